@@ -10,7 +10,7 @@ Parameters, buffers and states of the optimizer are held all the time. Only tens
 results of the network are not; a view counts like a copy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -28,8 +28,8 @@ from simulator.stages import Stage, split_stages
 from simulator.timeline import Timeline
 from simulator.training import TrainingRun
 
-Lifetime: TypeAlias = tuple[int, Floats, Floats]
-"""A flow on one device, and [micro_batches] each, the seconds from and until which the device holds it."""
+Lifetime: TypeAlias = tuple[int, Ints, Floats, Floats]
+"""A flow on one device, and [n] each, micro-batches and the seconds from and until which the device holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +96,40 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
     Raises:
         InputError: if the timeline is not one of this placement.
     """
-    stages = split_stages(table, placement)
-    begin_s, end_s = _operators(table, stages, timeline)
-    transfers = _transfers(table, placement, timeline)
+    begin_s, end_s = _operators(table, split_stages(table, placement), timeline)
     lifetimes: list[list[Lifetime]] = [[] for _ in table.devices]
-    for number, flow in enumerate(table.flows):
-        home = placement.device[flow.writer]
-        readers: dict[int, list[int]] = {home: [flow.writer]}
-        for reader in flow.readers:
-            readers.setdefault(placement.device[reader], []).append(reader)
-        until_s = {device: end_s[:, ops].max(axis=1) for device, ops in readers.items()}
-        for device in readers.keys() - {home}:
-            sent_s, arrives_s = transfers[number, device].T
-            until_s[home] = np.maximum(until_s[home], arrives_s)
-            lifetimes[device].append((number, sent_s, np.maximum(until_s[device], arrives_s)))
-        lifetimes[home].append((number, begin_s[:, flow.writer], until_s[home]))
-    resident_bytes = np.zeros(table.n_devices)
-    np.add.at(resident_bytes, np.asarray(placement.device), table.op_bytes)
+    for number, copy in enumerate(placement.copies):
+        through = np.arange(number, timeline.micro_batches, len(placement.copies))
+        transfers = _transfers(table, copy, timeline, through)
+        for device, lifetime in _lifetimes(table, copy, (begin_s[through], end_s[through]), transfers):
+            lifetimes[device].append((lifetime[0], through, *lifetime[1:]))
+    resident_bytes = placement.held_bytes(table.op_bytes, table.n_devices)
     names = tuple(flow.tensor for flow in table.flows)
     return tuple(
         _device_memory((device, float(resident_bytes[i])), names, lifetimes[i], table.flow_bytes)
         for i, device in enumerate(table.devices)
     )
+
+
+def _lifetimes(
+    table: CostTable, copy: Placement, times_s: tuple[Floats, Floats], transfers: dict[tuple[int, int], Floats]
+) -> Iterator[tuple[int, tuple[int, Floats, Floats]]]:
+    """The flows of one copy of the network: device, and flow, from and until which second, for each micro-batch.
+
+    ``times_s``, [micro-batches of the copy, n_ops] each, says when operators start and end.
+    """
+    begin_s, end_s = times_s
+    for number, flow in enumerate(table.flows):
+        home = copy.device[flow.writer]
+        readers: dict[int, list[int]] = {home: [flow.writer]}
+        for reader in flow.readers:
+            readers.setdefault(copy.device[reader], []).append(reader)
+        until_s = {device: end_s[:, ops].max(axis=1) for device, ops in readers.items()}
+        for device in readers.keys() - {home}:
+            sent_s, arrives_s = transfers[number, device].T
+            until_s[home] = np.maximum(until_s[home], arrives_s)
+            yield device, (number, sent_s, np.maximum(until_s[device], arrives_s))
+        yield home, (number, begin_s[:, flow.writer], until_s[home])
 
 
 def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, ...]:
@@ -167,16 +179,15 @@ def _parts(table: CostTable, stage: Stage) -> Floats:
     return np.concatenate([[0.0], seconds.cumsum() / total_s if total_s > 0 else np.zeros(len(seconds))])
 
 
-def _transfers(table: CostTable, placement: Placement, timeline: Timeline) -> dict[tuple[int, int], Floats]:
-    """By flow and receiving device: [micro_batches, 2], seconds of departure and arrival."""
-    cuts = {
-        (f"{table.devices[src]} → {table.devices[dst]}", flow): (flow, dst) for flow, src, dst in placement.cuts(table)
-    }
+def _transfers(table: CostTable, copy: Placement, timeline: Timeline, through: Ints) -> dict[tuple[int, int], Floats]:
+    """By flow and receiving device: [n, 2], seconds of departure and arrival for the micro-batches through a copy."""
+    cuts = {(f"{table.devices[src]} → {table.devices[dst]}", flow): (flow, dst) for flow, src, dst in copy.cuts(table)}
     times_s = {key: np.full((timeline.micro_batches, 2), np.nan) for key in cuts.values()}
     for span in timeline.spans:
         key = cuts.get((span.resource, span.index)) if span.kind == "transfer" else None
         if key is not None:
             times_s[key][span.micro_batch] = span.start_s, span.end_s
+    times_s = {key: pairs[through] for key, pairs in times_s.items()}
     if any(np.isnan(pairs).any() for pairs in times_s.values()):
         raise InputError("the timeline does not send every tensor of the placement; simulate that placement again")
     return times_s
@@ -186,10 +197,10 @@ def _device_memory(
     device: tuple[str, float], names: tuple[str, ...], lifetimes: Sequence[Lifetime], flow_bytes: Floats
 ) -> DeviceMemory:
     """The memory of a device, given as its name and its resident bytes, from lifetimes of flows."""
-    counts = [len(starts_s) for _, starts_s, _ in lifetimes]
-    flow = np.repeat(np.array([number for number, _, _ in lifetimes], dtype=np.int64), counts)
-    micro_batch = np.concatenate([np.arange(0), *map(np.arange, counts)])
-    from_s, until_s = (np.concatenate([np.zeros(0), *(lifetime[i] for lifetime in lifetimes)]) for i in (1, 2))
+    counts = [len(starts_s) for _, _, starts_s, _ in lifetimes]
+    flow = np.repeat(np.array([lifetime[0] for lifetime in lifetimes], dtype=np.int64), counts)
+    micro_batch = np.concatenate([np.arange(0), *(lifetime[1] for lifetime in lifetimes)])
+    from_s, until_s = (np.concatenate([np.zeros(0), *(lifetime[i] for lifetime in lifetimes)]) for i in (2, 3))
     some: NDArray[np.bool_] = (until_s > from_s) & (flow_bytes[flow] > 0)
     return DeviceMemory(
         *device, names, flow[some], micro_batch[some], from_s[some], until_s[some], flow_bytes[flow[some]]

@@ -1,4 +1,4 @@
-"""Placement: which operator runs on which device, and in which order."""
+"""Placement: which operator runs on which device, and in which order, for each copy of the network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,19 +18,47 @@ class Placement:
     Each device runs its operators in ``order``. It is a topological order of the whole graph, so devices can never
     wait for each other in a circle.
 
+    A network that streams may have several copies, which differ in where their operators are; devices hold a weight
+    once for all of them. Micro-batch j goes through copy j modulo their number, as a replicated stage takes
+    micro-batches in turns in PipeDream (Narayanan et al., SOSP 2019, section 3.3). ::
+
+        micro-batch     0     1     2     3            copies of everything:   cpu0 │ cpu1
+        goes through    copy  other copy  other        of the stage b alone:   a on cpu0, b on cpu1 │ b on cpu2
+
     Attributes:
         device: [n_ops], index of a device.
         order: [n_ops], operator indices; the graph's own order if left out.
+        others: the placements of the other copies; none of these has others itself.
     """
 
     device: tuple[int, ...]
     order: tuple[int, ...] = ()
+    others: "tuple[Placement, ...]" = ()
 
     __repr__ = brief
 
     def __post_init__(self) -> None:
         if not self.order:
             object.__setattr__(self, "order", tuple(range(len(self.device))))
+
+    @property
+    def copies(self) -> "tuple[Placement, ...]":
+        """The copies of the network, in the order in which micro-batches go through them; one as a rule."""
+        return (self, *self.others)
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """The devices that have anything to do, ascending."""
+        return tuple(sorted({device for copy in self.copies for device in copy.device}))
+
+    def operators(self, device: int) -> tuple[int, ...]:
+        """The operators that a device runs in any copy, ascending."""
+        return tuple(op for op, homes in enumerate(self.homes) if device in homes)
+
+    @cached_property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """[n_ops], the devices that run each operator in some copy, in the order of the copies."""
+        return tuple(tuple(dict.fromkeys(homes)) for homes in zip(*(copy.device for copy in self.copies), strict=True))
 
     @cached_property
     def rank(self) -> tuple[int, ...]:
@@ -47,6 +75,8 @@ class Placement:
             InputError: for a missing operator, a device that does not exist or cannot run the operator, an order that
                 is no topological one, or a flow between devices without a link.
         """
+        for other in self.others:
+            other.check(table)
         if len(self.device) != table.n_ops:
             raise InputError(f"the placement has {len(self.device)} operators, the graph has {table.n_ops}")
         placed = np.asarray(self.device, dtype=np.int64)
@@ -72,11 +102,15 @@ class Placement:
                 )
 
     def cuts(self, table: CostTable) -> Iterator[tuple[int, int, int]]:
-        """Every transfer: (flow, from device, to device), once for each remote device however many readers it has."""
+        """Every transfer of this copy: (flow, from device, to device), once for each remote device with readers."""
         for f, flow in enumerate(table.flows):
             src = self.device[flow.writer]
             for dst in sorted({self.device[reader] for reader in flow.readers} - {src}):
                 yield f, src, dst
+
+    def all_cuts(self, table: CostTable) -> Iterator[tuple[int, int, int]]:
+        """The transfers of all copies; each takes place once in as many micro-batches as there are copies."""
+        return (cut for copy in self.copies for cut in copy.cuts(table))
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
         """What operators take under this placement, see `contention`."""
@@ -93,7 +127,7 @@ class Placement:
         one step, nobody knows beforehand who waits for whom; whoever shares it is taken to be under contention all the
         time, which is never too short.
         """
-        if len(set(self.device)) == 1:
+        if len(self.used) == 1:
             return np.zeros(table.n_devices)
         return self.contended_share(table) if streaming else np.ones(table.n_devices)
 
@@ -108,9 +142,19 @@ class Placement:
         part = np.minimum(1.0, busy_s / np.where(busy_s > 0, busy_s, np.inf)[:, None])
         return np.asarray((part * table.contends).sum(axis=1) / np.maximum(1, table.contends.sum(axis=1)))
 
+    def held_bytes(self, n_bytes: Floats, n_devices: int) -> Floats:
+        """[n_devices], bytes of the operators' weights, [n_ops], which a device holds once for all copies."""
+        devices = np.asarray([copy.device for copy in self.copies], dtype=np.int64)  # [n_copies, n_ops]
+        held = np.unique(devices * len(n_bytes) + np.arange(len(n_bytes))) if self.others else None
+        device, op = (devices[0], np.arange(len(n_bytes))) if held is None else divmod(held, len(n_bytes))
+        held_bytes = np.zeros(n_devices)
+        np.add.at(held_bytes, device, n_bytes[op])
+        return held_bytes
+
     def busy_s(self, table: CostTable) -> Floats:
-        """[n_devices], seconds that each device computes for one micro-batch."""
+        """[n_devices], seconds that each device computes for one micro-batch, in the mean of the copies."""
         busy = np.zeros(table.n_devices)
-        placed = np.asarray(self.device, dtype=np.int64)
-        np.add.at(busy, placed, table.forward_s[np.arange(table.n_ops), placed])
-        return busy
+        for copy in self.copies:
+            placed = np.asarray(copy.device, dtype=np.int64)
+            np.add.at(busy, placed, table.forward_s[np.arange(table.n_ops), placed])
+        return busy / len(self.copies)

@@ -9,9 +9,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,10 +40,13 @@ class LoweredStep:
     resource: str  # name of the device, or "src → dst"
     index: int  # number of the stage, or of the flow
     task: Task  # the task; its needs are numbers of other steps, and its name is the label in charts
+    copy: int = 0  # the copy of the network; only micro-batches that go through it take the step
 
 
 def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
     """The steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
+
+    With several copies of the network, these are the steps of each, one copy after the other.
 
     Resources are numbered devices first, then channels. A stage holds its device for its operators and for the overhead
     of its messages. A transfer holds its channel and, unless the devices overlap computing and sending, both its ends.
@@ -58,23 +62,33 @@ def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None
     placement.check(table)
     steps: list[LoweredStep] = []
     step_of_stage: list[int] = []
-    step_of_transfer: dict[tuple[int, int], int] = {}  # (flow, to device) -> step
+    step_of_transfer: dict[tuple[int, int, int], int] = {}  # (copy, flow, to device) -> step
     for index, stage in enumerate(stages := split_stages(table, placement)):
-        needs = [step_of_transfer[flow, stage.device] for flow, _ in stage.receives]
+        needs = [step_of_transfer[stage.copy, flow, stage.device] for flow, _ in stage.receives]
         needs += [step_of_stage[need] for need in stage.needs if stages[need].device == stage.device]
         duration_s = sum(float(table.forward_s[op, stage.device]) for op in stage.ops)
         duration_s += float(table.overhead_s[stage.device]) * (len(stage.receives) + len(stage.sends))
         task = Task(duration_s, (stage.device,), tuple(sorted(needs)), name=stage.label(table.ops))
         step_of_stage.append(len(steps))
-        steps.append(LoweredStep("compute", table.devices[stage.device], index, task))
+        steps.append(LoweredStep("compute", table.devices[stage.device], index, task, stage.copy))
         for flow, dst in stage.sends:
-            step_of_transfer[flow, dst] = len(steps)
-            steps.append(_transfer(table, flow, (stage.device, dst), step_of_stage[index], sharing))
+            step_of_transfer[stage.copy, flow, dst] = len(steps)
+            sent = _transfer(table, flow, (stage.device, dst), step_of_stage[index], sharing)
+            steps.append(replace(sent, copy=stage.copy))
     return tuple(steps)
 
 
-def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None) -> list[Task]:
-    """The tasks of many micro-batches: task ``micro_batch * len(steps) + step``.
+class Repeated(NamedTuple):
+    """A step of one micro-batch."""
+
+    micro_batch: int
+    step: LoweredStep
+
+
+def repeat(
+    steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None
+) -> tuple[list[Repeated], list[Task]]:
+    """The steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
 
     The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
     micro-batch's ready stage.
@@ -85,17 +99,24 @@ def repeat(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | No
     """
     _check_counts(steps, micro_batches, in_flight)
     needed = {need for step in steps for need in step.task.needs}
-    last = [number for number in range(len(steps)) if number not in needed]
+    firsts = [number for number, step in enumerate(steps) if not number or step.copy > steps[number - 1].copy]
+    bounds = [*firsts, len(steps)]
     tasks: list[Task] = []
+    repeated: list[Repeated] = []
+    ends: list[tuple[int, ...]] = []  # of each micro-batch: its tasks that no other one waits for
+    copies = max(1, len(firsts))
     for micro_batch in range(micro_batches):
-        base = len(tasks)
-        enter: tuple[int, ...] = ()
-        if in_flight is not None and micro_batch >= in_flight:
-            enter = tuple(base - in_flight * len(steps) + number for number in last)
-        for duration_s, resources, step_needs, _, name, channel, latency_s in [step.task for step in steps]:
+        copy = micro_batch % copies
+        start, stop = (bounds[copy], bounds[copy + 1]) if firsts else (0, 0)
+        base = len(tasks) - start
+        left = 0 if in_flight is None else max(0, micro_batch - in_flight + 1)
+        enter = tuple(end for each in ends[max(0, left - copies) : left] for end in each)
+        for duration_s, resources, step_needs, _, name, channel, latency_s in [step.task for step in steps[start:stop]]:
             needs = tuple([base + need for need in step_needs]) if step_needs else enter
             tasks.append(Task(duration_s, resources, needs, micro_batch, name, channel, latency_s))
-    return tasks
+        repeated += [Repeated(micro_batch, step) for step in steps[start:stop]]
+        ends.append(tuple(base + number for number in range(start, stop) if number not in needed))
+    return repeated, tasks
 
 
 def _check_counts(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None) -> None:
@@ -138,20 +159,19 @@ def simulate(
         table: seconds of every operator and transfer.
         placement: a device for each operator, and their order.
         micro_batches: number of micro-batches.
-        in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished; None for no limit.
+        in_flight: a micro-batch enters only when the one ``in_flight`` before it has finished, and the ones before that
+            one in the other copies of the network; None for no limit.
         sharing: whether a channel sends one tensor after the other ("fifo") or all at once, each with an equal part of
             its bandwidth ("fair") or all of it ("unlimited"); the table's sharing if left out.
 
     Raises:
         InputError: if the placement does not fit the table, a count is less than 1, or there is no such sharing.
     """
-    steps = lower(table, placement, sharing)
-    tasks = repeat(steps, micro_batches, in_flight)
+    repeated, tasks = repeat(lower(table, placement, sharing), micro_batches, in_flight)
     start_s, end_s = times(tasks)
     spans: list[Span] = []
     for number in sorted(range(len(tasks)), key=start_s.__getitem__):
-        micro_batch, step_number = divmod(number, len(steps))
-        step = steps[step_number]
+        micro_batch, step = repeated[number]
         label = step.task.name
         spans.append(Span(step.kind, step.resource, label, micro_batch, step.index, start_s[number], end_s[number]))
     return Timeline(table.devices, micro_batches, tuple(spans))

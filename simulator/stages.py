@@ -26,6 +26,7 @@ class Stage:
     receives: tuple[tuple[int, int], ...]  # (flow, from device) of tensors that arrive before the first operator starts
     sends: tuple[tuple[int, int], ...]  # (flow, to device) of the tensors that are sent after the last operator
     needs: tuple[int, ...]  # stages that must end first: senders of its tensors, and the previous one of its device
+    copy: int = 0  # which copy of the network it belongs to
 
     __repr__ = brief
 
@@ -36,12 +37,20 @@ class Stage:
 
 
 def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
-    """Cut a placement into stages, in the order of their first operators.
+    """Cut a placement into stages, in the order of their first operators, one copy of the network after the other.
 
     A stage begins with an operator that waits for a tensor that no earlier stage of its device has received, and ends
     with an operator that sends. Each edge between stages leads from a last operator to a first one, so the stages form
-    a DAG in the order of the placement.
+    a DAG in the order of the placement. No stage needs one of another copy: these run other micro-batches.
     """
+    stages: list[Stage] = []
+    for number, copy in enumerate(placement.copies):
+        stages += _stages_of(table, copy, number, len(stages))
+    return tuple(stages)
+
+
+def _stages_of(table: CostTable, placement: Placement, copy: int, first: int) -> list[Stage]:
+    """The stages of one copy, the first of which has the number ``first``."""
     sends: dict[int, list[tuple[int, int]]] = {}
     receives: dict[int, list[tuple[int, int]]] = {}
     for flow, src, dst in placement.cuts(table):
@@ -61,14 +70,14 @@ def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
         else:
             runs[previous].append(op)
 
-    stage_of = {op: index for index, run in enumerate(runs) for op in run}
+    stage_of = {op: index for index, run in enumerate(runs, first) for op in run}
     stages: list[Stage] = []
     latest: dict[int, int] = {}
-    for index, run in enumerate(runs):
+    for index, run in enumerate(runs, first):
         device = placement.device[run[0]]
         received = tuple(receives.get(run[0], ()))
         needs = {stage_of[table.flows[flow].writer] for flow, _ in received}
         needs |= {latest[device]} if device in latest else set()
         latest[device] = index
-        stages.append(Stage(device, tuple(run), received, tuple(sends.get(run[-1], ())), tuple(sorted(needs))))
-    return tuple(stages)
+        stages.append(Stage(device, tuple(run), received, tuple(sends.get(run[-1], ())), tuple(sorted(needs)), copy))
+    return stages

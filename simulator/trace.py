@@ -30,17 +30,18 @@ class TransferSpans(NamedTuple):
 
 def transfer_spans(table: CostTable, placement: Placement, timeline: Timeline) -> list[TransferSpans]:
     """The transfers of a predicted or measured run of a placement, in the order in which they start."""
-    senders: dict[tuple[str, int], int] = {}  # (link, flow) -> stage
-    receivers: dict[tuple[str, int], int] = {}
+    senders: dict[tuple[int, str, int], int] = {}  # (copy, link, flow) -> stage
+    receivers: dict[tuple[int, str, int], int] = {}
     for index, stage in enumerate(split_stages(table, placement)):
         device = table.devices[stage.device]
-        senders |= {(f"{device} → {table.devices[dst]}", flow): index for flow, dst in stage.sends}
-        receivers |= {(f"{table.devices[src]} → {device}", flow): index for flow, src in stage.receives}
+        senders |= {(stage.copy, f"{device} → {table.devices[dst]}", flow): index for flow, dst in stage.sends}
+        receivers |= {(stage.copy, f"{table.devices[src]} → {device}", flow): index for flow, src in stage.receives}
     stages = {(span.index, span.micro_batch): span for span in timeline.spans if span.kind == "compute"}
     transfers = []
     for span in timeline.spans:
         if span.kind == "transfer":
-            sender, receiver = (ends[span.resource, span.index] for ends in (senders, receivers))
+            key = (span.micro_batch % len(placement.copies), span.resource, span.index)
+            sender, receiver = senders[key], receivers[key]
             transfers.append(TransferSpans(stages[sender, span.micro_batch], span, stages[receiver, span.micro_batch]))
     return transfers
 

@@ -9,6 +9,7 @@ The steady part lies between the ends of two micro-batches, and the seconds of e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from graphs.brief import brief
 from simulator.stages import Stage
@@ -72,11 +73,14 @@ def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage 
     """
     ends_s = sorted(timeline.finish_s)
     first, last = in_flight - 1, len(ends_s) - 1 - in_flight
+    if (turns := last - first) > (copies := 1 + max((stage.copy for stage in stages), default=0)):
+        last -= turns % copies  # all copies as often
     if first >= last or ends_s[first] >= ends_s[last]:
         return None
     start_s, end_s, count = ends_s[first], ends_s[last], last - first
     steady = timeline.clipped(start_s, end_s)
-    waits = _waits(timeline, stages, [0.0] * in_flight + ends_s, start_s, end_s)
+    entered_s = [0.0] * in_flight + list(accumulate(timeline.finish_s, max))  # once all earlier ones have ended
+    waits = _waits(timeline, stages, entered_s, start_s, end_s)
     processor_s = dict.fromkeys(timeline.devices, 0.0)
     for span in (span for span in steady.spans if span.kind == "compute"):
         processor_s[span.resource] += span.processor_s
@@ -94,7 +98,7 @@ def _waits(
 ) -> Mapping[str, Sequence[float]]:
     """For each device with a stage the seconds from ``start_s`` to ``end_s`` that it waits, by their reasons.
 
-    ``entered_s`` says when each micro-batch enters: when the one ``in_flight`` before it has ended.
+    ``entered_s`` says when each micro-batch enters: when those that are ``in_flight`` or more before it have ended.
     """
     arrived_s = {(span.index, span.micro_batch): span.end_s for span in timeline.spans if span.kind == "transfer"}
     before_s: dict[str, float] = {}  # device -> end of its stage before
@@ -110,4 +114,6 @@ def _waits(
         ready_s = min(until_s, max(from_s, came_s))
         parts[0 if received else 1] += ready_s - from_s
         parts[2] += until_s - ready_s
+    for resource, parts in waits.items():  # no later micro-batch comes through its copy of the network
+        parts[1] += max(0.0, end_s - max(start_s, before_s[resource]))
     return waits

@@ -61,7 +61,7 @@ def _response_norm(op: Op) -> FusedKernel:
     strided = pool.get("stride") not in ((), (1, 1, 1)) or pool.get("divisor_override") is not None
     if not usual or strided or power.get("exponent") != EXPONENT:
         return None
-    if not (isinstance(alpha, int | float) and isinstance(k, int | float)):
+    if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
         return None
     return response_norm_kernel, (Read(op.inputs[0]), n, float(alpha) / n, float(k)), {}
 

@@ -7,11 +7,12 @@
 
 Temporary memory inside a kernel (oneDNN's scratch memory, a copy in another layout) does not pass the dispatcher and is
 not counted. The fake tensors are on the CPU: PyTorch chooses the same kernels as for real tensors, and allocates
-nothing. Equal operators run once, with and without gradients, in the mode of the trace.
+nothing. Equal operators run once in a process, with and without gradients, in the mode of the trace.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -140,6 +141,7 @@ class _FootprintRecorder:
         self.program = program
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.recorded: dict[object, _NumberedFootprint | None] = {}
+        self.switches = _switches()
         self.layouts: tuple[dict[str, _TensorMeta], dict[str, _TensorMeta]] = ({}, {})  # in inference, in training
         self.read = {name for op in program.graph.ops for name in op.inputs} | set(program.graph.outputs)
         starts = dict(zip(program.graph.inputs, program.example_inputs, strict=True)) | dict(program.state)
@@ -166,10 +168,10 @@ class _FootprintRecorder:
         target, unpack = self.program.calls[op.name].node.target, self.program.calls[op.name].unpack
         args, kwargs = on_device(args, CPU), on_device(kwargs, CPU)
         reads, used = tuple(layouts[name] for name in names), tuple(name in self.read for name in op.outputs)
-        key = (training, str(target), repr(args), repr(kwargs), reads, used)
+        key = training, target, (repr(args), repr(kwargs), reads, used)
         if key not in self.recorded:
             call = _OperatorCall(target, args, kwargs, unpack, used)
-            self.recorded[key] = _record(call, reads, training, self.fake)
+            self.recorded[key] = _shared(self.switches, key, lambda: _record(call, reads, training, self.fake))
         recorded = self.recorded[key]
         if recorded is None:
             trained = any(layout.trained for layout in reads)
@@ -239,6 +241,32 @@ def _record(call: _OperatorCall, reads: Layouts, training: bool, fake: FakeTenso
                 return _Recording(call, reads).recorded(training)
         except Exception:  # fake kernels raise many kinds; the caller reports the operator
             return None
+
+
+RECORDS = 4096
+"""How many records a process keeps. A network has ten to a few hundred different operators."""
+
+_records: OrderedDict[object, _NumberedFootprint] = OrderedDict()
+"""What this process has recorded of PyTorch's own operators, in the order of their last use."""
+
+
+def _shared(
+    switches: Hashable, key: tuple[bool, Any, Hashable], record: Callable[[], _NumberedFootprint | None]
+) -> _NumberedFootprint | None:
+    """The record that an earlier program has left, or a new one.
+
+    Networks have many operators in common. A user's operator may be defined anew, and what failed may not fail again:
+    they are recorded for every program.
+    """
+    training, target, _ = key
+    if getattr(target, "namespace", "") != "aten":
+        return record()
+    recorded = _records.pop((switches, key), None) or record()
+    if recorded is not None and (recorded.backward is not None or not training):
+        _records[switches, key] = recorded
+    if len(_records) > RECORDS:
+        _records.popitem(last=False)
+    return recorded
 
 
 class _Recording:
@@ -339,6 +367,17 @@ class _Seed(torch.autograd.Function):
         gradients = [torch.empty(layout.shape, dtype=layout.dtype, device=CPU) for layout in ctx.layouts]
         ctx.started(gradients)
         return (None, *gradients)
+
+
+def _switches() -> Hashable:
+    """What of the process, besides an operator and its arguments, decides how PyTorch computes it and what it saves."""
+    cuda: Any = torch.backends.cuda  # its switches choose the kernel of attention on a CPU, too
+    return (
+        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+        (torch.backends.mkldnn.enabled, torch.backends.mkldnn.deterministic, torch.get_num_threads()),
+        (torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+    )
 
 
 def _trained(program: Program) -> frozenset[str]:

@@ -89,7 +89,9 @@ BINARY = {"aten.add": "add", "aten.mul": "mul"}
 MOST_COMPOSED = max(formula.count("(") for formula in COMPOSED)
 
 
-RESPONSE_NORM = tuple(f"aten.{name}" for name in ["mul", "view", "pad", "avg_pool3d", "squeeze", "view", "mul", "add", "pow", "div"])
+RESPONSE_NORM = tuple(
+    f"aten.{name}" for name in ["mul", "view", "pad", "avg_pool3d", "squeeze", "view", "mul", "add", "pow", "div"]
+)
 """Kinds of the operators that a local response norm of images consists of: x / (k + a * mean of x * x) ** b."""
 
 

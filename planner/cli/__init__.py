@@ -18,7 +18,7 @@ COMMANDS = {
     "calibrate": "measure this machine, its links and a model's operators",
     "plan": "find where every operator runs, with a proof of how good that is",
     "tune": "plan, run and plan again in turns; keep the fastest plan that ran",
-    "solve": "solve a placement problem in the public format",
+    "solve": "solve a problem in a format of the literature",
     "simulate": "predict what happens when micro-batches go through a plan; what if",
     "compare": "compare training schedules: step time against memory",
     "explain": "why a plan is as it is, and what would help",

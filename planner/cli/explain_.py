@@ -96,6 +96,8 @@ def _summary(e: Explanation) -> Iterator[str]:
         times = e.isolated.objective_s / e.objective_s if e.objective_s > 0 else 1.0
         longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
         yield f"  {e.isolated.device} alone would take {format_seconds(e.isolated.objective_s)}, {longer}."
+    if e.copies > 1:
+        yield f"  Micro-batches take turns among {e.copies} copies of the network."
     if e.out_of_reach:
         yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"

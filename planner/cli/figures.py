@@ -84,10 +84,11 @@ def show_usage(comparison: Comparison, console: Console) -> None:
 
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
     """Rows of the prediction and of contenders, given by name, samples per second, seconds and the plan's speedup."""
-    used = str(len(set(plan.placement.device)))
+    used = str(plan.n_used)
     rows = [("plan, predicted", used, f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), "")]
     for name, samples_per_s, seconds, speedup in measured:
-        devices, faster = (used, "") if name == "plan" else ("1", f"{speedup:.2f}×")
+        several = str(len(plan.cluster.devices)) if name.endswith("copies") else "1"
+        devices, faster = (used, "") if name == "plan" else (several, f"{speedup:.2f}×")
         rows.append((f"{name}, measured", devices, f"{samples_per_s:.4g}", format_seconds(seconds), faster))
     return rows
 

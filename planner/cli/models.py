@@ -13,6 +13,7 @@ from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
+from planner.planning.rewriting import NONE as NO_REWRITES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
@@ -83,9 +84,9 @@ def declare_rewrites(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rewrites",
         default=AUTO_REWRITES,
-        metavar="NAMES",
-        help="of the network, with commas between: fuse operators that one kernel computes; none; auto: what helps "
-        "(auto)",
+        metavar="LIST",
+        help="changes of the network: copies, among which micro-batches take turns, fuse, for what one kernel computes, "
+        f"both with a comma between, {NO_REWRITES}, or what helps ({AUTO_REWRITES})",
     )
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
+from costmodels.units import parse_bytes, parse_bytes_per_s
+from graphs.errors import InputError
+
 Number = TypeVar("Number", int, float)
 
 
@@ -27,3 +30,25 @@ whole = _reader(int, lambda number: number >= 0, "a whole number of 0 or more")
 at_least_one = _reader(int, lambda number: number >= 1, "a whole number of 1 or more")
 share = _reader(float, lambda number: 0 <= number < 1, "a number from 0 to below 1, such as 0.01")
 positive_seconds = _reader(float, lambda number: 0 < number < inf, "a number of seconds above 0")
+
+
+def _with_unit(parse: Callable[[str, str], float], what: str) -> Callable[[str], float]:
+    """A type for argparse: a number in SI units, or one with a unit."""
+
+    def reader(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            try:
+                number = parse(text, what)
+            except InputError as error:
+                raise argparse.ArgumentTypeError(str(error)) from error
+        if not 0 < number < inf:
+            raise argparse.ArgumentTypeError(f"'{text}' is no {what} above 0")
+        return number
+
+    return reader
+
+
+size = _with_unit(parse_bytes, "number of bytes")
+bandwidth = _with_unit(parse_bytes_per_s, "number of bytes a second")

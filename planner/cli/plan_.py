@@ -8,7 +8,6 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +40,8 @@ from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.planning.rewriting import AUTO as AUTO_REWRITES
+from planner.planning.rewriting import NONE as NO_REWRITES
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan
@@ -92,6 +93,12 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     declare_constraints(parser)
 
 
+def search_of(options: argparse.Namespace, console: Console) -> Search:
+    """The search that the options of `declare_question` describe."""
+    limits = options.time_limit, options.gap, options.seed, options.robust
+    return Search(options.solver, *limits, console, options.rewrites)
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, make a plan, write plan.json and print the predictions."""
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
@@ -104,8 +111,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     graph = model if isinstance(model, Graph) else model.graph
     if not isinstance(model, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(clusters[0]), console)
-    search = Search(options.solver, options.time_limit, options.gap, options.seed, options.robust, console)
-    search = replace(search, rewrites=options.rewrites)
+    search = search_of(options, console)
     share, constraints = search.part(1 / len(clusters)), constraints_of(options)
 
     def make(cluster: Cluster) -> Plan:
@@ -129,8 +135,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     show_plan(choice.plan, options.output, console, _choice_document(choice) if divided else {})
-    if options.rewrites != Search.rewrites and not choice.plan.rewrites and options.rewrites != "none":
-        console.say(f"the rewrite {options.rewrites} changes nothing in {graph.name}")
+    made = choice.plan.rewrites or choice.plan.placement.others
+    if options.rewrites not in (AUTO_REWRITES, NO_REWRITES) and not made:
+        console.say(f"--rewrites {options.rewrites} changes nothing in the plan of {graph.name}")
     for line in _choice_lines(choice, options) if divided else ():
         console.say(line)
     return DONE
@@ -160,7 +167,7 @@ def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any
     rows = [
         (
             device.name,
-            f"{plan.placement.device.count(i):,}",
+            f"{len(plan.placement.operators(i)):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
             format_bytes(device.memory_bytes),

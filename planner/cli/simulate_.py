@@ -280,5 +280,5 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
         "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
         "capacity_bytes": {device.name: device.memory_bytes for device in devices},
         "violations": list(evaluation.violations),
-        "placement": {device.name: plan.placement.device.count(i) for i, device in enumerate(devices)},
+        "placement": {device.name: len(plan.placement.operators(i)) for i, device in enumerate(devices)},
     }

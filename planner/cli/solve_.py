@@ -1,99 +1,95 @@
-"""Solve a placement problem in the public format, for which other planners' answers are known.
+"""Solve a problem in a format of the literature, for which other planners' answers are known.
 
 planner solve problem.json --goal throughput -o answer.json
 planner solve problem.json --goal latency --time-limit 120 --seed 1
+planner solve program.json --mesh 4x8 -o specs.json
+planner solve layers.json -o plan.json
+planner solve pipeline.json --devices 64 --memory 8GiB --bandwidth 25GiB/s -o stages.json
 """
 
 import argparse
-import json
-from collections.abc import Iterator
-from math import isfinite
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from costmodels.units import format_bytes
-from graphs.files import write_text
+from graphs.documents import read_json
+from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search
-from planner.cli.numbers import share
-from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import table
-from planner.problem.evaluate import evaluate
-from planner.problem.problem import Goal
-from planner.problem.public_format import S_PER_MS, PlacementProblem, read_problem
-from planner.problem.result import Interrupted, Result, Status
+from planner.cli.numbers import at_least_one, bandwidth, share, size
+from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
+from planner.cli.solve_layerwise import solve_layerwise_setting
+from planner.cli.solve_placement import GOALS, solve_placement
+from planner.cli.solve_sharding import solve_sharding
+from planner.cli.solve_strategies import solve_strategy_problem
 from planner.solvers.portfolio import AUTO
-from planner.solvers.solve import solve
 
-GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
-TELL_S = 1.0  # between two lines of progress that cannot be overwritten
+
+class Format(NamedTuple):
+    """A kind of problem file."""
+
+    name: str
+    field: str  # no other kind has it
+    options: tuple[str, ...]  # those that not every kind has
+    solve: Callable[[Mapping[str, Any], argparse.Namespace, Console], int]
+
+
+FORMATS = (
+    Format("placement problem", "maxFPGAs", ("goal", "contiguous", "solver", "gap", "seed"), solve_placement),
+    Format("sharding program", "ops", ("mesh",), solve_sharding),
+    Format("layer-wise setting", "layer_memory", ("given",), solve_layerwise_setting),
+    Format("strategy problem", "problem", (), solve_strategy_problem),
+    Format("hybrid pipeline", "mbsInBatch", tuple(FIELDS), solve_hybrid_pipeline),
+)
+"""Every kind that ``planner solve`` reads."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner solve``."""
-    parser.add_argument("problem", type=Path, metavar="PROBLEM", help="a .json with nodes, edges and how many devices")
-    parser.add_argument("--goal", choices=GOALS, required=True, help="what to minimise: the largest load, or the time")
-    parser.add_argument("--contiguous", action="store_true", help="devices must follow one another (forward nodes)")
+    parser.add_argument("problem", type=Path, metavar="PROBLEM", help="a .json; its fields tell its format")
+    parser.add_argument("--goal", choices=GOALS, help="placement: what to minimise, the largest load or the time")
+    parser.add_argument("--contiguous", action="store_true", help="placement: devices must follow one another")
     declare_search(parser, 60.0)
-    parser.add_argument("--solver", default=AUTO, metavar="NAME", help="auto or the name of one solver (auto)")
-    parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="a gap that is good enough (0)")
+    parser.add_argument("--solver", default=AUTO, metavar="NAME", help="placement: auto or one solver's name (auto)")
+    parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: a gap that is good enough (0)")
+    parser.add_argument("--mesh", metavar="NxM", help="sharding: this mesh alone (all)")
+    parser.add_argument("--given", type=Path, metavar="PLAN", help="layers: price this plan instead of searching")
+    parser.add_argument(
+        "--devices", type=at_least_one, metavar="N", help="pipeline: how many there are (as the file says)"
+    )
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="pipeline: of each device (as the file says)")
+    parser.add_argument(
+        "--micro-batches", type=at_least_one, metavar="N", help="pipeline: of a step (as the file says)"
+    )
+    parser.add_argument(
+        "--bandwidth", type=bandwidth, metavar="RATE", help="pipeline: of each device (as the file says)"
+    )
     declare_output(parser, "answer.json")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Read the problem, solve it and write the answer; on Ctrl-C, write the best one so far."""
-    asked = read_problem(options.problem, Goal(options.goal), options.contiguous)
-    console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
-    console.tell_s = TELL_S
+    """Read the problem, find its format, solve it and write the answer."""
+    document = read_json(options.problem, "problem")
     try:
-        result = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, console)
-    except Interrupted as stopped:
-        _show(asked, stopped.best, "interrupted", options.output, console)
-        console.error(f"interrupted: '{options.output}' is the best answer until then")
-        return INTERRUPTED
-    _show(asked, result, str(result.status), options.output, console)
-    if result.placement is None:
-        console.error(f"{result.status}: {result.advice}")
-        return NO_PLAN
-    return DONE
+        form = _format_of(document)
+        _check_options(form, options)
+        return form.solve(document, options, console)
+    except InputError as error:
+        raise InputError(f"{options.problem}: {error}") from error
 
 
-def _show(asked: PlacementProblem, result: Result, status: str, output: Path, console: Console) -> None:
-    """Write the answer and print it. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
-    answer: dict[str, Any] = {
-        "status": status,
-        "objective": result.objective_s / S_PER_MS if isfinite(result.objective_s) else None,
-        "bound": result.bound_s / S_PER_MS if isfinite(result.bound_s) else None,
-        "gap": result.gap,
-        "wall_s": round(result.wall_s, 3),
-        "solver": result.solver,
-    }
-    if result.placement is None:
-        answer |= {"advice": result.advice, "assignment": None}
-    else:
-        answer["assignment"] = asked.assignment(result.placement)
-    write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n", output)
-    console.tell({**answer, "output": str(output)}, _lines(asked, result, status, output))
+def _format_of(document: Mapping[str, Any]) -> Format:
+    """The format of a file, by its fields."""
+    for form in FORMATS:
+        if form.field in document:
+            return form
+    known = ", ".join(f"'{form.field}' ({form.name})" for form in FORMATS)
+    raise InputError(f"the file has none of the fields that tell its format: {known}; add the one that it needs")
 
 
-def _lines(asked: PlacementProblem, result: Result, status: str, output: Path) -> Iterator[str]:
-    """A row for each device, then the proof; nothing without an assignment."""
-    if result.placement is None:
-        return
-    costs, evaluation = asked.problem.table, evaluate(asked.problem, result.placement)
-    rows = [
-        (
-            name,
-            f"{result.placement.device.count(d):,}",
-            f"{evaluation.load_s[d] / S_PER_MS:.7g} ms",
-            format_bytes(evaluation.memory_bytes[d]),
-            format_bytes(costs.capacity_bytes[d]) if isfinite(costs.capacity_bytes[d]) else "",
-        )
-        for d, name in enumerate(costs.devices)
-    ]
-    yield f"{asked.problem.goal} → {output}"
-    yield from table(("device", "nodes", "load", "memory", "of"), rows)
-    proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {result.gap:.2%} better"
-    objective = f"{result.objective_s / S_PER_MS:.7g} ms"
-    yield f"{status}: {objective} by {result.solver} in {result.wall_s:.1f} s{proof}"
+def _check_options(form: Format, options: argparse.Namespace) -> None:
+    """Refuse what other formats need."""
+    for name in {name for other in FORMATS for name in other.options} - set(form.options):
+        if getattr(options, name) not in (None, False, 0, 0.0, AUTO):
+            raise InputError(f"--{name.replace('_', '-')} says nothing of a {form.name}; leave it out")

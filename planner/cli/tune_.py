@@ -14,12 +14,12 @@ from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import constraints_of, workload_of
 from planner.cli.numbers import positive_seconds
-from planner.cli.plan_ import clusters_of, declare_question, show_plan
+from planner.cli.plan_ import clusters_of, declare_question, search_of, show_plan
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import table
 from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.cpu_partitions import AUTO
-from planner.planning.make_plan import Search, batch_of
+from planner.planning.make_plan import batch_of
 from planner.planning.tune import SECONDS, Tuned, tune
 from planner.plans.files import save_plan
 from planner.problem.problem import Goal
@@ -57,15 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             goal=options.goal,
             workload=workload_of(options, batch, n_devices),
             constraints=constraints_of(options),
-            search=Search(
-                options.solver,
-                options.time_limit,
-                options.gap,
-                options.seed,
-                options.robust,
-                console,
-                rewrites=options.rewrites,
-            ),
+            search=search_of(options, console),
             seconds=options.seconds,
         )
     except NoPlanError as error:

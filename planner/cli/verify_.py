@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def summary(plan: Plan, verification: "Verification") -> str:
     """What was compared, and whether it is equal."""
-    devices = [plan.cluster.devices[number].name for number in sorted(set(plan.placement.device))]
+    devices = [plan.cluster.devices[number].name for number in plan.placement.used]
     gradients = f" and {count(verification.n_gradients, 'gradient')}" if verification.n_gradients else ""
     compared = f"{count(verification.n_tensors, 'tensor')}{gradients} from {count(verification.n_stages, 'stage')}"
     compared += f" on {', '.join(devices)}"

@@ -99,7 +99,7 @@ def bottleneck(plan: Plan) -> Bottleneck:
         ops = [plan.graph.index[op] for leg in path for op in leg.ops]
         return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops), path)
     if plan.goal is Goal.COST:
-        used = tuple(table.devices[device] for device in sorted(set(plan.placement.device)))
+        used = tuple(table.devices[device] for device in plan.placement.used)
         return Bottleneck("total", used, plan.objective_s, _parts(plan, range(table.n_ops)))
     if plan.goal is Goal.TRAINING:  # the device that computes the longest; the rest of the step is waiting
         forward_backward_s = (plan.costs.forward_s + plan.costs.backward_s)[np.arange(table.n_ops), placed]
@@ -110,17 +110,21 @@ def bottleneck(plan: Plan) -> Bottleneck:
     busy = busiest(plan.problem, plan.placement)
     if busy.device is None:
         return _channel(plan, busy)
-    ops = np.flatnonzero(placed == busy.device).tolist()
-    return Bottleneck("device", (table.devices[busy.device],), busy.seconds, _parts(plan, ops))
+    part, seconds = 1 / len(plan.placement.copies), dict[int, float]()
+    for copy in plan.placement.copies:
+        for op in np.flatnonzero(np.asarray(copy.device) == busy.device).tolist():
+            seconds[op] = seconds.get(op, 0.0) + float(plan.costs.forward_s[op, busy.device]) * part
+    return Bottleneck("device", (table.devices[busy.device],), busy.seconds, _shares(plan, seconds, TRANSFERS))
 
 
 def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
     """The links that share a channel, and the tensors on them."""
-    table, tensors = plan.table, []
-    for flow, src, dst in plan.placement.cuts(table):
+    table, part, seconds = plan.table, 1 / len(plan.placement.copies), dict[str, float]()
+    for flow, src, dst in plan.placement.all_cuts(table):
         if (src, dst) in busy.links:
-            seconds = table.send_s(flow, src, dst)
-            tensors.append(TimeShare(table.flows[flow].tensor, seconds, seconds / busy.seconds, 0))
+            tensor = table.flows[flow].tensor
+            seconds[tensor] = seconds.get(tensor, 0.0) + table.send_s(flow, src, dst) * part
+    tensors = (TimeShare(tensor, each_s, each_s / busy.seconds, 0) for tensor, each_s in seconds.items())
     return Bottleneck("link", tuple(busy.link_names(table.devices)), busy.seconds, _largest_first(tensors))
 
 

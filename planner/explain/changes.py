@@ -1,6 +1,5 @@
 """Changes: the same plan on other hardware, or for another workload."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,11 +13,10 @@ from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.explain.settings import Setting, add_device, apply_setting
-from planner.planning.make_plan import ASIDE, CONTIGUOUS, Search, batch_of
+from planner.planning.make_plan import Search, batch_of, search_plan
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
-from planner.problem.problem import Goal
-from planner.problem.result import Interrupted, NoPlanError, Result
+from planner.problem.result import Interrupted, NoPlanError
 
 
 @dataclass(frozen=True)
@@ -81,27 +79,22 @@ def replan(plan: Plan, search: Search) -> Plan:
         NoPlanError: if no placement is possible.
         Interrupted: on Ctrl-C, with the best plan so far.
     """
-    answers: list[Result] = []
+    own = None if obstacle(plan) else plan
     try:
-        answers.append(search.solve(plan.problem))
-        if answers[0].placement is not None and plan.goal is Goal.THROUGHPUT:
-            answers.append(replace(search.part(ASIDE), solver=CONTIGUOUS).solve(plan.problem))
-    except KeyboardInterrupt as stopped:
-        answers += [stopped.best] if isinstance(stopped, Interrupted) else []
-        if not answers:
+        return _better(own, search_plan(plan, search))
+    except NoPlanError:
+        if own is None:
             raise
-        raise Interrupted(_best(plan, answers)) from stopped
-    return _best(plan, answers)
+        return own
+    except Interrupted as stopped:
+        raise Interrupted(_better(own, stopped.best)) from stopped
 
 
-def _best(plan: Plan, answers: Sequence[Result]) -> Plan:
-    """The plan as it is, or with the best of the answers."""
-    plans = [] if obstacle(plan) else [plan]
-    bound_s = answers[0].bound_s
-    plans += [plan.answered(replace(r, bound_s=bound_s)) for r in answers if r.placement is not None]
-    if not plans:
-        raise NoPlanError(answers[0])
-    return min(plans, key=lambda candidate: candidate.predicted_s)
+def _better(own: Plan | None, found: Plan) -> Plan:
+    """The better of two plans, of which there may be one only; the bound of what was found is the tighter one."""
+    if own is None or found.predicted_s < own.predicted_s:
+        return found
+    return replace(own, bound_s=min(found.bound_s, own.objective_s))
 
 
 def obstacle(plan: Plan) -> str:

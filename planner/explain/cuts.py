@@ -51,20 +51,23 @@ class Cut:
     overhead_s: float  # of the two devices together
     effect: Effect
     moves: tuple[CutMove, ...] = ()  # the writer moved to dst, and the first reader to src; empty if not tried
+    copy: int = 0  # the first copy of the network in which the tensor goes there
 
 
-def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
-    """Evaluate the plan with an operator, and all that must share its device, on another device.
+def move(plan: Plan, blocks: Blocks, op: int, to: int, copy: int = 0) -> CutMove:
+    """Evaluate the plan with an operator, and all that must share its device, on another device in one copy.
 
     The other operators and the order, which is topological for any devices, stay the same.
     """
     members = blocks.members[blocks.block[op]]
-    device = list(plan.placement.device)
+    copies = list(plan.placement.copies)
+    device = list(copies[copy].device)
     for member in members:
         device[member] = to
+    copies[copy] = Placement(tuple(device), copies[copy].order)
     objective_s, obstacle = None, ""
     try:
-        evaluation = evaluate(plan.problem, Placement(tuple(device), plan.placement.order))
+        evaluation = evaluate(plan.problem, replace(copies[0], others=tuple(copies[1:])))
         objective_s, obstacle = evaluation.objective_s, "; ".join(evaluation.violations)
     except InputError as error:  # there is no link, or the device cannot run one of the operators
         obstacle = str(error)
@@ -72,17 +75,18 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int) -> CutMove:
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
-    """Every cut: those that limit first, then those that take longest.
+    """Every cut of any copy once: those that limit first, then those that take longest.
 
     Args:
         plan: whose cuts.
         limit: the plan's bottleneck.
         n_moved: for how many cuts, from the first, moves are evaluated; each cut takes two calls of the evaluator.
     """
-    table, rank, device = plan.table, plan.placement.rank, plan.placement.device
+    table, copies = plan.table, plan.placement.copies
     cuts: list[Cut] = []
-    for flow, src, dst in plan.placement.cuts(table):
-        record = table.flows[flow]
+    same = {cut: number for number in reversed(range(len(copies))) for cut in copies[number].cuts(table)}
+    for (flow, src, dst), copy in sorted(same.items()):
+        record, rank, device = table.flows[flow], copies[copy].rank, copies[copy].device
         readers = sorted((op for op in record.readers if device[op] == dst), key=rank.__getitem__)
         cut = Cut(
             tensor=record.tensor,
@@ -96,13 +100,14 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
             seconds=table.send_s(flow, src, dst),
             overhead_s=float(table.overhead_s[src] + table.overhead_s[dst]),
             effect=Effect.HIDDEN if table.overlap else Effect.SLACK,
+            copy=copy,
         )
         cuts.append(replace(cut, effect=Effect.LIMITS) if _limits(plan, limit, cut) else cut)
     cuts.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.overhead_s)))
     blocks, index, number = merge_blocks(table), plan.graph.index, plan.cluster.index
     for i, cut in enumerate(cuts[:n_moved]):
         ends = (cut.writer, cut.dst), (cut.readers[0], cut.src)
-        moves = tuple(move(plan, blocks, index[op], number[to]) for op, to in ends)
+        moves = tuple(move(plan, blocks, index[op], number[to], cut.copy) for op, to in ends)
         cuts[i] = replace(cut, moves=moves)
     return tuple(cuts)
 

@@ -1,7 +1,9 @@
 """diff: the differences of two plans for one network."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+
+import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.table import Source
@@ -50,10 +52,13 @@ class CostChange:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Operators that are on one device in the first plan and on another one in the second plan."""
+    """Operators that are on one device in the first plan and on another one in the second plan.
 
-    src: str  # name of the device in the first plan
-    dst: str  # name of the device in the second plan
+    With several copies of the network, an operator may have several devices, and its seconds are their mean.
+    """
+
+    src: str  # names of the devices in the first plan
+    dst: str  # names of the devices in the second plan
     n_ops: int
     before_s: float  # on ``src``, by the costs of the first plan
     after_s: float  # on ``dst``, by the costs of the second plan
@@ -127,7 +132,7 @@ def diff(before: Plan, after: Plan) -> PlanDifference:
         changes=tuple(_changes(before, after)),
         costs=tuple(_costs(before, after)),
         moved=tuple(_moved(before, after)),
-        reordered=before.placement.order != after.placement.order,
+        reordered=[c.order for c in before.placement.copies] != [c.order for c in after.placement.copies],
         cuts=_cuts(before, after),
         sure=before.surely_differs(after),
     )
@@ -217,16 +222,23 @@ def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
 
 def _moved(before: Plan, after: Plan) -> Iterator[Moved]:
     """The pairs of devices in the order of their first operators."""
-    ops: dict[tuple[str, str], list[int]] = {}
-    for op in before.graph.ops:
-        src, dst = before.device_of(op.name), after.device_of(op.name)
-        if src != dst:
-            ops.setdefault((src, dst), []).append(before.graph.index[op.name])
+    ops: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
+    for op, homes in enumerate(zip(before.placement.homes, after.placement.homes, strict=True)):
+        src, dst = (
+            tuple(plan.table.devices[home] for home in each) for plan, each in zip((before, after), homes, strict=True)
+        )
+        if set(src) != set(dst):
+            ops.setdefault((src, dst), []).append(op)
     for (src, dst), members in ops.items():
-        first = before.costs.forward_s[members, before.cluster.index[src]]
-        second = after.costs.forward_s[members, after.cluster.index[dst]]
+        first_s, second_s = (_mean_s(plan, members, on) for plan, on in ((before, src), (after, dst)))
         what = regions(before.graph, members)
-        yield Moved(src, dst, len(members), float(first.sum()), float(second.sum()), what)
+        yield Moved(" and ".join(src), " and ".join(dst), len(members), first_s, second_s, what)
+
+
+def _mean_s(plan: Plan, ops: Sequence[int], devices: Sequence[str]) -> float:
+    """The seconds of operators, in the mean of the devices."""
+    numbers = [plan.cluster.index[name] for name in devices]
+    return float(plan.costs.forward_s[np.ix_(ops, numbers)].sum(axis=0).mean())
 
 
 def _cuts(before: Plan, after: Plan) -> Cuts:
@@ -242,7 +254,7 @@ def _cuts(before: Plan, after: Plan) -> Cuts:
 
 def _crossings(plan: Plan) -> dict[tuple[str, str, str], CutTensor]:
     table, cuts = plan.table, {}
-    for flow, src, dst in plan.placement.cuts(table):
+    for flow, src, dst in plan.placement.all_cuts(table):
         key = (table.flows[flow].tensor, table.devices[src], table.devices[dst])
         cuts[key] = CutTensor(*key, float(table.flow_bytes[flow]), table.send_s(flow, src, dst))
     return cuts

@@ -78,6 +78,7 @@ class Explanation:
     goal: Goal
     batch: int  # samples in a micro-batch
     in_flight: int  # micro-batches
+    copies: int  # of the network, among which micro-batches take turns
     micro_batches: int  # of one training step
     overlap: bool  # whether devices compute while they send
     objective_s: float
@@ -138,6 +139,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         goal=plan.goal,
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
+        copies=len(plan.placement.copies),
         micro_batches=plan.workload.micro_batches,
         overlap=plan.table.overlap,
         objective_s=plan.objective_s,
@@ -163,7 +165,7 @@ def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
     total_s = float(evaluation.load_s.sum())
     shares = []
     for number, device in enumerate(plan.cluster.devices):
-        ops = [op for op, placed in enumerate(plan.placement.device) if placed == number]
+        ops = plan.placement.operators(number)
         load_s = float(evaluation.load_s[number])
         shares.append(
             DeviceShare(
@@ -193,14 +195,18 @@ def _proof(plan: Plan) -> Proof:
 
 def _spent(plan: Plan) -> tuple[dict[Source, float], tuple[KindShare, ...]]:
     """Shares of the operators' time on their devices: by source, and of what was estimated by kind."""
-    seconds = [float(plan.costs.forward_s[op, device]) for op, device in enumerate(plan.placement.device)]
-    spent, estimated, total_s = dict.fromkeys(Source, 0.0), dict[str, list[float]](), sum(seconds) or 1.0
-    for op, device in enumerate(plan.placement.device):
+    placed = [(op, device) for copy in plan.placement.copies for op, device in enumerate(copy.device)]
+    seconds = [float(plan.costs.forward_s[pair]) for pair in placed]
+    spent, estimated, total_s = dict.fromkeys(Source, 0.0), dict[str, dict[int, float]](), sum(seconds) or 1.0
+    for (op, device), op_s in zip(placed, seconds, strict=True):
         source = Source(plan.table.source[op, device])
-        spent[source] += seconds[op]
+        spent[source] += op_s
         if source is Source.ROOFLINE:
-            estimated.setdefault(operation(plan.graph.ops[op].kind), []).append(seconds[op])
+            of_kind = estimated.setdefault(operation(plan.graph.ops[op].kind), {})
+            of_kind[op] = of_kind.get(op, 0.0) + op_s
     guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if estimated else set()
-    kinds = [KindShare(kind, sum(each) / total_s, len(each), kind in guessed) for kind, each in estimated.items()]
+    kinds = [
+        KindShare(kind, sum(each.values()) / total_s, len(each), kind in guessed) for kind, each in estimated.items()
+    ]
     shares = {source: part_s / total_s for source, part_s in spent.items() if part_s > 0}
     return shares, tuple(sorted(kinds, key=lambda kind: -kind.share))

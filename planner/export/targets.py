@@ -23,7 +23,7 @@ from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
-TORCHGPIPE, SCHEDULE = "torchgpipe", "torch-schedule-csv"
+TORCHGPIPE, SCHEDULE, GRAPH = "torchgpipe", "torch-schedule-csv", "graph-json"
 
 
 def export(plan: Plan, target: str) -> Export:
@@ -35,6 +35,9 @@ def export(plan: Plan, target: str) -> Export:
     """
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
+    if plan.placement.others and target != GRAPH:
+        copies = f"the plan has {len(plan.placement.copies)} copies of the network"
+        raise refuse(target, copies, "has one device for each operator", "plan with --rewrites none")
     return TARGETS[target](plan)
 
 
@@ -87,6 +90,6 @@ TARGETS: dict[str, Callable[[Plan], Export]] = {
     megatron.NAME: megatron.megatron_layout,
     deepspeed.NAME: deepspeed.deepspeed,
     TORCHGPIPE: _torchgpipe,
-    "graph-json": _graph_json,
+    GRAPH: _graph_json,
     "networkx": _node_link,
 }

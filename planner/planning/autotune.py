@@ -171,7 +171,7 @@ def check_here(plan: Plan) -> None:
 
     if plan.goal is Goal.COST:
         raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
-    for device in (plan.cluster.devices[i] for i in sorted(set(plan.placement.device))):
+    for device in (plan.cluster.devices[i] for i in plan.placement.used):
         if device.profile != fingerprint_of(machine_of(device)):
             raise InputError(
                 f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"

@@ -17,9 +17,10 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cached_profiles, learned_costs
+from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import check_rewrites, rewrites_for
+from planner.planning.rewriting import COPIES, allows, check_rewrites, rewrites_for
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
@@ -61,10 +62,11 @@ class Search:
         robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
             least; 0 to trust the costs.
         reporter: is told of progress.
+        rewrites: which changes of the network a plan may make, with commas between: with "copies", micro-batches that
+            stream may take turns among several copies of it; with "fuse", one kernel computes several operators. "auto"
+            for those that help, "none" for none.
         autotuning: given several clusters, run their plans on this host in turns and take the fastest; False to trust
             the predictions, so that nothing runs and the same input gives the same plan.
-        rewrites: which rewrites to apply to the network first, with commas between: "fuse" for operators that one
-            kernel computes, "none", or "auto" for those that help.
 
     Raises:
         InputError: for an unknown solver or rewrite, or a limit, gap, seed or number out of range.
@@ -76,8 +78,8 @@ class Search:
     seed: int = 0
     robust: int = 0
     reporter: Reporter = SILENT
-    autotuning: bool = True
     rewrites: str = AUTO_REWRITES
+    autotuning: bool = True
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the search")
@@ -132,7 +134,10 @@ def search_plan(asked: Plan, search: Search) -> Plan:
     """
     deadline = Deadline(search.time_limit_s)
     try:
-        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
+        copies = Copies.of(asked, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
+        if copies and not search.robust and (enough := copies.enough):
+            return enough
+        result = search.part(NOMINAL if search.robust else 1.0).solve(replace(asked.problem, copies=False))
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
         raise _no_plan(asked, nothing) from collision
@@ -142,7 +147,8 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise _no_plan(asked, result)
     try:
         if not search.robust:
-            return _unscattered(asked.answered(result), search)
+            single = _unscattered(asked.answered(result), search)
+            return copies.or_better(single, search.part(ASIDE).solve) if copies else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)

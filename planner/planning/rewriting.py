@@ -10,6 +10,9 @@ from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite
 
 AUTO, NONE = "auto", "none"
+COPIES, FUSE = "copies", "fuse"
+NAMES = (COPIES, *REWRITES)
+"""What a plan may change: copies are placements of the same graph, and whoever searches makes them."""
 
 
 def check_rewrites(asked: str) -> None:
@@ -19,7 +22,12 @@ def check_rewrites(asked: str) -> None:
         InputError: for another name.
     """
     for name in [asked] if asked in (AUTO, NONE) else asked.split(","):
-        checks.one_of(name, "the rewrite", REWRITES if "," in asked else (AUTO, NONE, *REWRITES))
+        checks.one_of(name, "the rewrite", NAMES if "," in asked else (AUTO, NONE, *NAMES))
+
+
+def allows(asked: str, name: str) -> bool:
+    """Whether a choice has a rewrite among others."""
+    return asked == AUTO or name in asked.split(",")
 
 
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
@@ -32,7 +40,7 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
         InputError: if a rewrite is asked for by its name and does not go with the devices or with training.
     """
     exact = [device.name for device in devices if not device.quick]
-    if asked == NONE or (asked == AUTO and (trains or exact)):
+    if not allows(asked, FUSE) or (asked == AUTO and (trains or exact)):
         return ()
     if trains:
         raise InputError("the rewrite 'fuse' is for inference, and the goal is training; leave --rewrites out")

@@ -269,7 +269,7 @@ class TuningLoop:
             self._after_pace_s[number] = seconds / (pace.of(one.goal is Goal.LATENCY) if pace else 1.0)
             self._stages += stage_times(based, recorded[id(one)], pace)
         place, tried = numbers.index(candidate), self._plans[candidate]
-        devices = zip(self._plans[best].placement.device, tried.placement.device, strict=True)
+        devices = zip(self._plans[best].placement.homes, tried.placement.homes, strict=True)
         moved, speedup = sum(a != b for a, b in devices), 1 / found.ratio(place, 0)
         self._turns.append(TuningTurn(tried, found.seconds[place], speedup, moved, candidate == self._best))
 
@@ -343,12 +343,12 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
         recorded: its runs, of which the one in the middle counts; in a stream, the mean of the steady part.
         pace: of the machine meanwhile; None if it is not known.
     """
-    table, graph, device = plan.table, plan.graph, plan.placement.device
+    table, graph = plan.table, plan.graph
     if plan.goal is Goal.TRAINING:
-        stages = [tuple(ops) for ops in plan.training_run.stages]
+        stages = [(tuple(ops), plan.placement.device[ops[0]]) for ops in plan.training_run.stages]
         recorded = [stages_of(step, [""] * len(stages)) for step in recorded]
     else:
-        stages = [stage.ops for stage in plan.stages]
+        stages = [(stage.ops, stage.device) for stage in plan.stages]
     margin = plan.workload.in_flight if plan.goal is Goal.THROUGHPUT else 0
     means_s: dict[int, list[float]] = {}  # of each run
     for timeline in recorded:
@@ -363,14 +363,12 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
         at_once = pace.of(plan.goal is Goal.LATENCY) / pace.network
         paces = at_once * operator_paces(pace_kinds(graph), pace.kinds)
     contention = plan.placement.contention(table, plan.goal is Goal.THROUGHPUT)
-    forward_s, backward_s = (each[range(table.n_ops), device] for each in (table.forward_s, table.backward_s))
-    both_s = forward_s + backward_s
-    ran_s = (both_s + forward_s * plan.workload.recompute) * paces  # recomputation runs forward passes again
+    both_s = table.forward_s + table.backward_s
+    ran_s = both_s + table.forward_s * plan.workload.recompute  # recomputation runs forward passes again
     found = []
     for index, times_s in sorted(means_s.items()):
-        ops = stages[index]
-        if (expected_s := float(ran_s[list(ops)].sum())) > 0:
-            seconds = median(times_s) * float(both_s[list(ops)].sum()) / expected_s
-            where = device[ops[0]]
+        ops, where = stages[index]
+        if (expected_s := float(ran_s[list(ops), where] @ paces[list(ops)])) > 0:
+            seconds = median(times_s) * float(both_s[list(ops), where].sum()) / expected_s
             found.append(StageTime(ops, where, float(contention[where]), seconds))
     return found

@@ -112,7 +112,7 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
 
 def paced_devices(plan: Plan) -> tuple[Device, ...]:
     """The devices whose pace is compared: those in use of the first one's kind; none if the plan has no pace of it."""
-    used = [plan.cluster.devices[number] for number in sorted(set(plan.placement.device))]
+    used = [plan.cluster.devices[number] for number in plan.placement.used]
     return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
 
 

@@ -37,14 +37,13 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 6  # 1 had no constraints and no training, 2 had contended times, 3 no pace, 4 no ranges, 5 no rewrites
+VERSION = 7  # 2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
-    in_graph_order = plan.placement.order == tuple(range(plan.table.n_ops))
     return {
         "version": VERSION,
         "model": plan.graph.name,
@@ -70,8 +69,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "load_s": dict(zip(plan.table.devices, plan.evaluation.load_s.tolist(), strict=True)),
             "memory_bytes": dict(zip(plan.table.devices, plan.evaluation.memory_bytes.tolist(), strict=True)),
         },
-        "placement": {op.name: plan.device_of(op.name) for op in plan.graph.ops},
-        "order": None if in_graph_order else [plan.graph.ops[i].name for i in plan.placement.order],
+        **_placed(plan, plan.placement),
+        "copies": [_placed(plan, other) for other in plan.placement.others],
         "cluster": cluster_to_dict(plan.cluster),
         **{name: {kind: dict(of) for kind, of in sorted(getattr(plan, name).items())} for name in PACES},
         "costs": _costs(plan.table),
@@ -94,7 +93,8 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
         costs = [cost_of[device.name] for device in cluster.devices]
         table = assemble(graph, cluster, workload, _times(costs))
-        placement = _placement(document, graph, cluster)
+        others = tuple(_placement(copy, graph, cluster) for copy in document["copies"])
+        placement = replace(_placement(document, graph, cluster), others=others)
         placement.check(table)
         plan = Plan(
             graph=graph,
@@ -123,8 +123,17 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
 
 
+def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
+    """Where the operators of one copy of the network are, and their order if it is not that of the graph."""
+    ops, devices = plan.graph.ops, plan.table.devices
+    return {
+        "placement": {op.name: devices[device] for op, device in zip(ops, copy.device, strict=True)},
+        "order": None if copy.order == tuple(range(len(ops))) else [ops[i].name for i in copy.order],
+    }
+
+
 def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """Where the operators are, and their order."""
+    """The inverse of `_placed`."""
     device_of, order = document["placement"], document["order"] or ()
     for op in graph.ops:
         if op.name not in device_of:
@@ -154,6 +163,8 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if version < 5:
         document = {"pace": {}, **document, "pace_spread": {}}
     if version < 6:
+        document = {**document, "copies": []}
+    if version < 7:
         document = {**document, "rewrites": []}
     return document
 

@@ -78,7 +78,9 @@ class Plan:
         """What the plan answers: the table with its constraints, and the goal."""
         kinds = [device.kind for device in self.cluster.devices]
         problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
-        return replace(problem, step=step_of(self.workload)) if self.goal is Goal.TRAINING else problem
+        if self.goal is Goal.TRAINING:
+            return replace(problem, step=step_of(self.workload))
+        return replace(problem, copies=self.goal is Goal.THROUGHPUT)
 
     def answered(self, result: Result) -> "Plan":
         """The plan with a solver's placement, its status and its bound."""
@@ -116,8 +118,10 @@ class Plan:
     @cached_property
     def steady(self) -> Timeline:
         """A stream that is simulated until it is steady, as far as `STEADY_TASKS` go."""
-        most = STEADY_TASKS // max(1, len(lower(self.table, self.placement)))
-        return self.simulate(min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most)))
+        copies = len(self.placement.copies)
+        most = copies * STEADY_TASKS // max(1, len(lower(self.table, self.placement)))
+        rounds = min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most))
+        return self.simulate(rounds + -rounds % (2 * copies))  # each copy as often in either half
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -138,8 +142,8 @@ class Plan:
     @cached_property
     def spreads(self) -> Mapping[bool, Spread]:
         """By how much runs differ from what is predicted: micro-batches that stream, and one alone (True)."""
-        first = self.cluster.devices[min(self.placement.device, default=0)]
-        return spreads_of(self.graph, self.table, self.placement.device, self.pace_spread.get(first.kind, {}))
+        first = self.cluster.devices[min(self.placement.used, default=0)]
+        return spreads_of(self.graph, self.table, self.placement, self.pace_spread.get(first.kind, {}))
 
     def spread(self, alone: bool = False) -> Spread:
         """By how much runs differ from what is predicted, of a micro-batch alone or of micro-batches that stream."""
@@ -184,7 +188,7 @@ class Plan:
     @property
     def n_used(self) -> int:
         """How many devices have anything to do."""
-        return len(set(self.placement.device))
+        return len(self.placement.used)
 
     @property
     def samples_per_s(self) -> float:
@@ -224,30 +228,32 @@ class Plan:
 
         Nothing is simulated for it.
         """
-        table, judged, device = self.table, self.evaluation, self.placement.device
-        used = sorted(set(device), key=lambda number: (-judged.load_s[number], number))
-        sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.cuts(table))
+        table, judged, copies = self.table, self.evaluation, self.placement.copies
+        used = sorted(self.placement.used, key=lambda number: (-judged.load_s[number], number))
+        sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.all_cuts(table))
         work = self.workload
-        streams = f"micro-batches of {work.batch}, {work.in_flight} in flight"
+        through = f" through {len(copies)} copies" if copies[1:] else ""
+        streams = f"micro-batches of {work.batch}{through}, {work.in_flight} in flight"
         if work.trains:
             streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
         lines = [
             f"{self.graph.name} for {self.goal}: {table.n_ops:,} operators on {len(used)} of {table.n_devices} "
             f"devices of {self.cluster.name}",
-            f"  {streams}, {format_bytes(sent_bytes)} between devices for each",
+            f"  {streams}, {format_bytes(sent_bytes / len(copies))} between devices for each",
             f"  {format_seconds(self.objective_s)} by {self.solver}; no plan can be more than {self.gap:.2%} better "
             f"({self.status})",
         ]
         for number in used[:MOST_DEVICES]:
             load, n_bytes = format_seconds(judged.load_s[number]), format_bytes(judged.memory_bytes[number])
             room = format_bytes(table.capacity_bytes[number])
-            lines.append(f"  {table.devices[number]}: {device.count(number):,} operators, {load}, {n_bytes} of {room}")
+            n_ops = len(self.placement.operators(number))
+            lines.append(f"  {table.devices[number]}: {n_ops:,} operators, {load}, {n_bytes} of {room}")
         if used[MOST_DEVICES:]:
             lines.append(f"  and {len(used) - MOST_DEVICES} more devices, none of them busier")
         return "\n".join(map(visible, lines))
 
     def device_of(self, op: str) -> str:
-        """Name of the device of an operator.
+        """Name of the device of an operator, in the first copy of the network.
 
         Raises:
             InputError: if there is none of that name.

@@ -19,6 +19,7 @@ from costmodels.pace import PACE_KINDS, contended, network_pace, pace_kinds
 from costmodels.table import QUARTILES, CostTable, Floats, Source
 from costmodels.units import format_seconds
 from graphs.ir import Graph
+from simulator.placement import Placement
 
 WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
@@ -79,18 +80,19 @@ class Spread:
 
 
 def spreads_of(
-    graph: Graph, table: CostTable, device: Sequence[int], pace_spread: Mapping[str, float]
+    graph: Graph, table: CostTable, placement: Placement, pace_spread: Mapping[str, float]
 ) -> Mapping[bool, Spread]:
     """By how much runs of a placement differ from what is predicted: micro-batches that stream, and one alone (True).
 
     Args:
         graph: the network.
         table: its costs.
-        device: [n_ops], where the operators run.
+        placement: where the operators run.
         pace_spread: of the reference computations, see `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """
+    device = placement.device  # the operators of another copy of the network are as uncertain
     seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
-    total_s, n_used = float(seconds.sum()), len(set(device))
+    total_s, n_used = float(seconds.sum()), len(placement.used)
     takes_time = 0 < total_s < inf
     costs = _cost_spread(graph, table, device, seconds) / total_s if takes_time else 0.0
     kinds = pace_kinds(graph) if takes_time and pace_spread else ()

@@ -106,7 +106,8 @@ def _measured(timeline: Timeline, document: Mapping[str, Any]) -> MeasuredRun:
 
 def placement_fingerprint(plan: Plan) -> str:
     """Twelve hexadecimal digits that change with the network and with what runs where in which order."""
-    text = json.dumps([plan.graph.fingerprint, plan.table.devices, plan.placement.device, plan.placement.order])
+    placed = [plan.placement.device, plan.placement.order, *([c.device, c.order] for c in plan.placement.others)]
+    text = json.dumps([plan.graph.fingerprint, plan.table.devices, *placed])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -77,6 +77,7 @@ def _sync_seconds(run: TrainingRun) -> Mapping[int, float]:
 def _link_seconds(table: CostTable, placement: Placement) -> Mapping[Ends, float]:
     """The seconds that one micro-batch occupies each link; no link where devices exchange tensors through a host."""
     link_s: dict[Ends, float] = {}
-    for flow, src, dst in placement.cuts(table) if table.offload is None else ():
-        link_s[src, dst] = link_s.get((src, dst), 0.0) + table.send_s(flow, src, dst)
+    part = 1 / len(placement.copies)
+    for flow, src, dst in placement.all_cuts(table) if table.offload is None else ():
+        link_s[src, dst] = link_s.get((src, dst), 0.0) + table.send_s(flow, src, dst) * part
     return link_s

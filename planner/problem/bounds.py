@@ -33,7 +33,7 @@ def lower_bound(problem: Problem) -> float:
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
         quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))
-        return max(load_bound(merge_blocks(quickest)), streaming_bound(table, bound_s))
+        return max(load_bound(merge_blocks(quickest), problem.copies), streaming_bound(table, bound_s))
     return min(bound_s, float(one_device_bounds(problem).min(initial=inf)))
 
 
@@ -63,7 +63,7 @@ def _contended_bound(problem: Problem) -> float:
     blocks = merge_blocks(problem.table)
     match problem.goal:
         case Goal.THROUGHPUT:
-            return load_bound(blocks)
+            return load_bound(blocks, problem.copies)
         case Goal.COST:
             return cost_bound(blocks)
         case Goal.LATENCY:
@@ -135,13 +135,16 @@ def cost_bound(blocks: Blocks) -> float:
     return float(np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1, initial=np.inf).sum())
 
 
-def load_bound(blocks: Blocks) -> float:
-    """How busy the busiest device is at least, without transfers: the larger of `packing_bound` and `lp_bound`."""
+def load_bound(blocks: Blocks, copies: bool = False) -> float:
+    """How busy the busiest device is at least, without transfers: the larger of `packing_bound` and `lp_bound`.
+
+    Copies of the network divide the work of a block among devices, which only `lp_bound` allows.
+    """
     if not blocks.n:
         return 0.0
     if not blocks.fits.any(axis=1).all():
         return float("inf")
-    return max(packing_bound(blocks), lp_bound(blocks))
+    return lp_bound(blocks) if copies else max(packing_bound(blocks), lp_bound(blocks))
 
 
 def packing_bound(blocks: Blocks) -> float:

@@ -86,17 +86,19 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
 def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
     """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels].
 
-    Where channels are free for any number of tensors at once, nothing occupies them.
+    Where channels are free for any number of tensors at once, nothing occupies them. Of several copies of the network,
+    it is their mean.
     """
     channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
     if table.offload:
         return call_seconds(table, placement), channel_s
     load_s = placement.busy_s(table)
-    for flow, src, dst in placement.cuts(table):
-        seconds = table.send_s(flow, src, dst)
+    part = 1 / len(placement.copies)
+    for flow, src, dst in placement.all_cuts(table):
+        seconds = table.send_s(flow, src, dst) * part
         if table.sharing != "unlimited":
             channel_s[table.channel[src, dst]] += seconds
-        load_s[[src, dst]] += table.overhead_s[[src, dst]]
+        load_s[[src, dst]] += table.overhead_s[[src, dst]] * part
         if not table.overlap:
             load_s[[src, dst]] += seconds
     return load_s, channel_s
@@ -107,13 +109,14 @@ def total_s(table: CostTable, placement: Placement) -> float:
     if table.offload:
         return float(call_seconds(table, placement).sum())
     seconds = float(placement.busy_s(table).sum())
-    for flow, src, dst in placement.cuts(table):
-        seconds += table.send_s(flow, src, dst) + float(table.overhead_s[src] + table.overhead_s[dst])
-    return seconds
+    sent_s = 0.0
+    for flow, src, dst in placement.all_cuts(table):
+        sent_s += table.send_s(flow, src, dst) + float(table.overhead_s[src] + table.overhead_s[dst])
+    return seconds + sent_s / len(placement.copies)
 
 
 def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | None:
-    """Two devices between which tensors of contiguous operators run to and fro, directly or through others."""
+    """Two devices between which tensors of contiguous operators run to and fro, in the first copy of the network."""
     inside, device = problem.contiguous, placement.device
     after: dict[int, set[int]] = {}
     for writer, reader in problem.table.edges:
@@ -128,10 +131,8 @@ def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | N
 
 def memory(table: CostTable, placement: Placement) -> Floats:
     """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
-    placed = np.asarray(placement.device, dtype=np.int64)
-    memory_bytes = np.zeros(table.n_devices)
-    np.add.at(memory_bytes, placed, table.placed_bytes)
-    memory_bytes[np.unique(placed)] += table.working_bytes
+    memory_bytes = placement.held_bytes(table.placed_bytes, table.n_devices)
+    memory_bytes[list(placement.used)] += table.working_bytes
     return memory_bytes
 
 
@@ -142,12 +143,12 @@ def _violations(problem: Problem, placement: Placement, memory_bytes: Floats) ->
         for d in range(table.n_devices)
         if memory_bytes[d] > table.capacity_bytes[d] * (1 + MEMORY_TOLERANCE)
     ]
-    for group in table.together:
-        used = sorted({placement.device[op] for op in group})
+    for group, copy in ((group, copy) for copy in placement.copies for group in table.together):
+        used = sorted({copy.device[op] for op in group})
         if len(used) > 1:
             names = " and ".join(f"'{table.devices[d]}'" for d in used)
             found.append(f"'{table.ops[group[0]]}' and {len(group) - 1} more must share a device but are on {names}")
-    if pair := backward_edge(problem, placement):
+    if pair := next(filter(None, (backward_edge(problem, copy) for copy in placement.copies)), None):
         names = " and ".join(f"'{table.devices[d]}'" for d in sorted(pair))
         found.append(f"tensors go to and fro between {names}, but the placement must be contiguous")
     return found

@@ -88,7 +88,7 @@ def out_of_reach(table: CostTable, placement: Placement) -> str:
     Links in either direction join devices, directly or through other devices, where operators on the way may be.
     """
     near = table.linked | table.linked.T
-    reached = np.isin(np.arange(table.n_devices), placement.device)
+    reached = np.isin(np.arange(table.n_devices), placement.used)
     names = _listed(table, reached)
     for _ in range(table.n_devices):
         reached = np.asarray(near[reached].any(axis=0))

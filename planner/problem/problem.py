@@ -36,6 +36,8 @@ class Problem:
         contiguous: operators whose devices must follow one another: if a tensor of theirs goes from one device to
             another, directly or through others, none comes back. Empty without this constraint.
         step: how a training step is run; other goals ignore it.
+        copies: whether micro-batches that stream may take turns among several copies of the network, so that bounds
+            have to hold for them too. Solvers look for the best single copy all the same.
 
     Raises:
         InputError: if ``contiguous`` names an operator that does not exist, or a training step has more micro-batches
@@ -46,6 +48,7 @@ class Problem:
     goal: Goal
     contiguous: frozenset[int] = frozenset()
     step: TrainingStep = field(default_factory=TrainingStep)
+    copies: bool = False
 
     __repr__ = brief
 

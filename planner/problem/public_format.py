@@ -15,9 +15,9 @@ Source: Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
 are at https://github.com/msr-fiddle/dnn-partitioning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.ir import Flow
 from planner.problem.blocks import by_priority
+from planner.problem.json_object import JsonObject
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 
@@ -78,7 +79,7 @@ def problem_from_dict(document: Mapping[str, Any], goal: Goal, contiguous: bool 
         InputError: if a field is missing or of the wrong kind, nodes wait for each other in a circle, or there is no
             device for a node.
     """
-    top = _Record("the file", document)
+    top = JsonObject("the file", document)
     k, n_cpus = top.count("maxFPGAs"), top.count("maxCPUs")
     if not k + n_cpus:
         raise InputError("there are no devices: maxFPGAs and maxCPUs are both 0; give one of them at least 1")
@@ -110,14 +111,14 @@ class _PublicNode:
     n_bytes: float
 
 
-def _nodes(top: "_Record") -> dict[int, _PublicNode]:
+def _nodes(top: JsonObject) -> dict[int, _PublicNode]:
     """The nodes by their ids."""
     nodes: dict[int, _PublicNode] = {}
     for position, content in enumerate(top.records("nodes")):
-        node = _Record(f"node number {position + 1} of the list", content).whole("id")
+        node = JsonObject(f"node number {position + 1} of the list", content).whole("id")
         if node in nodes:
             raise InputError(f"two nodes have the id {node}; give each its own")
-        record = _Record(f"node {node}", content)
+        record = JsonObject(f"node {node}", content)
         nodes[node] = _PublicNode(
             node,
             record.number("fpgaLatency") * S_PER_MS if record.flag("supportedOnFpga") else inf,
@@ -131,17 +132,17 @@ def _nodes(top: "_Record") -> dict[int, _PublicNode]:
     return nodes
 
 
-def _edges(top: "_Record", nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
+def _edges(top: JsonObject, nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
     """The readers of each node, and the milliseconds to move what it writes."""
     readers: dict[int, set[int]] = {node: set() for node in nodes}
     cost_ms: dict[int, float] = {}
     for position, content in enumerate(top.records("edges")):
-        record = _Record(f"edge number {position + 1} of the list", content)
+        record = JsonObject(f"edge number {position + 1} of the list", content)
         source, dest = record.whole("sourceId"), record.whole("destId")
         for end in (source, dest):
             if end not in nodes:
                 raise InputError(f"the edge from {source} to {dest} names node {end}, which does not exist; list it")
-        cost = _Record(f"the edge from {source} to {dest}", content).number("cost")
+        cost = JsonObject(f"the edge from {source} to {dest}", content).number("cost")
         if abs(cost_ms.setdefault(source, cost) - cost) > EQUAL_COST:
             raise InputError(
                 f"the edges that leave node {source} cost {cost_ms[source]:g} and {cost:g}; they carry one tensor, "
@@ -214,59 +215,3 @@ def _table(
         source=np.full((len(nodes), n_devices), str(Source.GIVEN)),
         offload=Offload(store_s=moved_s, fetch_s=moved_s, host=host),
     )
-
-
-class _Record:
-    """An object of the file, with the name that messages give it."""
-
-    def __init__(self, where: str, content: Any) -> None:
-        if not isinstance(content, Mapping):
-            raise InputError(f"{where} is {_shown(content)}; it must be an object")
-        self.where, self.content = where, content
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number, 0 or more."""
-        return float(self._value(key, "a number of 0 or more", _is_amount, default))
-
-    def whole(self, key: str) -> int:
-        """Any whole number."""
-        return int(self._value(key, "a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)))
-
-    def count(self, key: str) -> int:
-        """A whole number, 0 or more."""
-        self.whole(key)
-        return int(self._value(key, "a whole number of 0 or more", lambda value: value >= 0))
-
-    def flag(self, key: str) -> bool:
-        """A truth value, written as true and false or as 1 and 0."""
-        return bool(self._value(key, "true or false", lambda value: value in (0, 1)))  # True == 1
-
-    def label(self, key: str) -> int | str | None:
-        """A name or a number, or None if it is left out."""
-        if self.content.get(key) is None:
-            return None
-        label: int | str = self._value(key, "a whole number or a text", lambda value: isinstance(value, int | str))
-        return label
-
-    def records(self, key: str) -> list[Any]:
-        """A list."""
-        return list(self._value(key, "a list", lambda value: isinstance(value, list)))
-
-    def _value(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any = None) -> Any:
-        """The value of a key."""
-        value = self.content.get(key, default)
-        if value is None:
-            raise InputError(f"{self.where} has no {key}; add it, {kind}")
-        if not fits(value):
-            raise InputError(f"{self.where} has {key} = {_shown(value)}; it must be {kind}")
-        return value
-
-
-def _is_amount(value: Any) -> bool:
-    """Whether a value is a finite number, 0 or more."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -5,7 +5,7 @@
     dot -Tpdf plan.dot -o plan.pdf
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.visible import visible
@@ -26,29 +26,45 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"];'
     yield '  edge [color="#98a2af", fontname="Helvetica"];'
     for number, device in enumerate(plan.table.devices):
-        ops = [op for op, home in enumerate(plan.placement.device) if home == number]
+        ops = [
+            (copy, op)
+            for copy, placed in enumerate(plan.placement.copies)
+            for op, home in enumerate(placed.device)
+            if home == number
+        ]
         if ops:
             yield f"  subgraph cluster_{number} {{"
             load = format_seconds(plan.evaluation.load_s[number])
             yield f"    label={_quoted(f'{device}: {load} for each micro-batch')};"
             yield f'    color="{COLOURS[number % len(COLOURS)]}"; penwidth=3; fontname="Helvetica";'
-            for op in ops:
+            for copy, op in ops:
                 seconds = format_seconds(plan.costs.forward_s[op, number] + plan.costs.backward_s[op, number])
-                yield f"    o{op} [label={_quoted(plan.table.ops[op], plan.graph.ops[op].kind, seconds)}];"
+                yield f"    {_node(copy, op)} [label={_quoted(plan.table.ops[op], plan.graph.ops[op].kind, seconds)}];"
             yield "  }"
-    placed = plan.placement.device
+    for copy, placement in enumerate(plan.placement.copies):
+        yield from _arrows(plan, copy, placement.device)
+    yield "}"
+
+
+def _node(copy: int, op: int) -> str:
+    """The name of an operator in one copy of the network."""
+    return f"o{op}c{copy}" if copy else f"o{op}"
+
+
+def _arrows(plan: Plan, copy: int, placed: Sequence[int]) -> Iterator[str]:
+    """The tensors of one copy of the network, whose operators are placed so."""
     for number, flow in enumerate(plan.table.flows):
         labelled: set[int] = set()  # devices; a tensor is sent to each device once
         for reader in flow.readers:
             src, dst = placed[flow.writer], placed[reader]
+            ends = f"{_node(copy, flow.writer)} -> {_node(copy, reader)}"
             if src == dst:
-                yield f"  o{flow.writer} -> o{reader};"
+                yield f"  {ends};"
                 continue
             figures = format_bytes(plan.table.flow_bytes[number]), format_seconds(plan.table.send_s(number, src, dst))
             label = "" if dst in labelled else f", label={_quoted(*figures)}"
             labelled.add(dst)
-            yield f'  o{flow.writer} -> o{reader} [color="#15181d", penwidth=3{label}];'
-    yield "}"
+            yield f'  {ends} [color="#15181d", penwidth=3{label}];'
 
 
 def _quoted(*lines: str) -> str:

@@ -26,40 +26,37 @@ function fillHeader(data) {
 }
 
 /** How micro-batches follow each other. */
-function inTurn({ step, in_flight }) {
-  return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
+function inTurn({ step, in_flight, copies }) {
+  if (step) return `${grouped(step[0])} micro-batches a step by ${step[1]}`;
+  return `${in_flight} in flight${copies > 1 ? `, in turns among ${copies} copies of the network` : ""}`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
 function figures(summary) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
-  const run = (goal, text, shown) => {
-    if (summary.run?.of !== goal) return null;
-    const [measured, predicted] = [text(summary.run.measured), text(summary.run.predicted)];
-    return `measured: ${measured}${predicted === text(shown) ? "" : `; predicted for that run: ${predicted}`}`;
+  const [rates, latencies] = summary.ranges; // where 80 % of runs are expected
+  const more = (goal, text, shown, [low, high], what) => {
+    const { of, measured, predicted } = summary.run ?? {};
+    const run = of === goal ? [`measured: ${text(measured)}`] : [];
+    if (of === goal && text(predicted) !== text(shown)) run.push(`predicted for that run: ${text(predicted)}`);
+    return [`80 % of runs ${text(low)} – ${text(high)}`, ...run, what].join("; ");
   };
-  const throughput = run("throughput", rate, summary.samples_per_s);
-  const latency = run("latency", formatSeconds, summary.latency_s);
+  const every = `a micro-batch every ${formatSeconds(summary.period_s)}`;
+  const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
   return [
     [
       "Throughput, predicted",
       `${rate(summary.samples_per_s)} <small>samples/s</small>`,
-      throughput ?? `a micro-batch every ${formatSeconds(summary.period_s)}, ${range(summary.ranges[0])}`,
+      more("throughput", rate, summary.samples_per_s, rates, every),
     ],
     [
       `${summary.step ? "Step" : "Latency"}, predicted`,
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
-      latency ??
-        `${summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices"}, ${range(summary.ranges[1])}`,
+      more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
     ["Basis of the times", ...basis(summary.shares)],
   ];
-}
-
-/** Where runs are expected, of two seconds. */
-function range([low, high]) {
-  return `80 % of runs ${formatSeconds(low)} – ${formatSeconds(high)}`;
 }
 
 function gapFigure({ status, gap }) {
@@ -120,10 +117,13 @@ function reasons(data) {
     const seconds = `(${formatSeconds(alone.seconds)}${room})`;
     found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
+  if (summary.copies > 1 && !cuts.length) {
+    found.push("Each copy of the network is on one device, so nothing is sent between devices.");
+  }
   found.push(...usage(summary.run?.usage ?? []));
   if (cuts.length) {
-    const bytes = cuts.reduce((sum, [flow]) => sum + flows[flow][3], 0);
-    const seconds = cuts.reduce((sum, cut) => sum + cut[3], 0);
+    const bytes = cuts.reduce((sum, [flow, , , , share]) => sum + flows[flow][3] * share, 0);
+    const seconds = cuts.reduce((sum, [, , , each, share]) => sum + each * share, 0);
     const crossing = cuts.length === 1 ? "1 tensor crosses" : `${grouped(cuts.length)} tensors cross`;
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);

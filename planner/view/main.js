@@ -131,7 +131,8 @@ function fillLegend(data, filter) {
     clearPressed();
     button.setAttribute("aria-pressed", String(!on));
     const device = Number(button.dataset.device);
-    filter(on ? null : data.ops.device.flatMap((d, op) => (d === device ? [op] : [])));
+    const homes = data.ops.homes ?? data.ops.device.map((d) => [d]);
+    filter(on ? null : homes.flatMap((devices, op) => (devices.includes(device) ? [op] : [])));
   });
 }
 

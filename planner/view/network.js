@@ -48,7 +48,10 @@ class Network {
     for (let op = 0; op < this.nOps; op += 1) {
       for (let id = this.parent[op]; id !== TOP; id = this.parent[id]) this.opsIn[id].push(op);
     }
-    this.seconds = (op) => ops.cost_s[devices[ops.device[op]].cost][op];
+    const homes = ops.homes ?? ops.device.map((device) => [device]); // several with several copies of the network
+    this.homes = (op) => homes[op];
+    this.secondsOn = (op, device) => ops.cost_s[devices[device].cost][op];
+    this.seconds = (op) => homes[op].reduce((sum, device) => sum + this.secondsOn(op, device), 0) / homes[op].length;
     this.order = this.opsIn.map((list) => list[0]);
     this.ends.forEach((end, i) => {
       this.order[this.firstEnd + i] = end.input ? -1 : this.nOps;
@@ -83,12 +86,14 @@ class Network {
 
   /** [[device, share], ...] of the time below a number, in the order of the devices; by count if nothing takes time. */
   split(id) {
-    const { device } = this.data.ops;
     const seconds = new Map();
     const count = new Map();
     for (const op of this.opsIn[id]) {
-      seconds.set(device[op], (seconds.get(device[op]) ?? 0) + this.seconds(op));
-      count.set(device[op], (count.get(device[op]) ?? 0) + 1);
+      const homes = this.homes(op);
+      for (const device of homes) {
+        seconds.set(device, (seconds.get(device) ?? 0) + this.secondsOn(op, device) / homes.length);
+        count.set(device, (count.get(device) ?? 0) + 1 / homes.length);
+      }
     }
     const total = [...seconds.values()].reduce((a, b) => a + b, 0);
     const weight = total > 0 ? seconds : count;
@@ -169,7 +174,7 @@ class Network {
    * A cut is listed on each edge to a reader that it serves.
    */
   edges() {
-    const { ops, flows, cuts } = this.data;
+    const { flows, cuts } = this.data;
     const shown = Array.from({ length: this.nOps }, (_, op) => this.visible(op));
     const cutOf = new Map(cuts.map(([flow, , dst], i) => [flow * this.data.devices.length + dst, i]));
     const edges = new Map();
@@ -183,8 +188,10 @@ class Network {
         if (shown[reader] === shown[writer]) continue;
         const found = edge(shown[writer], shown[reader]);
         found.flows.add(f);
-        const cut = cutOf.get(f * this.data.devices.length + ops.device[reader]);
-        if (cut !== undefined) found.cuts.add(cut);
+        for (const device of this.homes(reader)) {
+          const cut = cutOf.get(f * this.data.devices.length + device);
+          if (cut !== undefined) found.cuts.add(cut);
+        }
       }
     });
     this.ends.forEach((end, i) => {

@@ -12,7 +12,7 @@ def plan_html(plan: Plan) -> str:
     rows = [
         (
             device.name,
-            f"{plan.placement.device.count(number):,}",
+            f"{len(plan.placement.operators(number)):,}",
             format_seconds(evaluation.load_s[number]),
             f"{format_bytes(evaluation.memory_bytes[number])} of {format_bytes(device.memory_bytes)}",
         )

@@ -3,6 +3,7 @@
 Numbers are SI; operators, groups, devices and flows are given by index, repeated texts by index into a list.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -20,7 +21,6 @@ from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.view.tree import group_tree
 from simulator.memory import DeviceMemory, memory_of
-from simulator.stages import split_stages
 from simulator.timeline import Span, Timeline
 
 FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
@@ -62,24 +62,33 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
             [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
             for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
         ],
-        "cuts": [
-            [flow, src, dst, number(plan.table.send_s(flow, src, dst))]
-            for flow, src, dst in plan.placement.cuts(plan.table)
-        ],
+        "cuts": _cuts(plan),
     }
 
 
+def _cuts(plan: Plan) -> list[list[float | int | None]]:
+    """Flow, ends and seconds of each transfer, and the share of micro-batches that go through a copy with it."""
+    times = Counter(plan.placement.all_cuts(plan.table))
+    copies = len(plan.placement.copies)
+    return [
+        [flow, src, dst, number(plan.table.send_s(flow, src, dst)), number(n / copies)]
+        for (flow, src, dst), n in times.items()
+    ]
+
+
 def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
+    rate, spread = plan.samples_per_s, plan.spread().factor
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
         "status": plan.status,
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
-        "ranges": [[*map(number, each.ends)] for each in (plan.period_range, plan.latency_range)],
+        "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
         "run": None,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
+        "copies": len(plan.placement.copies),
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
@@ -129,14 +138,13 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
 
 def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times."""
-    counts = np.bincount(np.asarray(plan.placement.device), minlength=len(plan.cluster.devices))
     load_s = plan.evaluation.load_s
     column = {device: number for number, devices in enumerate(classes) for device in devices}
     return [
         {
             "name": device.name,
             "kind": device.kind,
-            "ops": int(counts[i]),
+            "ops": len(plan.placement.operators(i)),
             "load_s": number(load_s[i]),
             "share": number(load_s[i] / busy.seconds) if busy.seconds > 0 else 0,
             "memory_bytes": number(plan.evaluation.memory_bytes[i]),
@@ -153,7 +161,10 @@ def _seconds(plan: Plan) -> Floats:
 
 
 def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """One list for each attribute; ``source`` has the first letter of each operator's source, such as m(easured)."""
+    """One list for each attribute; ``source`` has the first letter of each operator's source, such as m(easured).
+
+    With several copies of the network, ``homes`` has all devices of each operator, and ``device`` the first one's.
+    """
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
     kinds, modules, shapes = _Texts(), _Texts(), _Texts()
     first = [devices[0] for devices in classes]
@@ -162,6 +173,7 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
         "kind": [kinds[op.kind] for op in graph.ops],
         "module": [modules[op.module] for op in graph.ops],
         "device": plan.placement.device,
+        "homes": plan.placement.homes if plan.placement.others else None,
         "bytes": [number(n_bytes) for n_bytes in table.op_bytes],
         "reads": [[shapes[_shape(t)] for t in _read(graph, op, state=False)] for op in graph.ops],
         "state": [[shapes[_shape(t)] for t in _read(graph, op, state=True)] for op in graph.ops],
@@ -242,7 +254,7 @@ def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
     shown = []
     for device in memory:
         index = plan.cluster.index[device.device]
-        if index in plan.placement.device:
+        if index in plan.placement.used:
             time_s, held_bytes = thinned(*device.steps)
             shown.append(
                 {
@@ -275,16 +287,17 @@ def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple
 
 def with_transfers(plan: Plan, run: Timeline) -> Timeline:
     """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
-    stages = split_stages(plan.table, plan.placement)
-    stage_of = {op: number for number, stage in enumerate(stages) for op in stage.ops}
+    copies = plan.placement.copies
+    stage_of = {(stage.copy, op): number for number, stage in enumerate(plan.stages) for op in stage.ops}
     end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}
     seen = {(span.resource, span.index, span.micro_batch) for span in run.spans if span.kind == "transfer"}
     added = []
-    for number_of, src, dst in plan.placement.cuts(plan.table):
+    sent = ((number, cut) for number, copy in enumerate(copies) for cut in copy.cuts(plan.table))
+    for number, (number_of, src, dst) in sent:
         flow = plan.table.flows[number_of]
         link = f"{plan.table.devices[src]} → {plan.table.devices[dst]}"
-        for batch in range(run.micro_batches):
-            at_s = end_s.get((stage_of[flow.writer], batch))
+        for batch in range(number, run.micro_batches, len(copies)):
+            at_s = end_s.get((stage_of[number, flow.writer], batch))
             if (link, number_of, batch) not in seen and at_s is not None:
                 added.append(Span("transfer", link, flow.tensor, batch, number_of, at_s, at_s))
     return replace(run, spans=tuple(sorted((*run.spans, *added), key=lambda span: span.start_s)))

@@ -73,7 +73,9 @@ function pictureFigures(summary, { ops, cuts, flows }) {
   const rate = summary.samples_per_s === null ? [] : [`${digits(summary.samples_per_s)} samples/s`];
   const alone = `${summary.step ? "a step" : "one micro-batch alone"} ${formatSeconds(summary.latency_s)}`;
   const sent = cuts.length ? [`${plural(cuts.length, "tensor")} between devices, ${formatBytes(bytes)}`] : [];
-  return [`planned for ${summary.goal}`, plural(ops.name.length, "operator"), ...rate, alone, ...sent].join(" · ");
+  const copies = summary.copies > 1 ? [`${summary.copies} copies`] : [];
+  const about = [`planned for ${summary.goal}`, plural(ops.name.length, "operator"), ...copies];
+  return [...about, ...rate, alone, ...sent].join(" · ");
 }
 
 /** [[{x, device, text}, ...], ...]: the devices in use, in as many lines as they need. */

@@ -40,8 +40,10 @@ function opTip(network, op) {
     ops.writes[op].length && factRow("writes", shapes(ops.writes[op])),
     ...costRows(network, op),
   ];
-  const title = `<h3>${badge(ops.device[op])} ${escapeHtml(ops.name[op])}</h3>`;
-  const where = `<p class="quiet">${escapeHtml(network.kind(op))} on ${escapeHtml(devices[ops.device[op]].name)}</p>`;
+  const homes = network.homes(op);
+  const title = `<h3>${homes.map(badge).join("")} ${escapeHtml(ops.name[op])}</h3>`;
+  const names = homes.map((d) => devices[d].name).join(", in turns with ");
+  const where = `<p class="quiet">${escapeHtml(network.kind(op))} on ${escapeHtml(names)}</p>`;
   return `${title}${where}<table>${rows.filter(Boolean).join("")}</table>`;
 }
 
@@ -56,7 +58,7 @@ function costRows(network, op) {
   const alike = groupBy(devices.map((_, d) => d), (d) => devices[d].cost);
   return [...alike].map(([column, list]) => {
     const seconds = ops.cost_s[column][op];
-    const here = list.includes(ops.device[op]);
+    const here = list.some((d) => network.homes(op).includes(d));
     const source = seconds === null ? "" : ` <span class="quiet">${sources[ops.source[column][op]]}</span>`;
     const letters = list.slice(0, 6).map((d) => badge(d)).join(" ") + (list.length > 6 ? " …" : "");
     const html = `${formatSeconds(seconds)}${source}${here ? " ◂ here" : ""}`;
@@ -69,13 +71,13 @@ function groupTip(network, id) {
   const inside = new Set(network.opsIn[id]);
   const inner = cuts.filter(([flow, , dst]) => {
     const [, writer, readers] = flows[flow];
-    return inside.has(writer) && readers.some((r) => ops.device[r] === dst && inside.has(r));
+    return inside.has(writer) && readers.some((r) => network.homes(r).includes(dst) && inside.has(r));
   });
   const seconds = inner.reduce((sum, cut) => sum + cut[3], 0);
   const total = network.totalSeconds(id);
   const bytes = network.opsIn[id].reduce((sum, op) => sum + ops.bytes[op], 0);
   const rows = network.split(id).map(([device, share]) => {
-    const count = network.opsIn[id].filter((op) => ops.device[op] === device).length;
+    const count = network.opsIn[id].filter((op) => network.homes(op).includes(device)).length;
     const name = `${badge(device)} ${escapeHtml(devices[device].name)}`;
     return factRow(name, `${plural(count, "operator")}, ${formatSeconds(total * (total > 0 ? share : 0))}`);
   });
@@ -91,7 +93,7 @@ function groupTip(network, id) {
 /** What leaves a visible node. */
 function netTip(scene, net) {
   const { network } = scene;
-  const { flows, cuts, ops } = network.data;
+  const { flows, cuts } = network.data;
   const edges = scene.edgesFrom.get(net) ?? [];
   const from = `<h3>from ${escapeHtml(network.label(net))}</h3>`;
   const cutIndices = [...new Set(edges.flatMap((edge) => [...edge.cuts]))];
@@ -103,7 +105,7 @@ function netTip(scene, net) {
     return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(flows[flow])}`);
   });
   for (const flow of local) {
-    lines.push(factRow(badge(ops.device[flows[flow][1]]), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
+    lines.push(factRow(network.homes(flows[flow][1]).map(badge).join(""), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
   }
   if (!network.isOp(net) && !network.isGroup(net)) return nodeTip(network, net);
   return `${from}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;

@@ -63,8 +63,11 @@ def tables(draw: st.DrawFn, n_devices: int = 3, shared: bool = False, overlap: b
 
 
 @st.composite
-def placements(draw: st.DrawFn, table: CostTable, contiguous: bool = False) -> Placement:
-    """Any device for any operator in any topological order; or, contiguous, in the table's order without going back."""
+def placements(draw: st.DrawFn, table: CostTable, contiguous: bool = False, copies: int = 1) -> Placement:
+    """Any device for any operator in any topological order; or, contiguous, in the table's order without going back.
+
+    With at most so many copies of the network.
+    """
     device = [draw(st.integers(0, table.n_devices - 1)) for _ in table.ops]
     if contiguous:
         return Placement(tuple(sorted(device)))
@@ -75,4 +78,5 @@ def placements(draw: st.DrawFn, table: CostTable, contiguous: bool = False) -> P
     while len(order) < table.n_ops:
         ready = [op for op in range(table.n_ops) if op not in order and before[op] <= set(order)]
         order.append(draw(st.sampled_from(ready)))
-    return Placement(tuple(device), tuple(order))
+    others = range(draw(st.integers(0, copies - 1)))
+    return Placement(tuple(device), tuple(order), tuple(draw(placements(table)) for _ in others))

@@ -32,7 +32,7 @@ def test_a_stage_is_named_after_its_first_and_last_operator() -> None:
 
 def test_micro_batches_are_independent_without_a_limit() -> None:
     steps = lower(make_table(*PING_PONG), Placement((0, 0, 1)))  # [a b] b* [c]
-    tasks = repeat(steps, micro_batches=2)
+    _, tasks = repeat(steps, micro_batches=2)
     assert [(task.name, task.needs, task.priority) for task in tasks] == [
         ("a … b", (), 0),
         ("b*", (0,), 0),
@@ -47,7 +47,7 @@ def test_the_first_stages_need_the_last_ones_of_the_micro_batch_that_makes_room(
     # a and b start without inputs, c reads a: the first steps are a (0) and b (2), the last ones b (2) and c (3)
     steps = lower(make_table([1, 1, 1], [(0, (2,), 1)], n_devices=3), Placement((0, 1, 2)))
     assert [step.task.name for step in steps] == ["a", "a*", "b", "c"]
-    tasks = repeat(steps, micro_batches=3, in_flight=2)
+    _, tasks = repeat(steps, micro_batches=3, in_flight=2)
     assert [task.needs for task in tasks] == [
         *[(), (0,), (), (1,)],
         *[(), (4,), (), (5,)],

@@ -82,7 +82,7 @@ def test_a_timeline_of_another_placement_is_refused(kind: str, text: str) -> Non
 @given(st.data(), st.integers(1, 4), st.sampled_from(["fifo", "fair"]))
 def test_memory_returns_to_its_start_and_covers_every_reader(data: st.DataObject, n: int, sharing: str) -> None:
     table = data.draw(tables(shared=True))
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     timeline = simulate(table, placement, n, sharing=sharing)  # type: ignore[arg-type]  # one of the two words
     for memory in memory_of(table, placement, timeline):
         time_s, held_bytes = memory.steps

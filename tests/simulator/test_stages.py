@@ -50,19 +50,20 @@ def test_a_stage_may_receive_and_send_several_tensors() -> None:
 @given(st.data())
 def test_every_operator_is_in_one_stage_of_its_device_in_the_devices_order(data: st.DataObject) -> None:
     table = data.draw(tables())
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     stages = split_stages(table, placement)
     for device in range(table.n_devices):
-        mine = [op for stage in stages if stage.device == device for op in stage.ops]
-        assert mine == [op for op in placement.order if placement.device[op] == device]
+        for number, copy in enumerate(placement.copies):
+            mine = [op for s in stages if (s.device, s.copy) == (device, number) for op in s.ops]
+            assert mine == [op for op in copy.order if copy.device[op] == device]
 
 
 @given(st.data())
 def test_every_cut_is_sent_once_and_received_once(data: st.DataObject) -> None:
     table = data.draw(tables())
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     stages = split_stages(table, placement)
-    cuts = sorted(placement.cuts(table))
+    cuts = sorted(placement.all_cuts(table))
     assert sorted((flow, stage.device, dst) for stage in stages for flow, dst in stage.sends) == cuts
     assert sorted((flow, src, stage.device) for stage in stages for flow, src in stage.receives) == cuts
 
@@ -71,12 +72,15 @@ def test_every_cut_is_sent_once_and_received_once(data: st.DataObject) -> None:
 def test_stages_need_only_earlier_ones(data: st.DataObject) -> None:
     """Which senders, and the previous stage of the device: so the stages form a DAG in their own order."""
     table = data.draw(tables())
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     stages = split_stages(table, placement)
     for index, stage in enumerate(stages):
         senders = {
-            i for i, other in enumerate(stages) for flow, _ in stage.receives if (flow, stage.device) in other.sends
+            i
+            for i, other in enumerate(stages)
+            for flow, _ in stage.receives
+            if (flow, stage.device) in other.sends and other.copy == stage.copy
         }
-        before = [i for i in range(index) if stages[i].device == stage.device]
+        before = [i for i in range(index) if (stages[i].device, stages[i].copy) == (stage.device, stage.copy)]
         assert set(stage.needs) == senders | set(before[-1:])
         assert all(need < index for need in stage.needs)

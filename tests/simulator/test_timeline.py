@@ -95,7 +95,7 @@ def test_the_critical_path_prefers_the_same_micro_batch() -> None:
 @given(st.data(), st.integers(1, 3))
 def test_the_critical_path_explains_the_whole_run(data: st.DataObject, n: int) -> None:
     table = data.draw(tables(shared=True))
-    timeline = simulate(table, data.draw(placements(table)), n, in_flight=2)
+    timeline = simulate(table, data.draw(placements(table, copies=3)), n, in_flight=2)
     path = timeline.critical_path
     assert path[0].start_s == 0
     assert path[-1].end_s == timeline.makespan_s

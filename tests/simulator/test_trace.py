@@ -71,7 +71,7 @@ def test_a_trace_without_transfers_has_no_group_of_links() -> None:
 @given(st.data())
 def test_a_trace_is_json_with_an_event_for_each_span_on_its_own_track(data: st.DataObject) -> None:
     table = data.draw(tables())
-    timeline = simulate(table, data.draw(placements(table)), micro_batches=2)
+    timeline = simulate(table, data.draw(placements(table, copies=3)), micro_batches=2)
     events = json.loads(json.dumps(chrome_trace(timeline)))["traceEvents"]
     track = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     shown = [(track[e["pid"], e["tid"]], e["name"], e["ts"]) for e in events if e["ph"] == "X"]
@@ -141,10 +141,11 @@ def check_trace(events: list[dict[str, Any]]) -> None:
 @given(st.data(), st.integers(1, 3), st.sampled_from(["fifo", "fair"]))
 def test_viewers_have_nothing_to_complain_of(data: st.DataObject, n: int, sharing: Sharing) -> None:
     table = data.draw(tables(shared=True))
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     timeline = simulate(table, placement, n, sharing=sharing)
     arrows = transfer_spans(table, placement, timeline)
-    assert len(arrows) == n * len(list(placement.cuts(table)))
+    through = (placement.copies[i % len(placement.copies)] for i in range(n))
+    assert len(arrows) == sum(len(list(copy.cuts(table))) for copy in through)
     check_trace(chrome_trace(timeline, memory_of(table, placement, timeline), arrows)["traceEvents"])
 
 

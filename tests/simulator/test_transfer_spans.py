@@ -38,7 +38,7 @@ def test_a_schedule_sends_activations_ahead_and_gradients_back() -> None:
 @given(st.data(), st.integers(1, 3), st.sampled_from(["fifo", "fair"]))
 def test_nothing_is_read_before_it_has_arrived(data: st.DataObject, n: int, sharing: Sharing) -> None:
     table = data.draw(tables(shared=True))
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     timeline = simulate(table, placement, n, in_flight=2, sharing=sharing)
     for sender, transfer, receiver in transfer_spans(table, placement, timeline):
         assert sender.end_s <= transfer.start_s + ROUNDING

@@ -63,7 +63,7 @@ def test_a_short_stream_has_no_steady_part(in_flight: int) -> None:
 
 @given(tables(overlap=True), st.data(), st.integers(1, 5))
 def test_seconds_add_up(table: CostTable, data: st.DataObject, in_flight: int) -> None:
-    placement = data.draw(placements(table))
+    placement = data.draw(placements(table, copies=3))
     timeline = simulate(table, placement, 10 * in_flight, in_flight)
     found = usage(timeline, split_stages(table, placement), in_flight)
     assert found is not None or timeline.makespan_s == 0

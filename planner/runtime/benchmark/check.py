@@ -39,7 +39,7 @@ def compare_outputs(runner: Runner) -> Answers:
     operator with the same seeds. Nobody else may call the runner meanwhile.
     """
     program, devices = runner.program, runner.plan.cluster.devices
-    used = sorted(set(runner.plan.placement.device)) or [0]
+    used = runner.plan.placement.used or (0,)
     allowed = TOLERANCE if any(devices[number].quick for number in used) else {}
     args, kwargs = program.example_arguments
     if not randomized(program):

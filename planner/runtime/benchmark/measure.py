@@ -6,10 +6,12 @@ time that other processes took meanwhile and the machine's pace are reported wit
 
 import copy
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -18,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from costmodels.cluster import Device
-from costmodels.host.affinity import run_on, torch_device_of
+from costmodels.host.affinity import run_on, start_on, torch_device_of
 from graphs.brief import brief
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
@@ -31,6 +33,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 BLOCK_S = 0.6  # one contender's turn
+MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
 SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
 
@@ -129,7 +132,7 @@ class Eager:
 
     def __init__(self, program: Program, device: Device, name: str) -> None:
         self.name = name
-        self._device = device
+        self.device = device
         torch_device = torch_device_of(device)
         self._module = program.module if torch_device.type == "cpu" else copy.deepcopy(program.module).to(torch_device)
         self._args, self._kwargs = pytree.tree_map_only(
@@ -139,14 +142,14 @@ class Eager:
     def result(self) -> Any:
         """Return the result of the model, with the operators that a trace of it has."""
         with _by_operators():
-            return self._turn(self._call)
+            return self._turn(self.call)
 
     def stream(self, count: int) -> float:
         """Call the model again and again, after a call to warm up."""
 
         def work() -> float:
-            self._call()
-            return sum(timed(self._call) for _ in range(count)) / count
+            self.call()
+            return sum(timed(self.call) for _ in range(count)) / count
 
         return self._turn(work)
 
@@ -154,29 +157,83 @@ class Eager:
         """Call the model again and again, and time each call."""
 
         def work() -> list[float]:
-            self._call()
-            return [timed(self._call) for _ in range(count)]
+            self.call()
+            return [timed(self.call) for _ in range(count)]
 
         return self._turn(work)
 
     def _turn(self, work: Callable[[], T]) -> T:
-        with _evaluating(self._module), without_caches(self._module):
-            return run_on(self._device, work)
+        with self.ready():
+            return run_on(self.device, work)
 
-    def _call(self) -> Any:
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Context in which `call` runs the model as it was imported."""
+        with _evaluating(self._module), without_caches(self._module):
+            yield
+
+    def call(self) -> Any:
+        """Run the model on the calling thread."""
         result = self._module(*self._args, **self._kwargs)
-        if self._device.cuda is not None:
-            torch.cuda.synchronize(self._device.cuda)
+        if self.device.cuda is not None:
+            torch.cuda.synchronize(self.device.cuda)
         return result
 
 
+class EagerCopies:
+    """The reference model on several devices at once: each takes the next micro-batch when it is through with one.
+
+    Devices of a CPU share the model's weights.
+    """
+
+    recorded = None
+
+    def __init__(self, program: Program, devices: Sequence[Device]) -> None:
+        self.name = f"{len(devices)} copies"
+        self._copies = [Eager(program, device, device.name) for device in devices]
+
+    def stream(self, count: int) -> float:
+        """Run micro-batches on all devices, after one on each to warm up; return the seconds for each."""
+        copies, begun = self._copies, iter(range(count))
+        taking, meeting = threading.Lock(), threading.Barrier(len(copies), timeout=MEET_S)
+        times_s: list[tuple[float, float]] = []
+
+        def work(copy: Eager) -> None:
+            copy.call()
+            meeting.wait()
+            start_s = time.perf_counter()
+            while _next(begun, taking):
+                copy.call()
+            times_s.append((start_s, time.perf_counter()))
+
+        with ExitStack() as stack:
+            for copy in copies:
+                stack.enter_context(copy.ready())
+            threads = [start_on(copy.device, partial(work, copy)) for copy in copies]
+            for thread in threads:
+                thread.result()
+        return (max(end_s for _, end_s in times_s) - min(start_s for start_s, _ in times_s)) / count
+
+    def single(self, count: int) -> list[float]:
+        """Run micro-batches on the first device, one after the other; return the seconds of each."""
+        return self._copies[0].single(count)
+
+
+def _next(begun: Iterator[int], taking: threading.Lock) -> bool:
+    """Whether there is another micro-batch, which the calling thread takes."""
+    with taking:
+        return next(begun, None) is not None
+
+
 def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
-    """Return one device, and, on the CPU, PyTorch's own intra-op threads on all cores of the devices."""
+    """Return one device, on the CPU PyTorch's own intra-op threads on all cores of the devices, and copies on each."""
     contenders: list[Contender] = [Eager(program, devices[0], "one device")]
     cores = tuple(sorted({core for device in devices for core in device.cores}))
     if all(device.cores for device in devices) and len(cores) > len(devices[0].cores):
         together = replace(devices[0], name="all cores", cores=cores)
         contenders.append(Eager(program, together, f"{len(cores)} threads"))
+    if len(cores) == sum(len(device.cores) for device in devices) > len(devices[0].cores):
+        contenders.append(EagerCopies(program, devices))
     return contenders
 
 

@@ -154,9 +154,10 @@ def names_held(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     State that the network returns unchanged goes to the first of them, which passes results to the caller.
     """
     graph, devices = plan.graph, plan.cluster.devices
-    held: dict[int, dict[str, None]] = {number: {} for number in sorted(set(plan.placement.device))}
-    for op, number in zip(graph.ops, plan.placement.device, strict=True):
-        held[number].update(dict.fromkeys(tensor.name for tensor in graph.state(op)))
+    held: dict[int, dict[str, None]] = {number: {} for number in plan.placement.used}
+    for op, homes in zip(graph.ops, plan.placement.homes, strict=True):
+        for number in homes:
+            held[number].update(dict.fromkeys(tensor.name for tensor in graph.state(op)))
     if held:
         handed = (name for name in graph.outputs if graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER))
         held[min(held)].update(dict.fromkeys(handed))

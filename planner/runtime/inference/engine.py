@@ -7,6 +7,8 @@
 Tensors are passed on by reference; a tensor is dropped when its last reading stage is done. The engine follows the
 simulator's rule: older micro-batch first, then the order of the placement.
 
+A network may have several copies (see `simulator.placement`): a micro-batch runs the stages of one of them.
+
 An engine may have a part of the stages only. It then calls ``hand_on`` behind each of its stages, and is told by
 `arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
 """
@@ -39,6 +41,15 @@ STEP = 0  # random numbers follow from the micro-batch alone: inference has no s
 CLOSED = "the runner is closed; start a new one"
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """What each micro-batch needs that goes through one copy of the network."""
+
+    needs: Mapping[int, int]  # stage -> for how many stages it waits
+    readers: Mapping[str, int]  # tensor -> how many stages read it
+    n_stages: int  # to be done, including the awaited ones elsewhere
+
+
 @dataclass(eq=False)
 class _InFlight:
     """One micro-batch on its way."""
@@ -60,7 +71,7 @@ class Engine:
         devices: Sequence[Device],
         stages: Mapping[int, CompiledStage],
         outputs: Sequence[str],
-        awaited: Collection[int] = (),
+        awaited: Sequence[Collection[int]] = ((),),
         hand_on: HandOn | None = None,
     ) -> None:
         """Start a thread for each device that has a stage.
@@ -69,21 +80,18 @@ class Engine:
             devices: of the cluster.
             stages: by their numbers.
             outputs: tensors that a micro-batch is answered with.
-            awaited: numbers of the stages elsewhere whose end `arrive` tells.
+            awaited: [n_copies], for each copy of the network the stages elsewhere whose end `arrive` tells.
             hand_on: called behind each stage.
         """
         self._devices = devices
         self._stages = stages
         self._outputs = tuple(outputs)
-        self._awaited = frozenset(awaited)
         self._hand_on = hand_on
-        self._needs = {number: len(stage.stage.needs) for number, stage in stages.items()}
+        self._copies = tuple(self._copy_of(number, others) for number, others in enumerate(awaited))
         self._needed_by: dict[int, list[int]] = {}  # the stages that wait for each stage, here or elsewhere
         for number, stage in stages.items():
             for needed in stage.stage.needs:
                 self._needed_by.setdefault(needed, []).append(number)
-        read = (name for stage in stages.values() for name in stage.inputs)
-        self._readers = Counter([*self._outputs, *read])  # the caller is a reader that never drops outputs
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
@@ -114,18 +122,19 @@ class Engine:
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
+            copy = self._copies[self._count % len(self._copies)]
             batch = _InFlight(
                 number=self._count,
                 tensors=dict(inputs),
                 done=done,
-                waiting=dict(self._needs),
-                readers=dict(self._readers),
-                left=len(self._stages) + len(self._awaited),
+                waiting=dict(copy.needs),
+                readers=dict(copy.readers),
+                left=copy.n_stages,
                 events={name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
             )
             self._on_way[batch.number] = batch
             self._count += 1
-            for number, needs in self._needs.items():
+            for number, needs in copy.needs.items():
                 if not needs:
                     self._make_ready(number, batch)
             last = not batch.left
@@ -203,6 +212,14 @@ class Engine:
             thread.start()
         return threads
 
+    def _copy_of(self, number: int, awaited: Collection[int]) -> _Copy:
+        """What micro-batches need that go through a copy of the network."""
+        stages = {i: stage for i, stage in self._stages.items() if stage.stage.copy == number}
+        read = (name for stage in stages.values() for name in stage.inputs)
+        readers = Counter([*self._outputs, *read])  # the caller is a reader that never drops outputs
+        needs = {i: len(stage.stage.needs) for i, stage in stages.items()}
+        return _Copy(needs, readers, len(stages) + len(awaited))
+
     def _make_ready(self, number: int, batch: _InFlight) -> None:
         """Queue a stage with its device. The lock is held."""
         device = self._stages[number].stage.device
@@ -277,7 +294,7 @@ class Engine:
             if self._recorder.on:
                 self._recorder.add(number, batch.number, ran)
             written = zip(stage.outputs, results, strict=True)
-            batch.tensors.update(each for each in written if each[0] in self._readers)
+            batch.tensors.update(each for each in written if each[0] in batch.readers)
             for name in stage.inputs:
                 batch.readers[name] -= 1
                 if not batch.readers[name]:

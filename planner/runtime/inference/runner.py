@@ -27,7 +27,6 @@ from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
-from simulator.stages import split_stages
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Runner(Closing):
         self.program = program
         self.seed = seed
         self._kinds = frozenset(
-            "cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.device
+            "cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.used
         )
         self._switches = ON_THREADS if executor is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
@@ -68,12 +67,13 @@ class Runner(Closing):
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
         if executor is None:
-            devices, used = plan.cluster.devices, set(plan.placement.device)
-            compiled, self._state = compile_stages(program, split_stages(plan.table, plan.placement), devices)
+            devices, used = plan.cluster.devices, plan.placement.used
+            compiled, self._state = compile_stages(program, plan.stages, devices)
             written = {name for stage in compiled.values() for name in stage.outputs}
             outputs = tuple(name for name in plan.graph.outputs if name in written)
-            isolated = len(used) == 1 and is_here(devices[min(used)])
-            self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs)
+            isolated = len(used) == 1 and is_here(devices[used[0]])
+            waits_for = ((),) * len(plan.placement.copies)  # nothing elsewhere
+            self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs, waits_for)
             self._engine.seed(seed)
         else:
             self._engine, self._state = executor, executor.state

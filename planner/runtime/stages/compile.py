@@ -193,13 +193,17 @@ def compile_stages(
 
 def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], ...]:
     """Return for each stage the tensors that it writes and other stages, or the caller, read."""
-    readers: dict[str, set[int]] = {}
+    readers: dict[tuple[int, str], set[int]] = {}  # a copy of the network and a tensor -> stages
     for number, stage in enumerate(stages):
         for name in _read(graph, stage):
-            readers.setdefault(name, set()).add(number)
+            readers.setdefault((stage.copy, name), set()).add(number)
     returned = set(graph.outputs)
+
+    def leaves(number: int, copy: int, name: str) -> bool:
+        return name in returned or bool(readers.get((copy, name), set()) - {number})
+
     return tuple(
-        tuple(name for name in _written(graph, stage) if readers.get(name, set()) - {number} or name in returned)
+        tuple(name for name in _written(graph, stage) if leaves(number, stage.copy, name))
         for number, stage in enumerate(stages)
     )
 

@@ -56,14 +56,18 @@ class DeviceThreads:
         """
         if self._closed:
             raise RuntimeError("the trainer is closed; make a new one")
-        done: list[Future[T]] = []
+        done: list[Future[T]] = [Future() for _ in self._jobs]
+
+        def give() -> None:
+            for jobs, future in zip(self._jobs, done, strict=True):
+                jobs.put((work, future))
+
         try:
-            for jobs in self._jobs:
-                done.append(Future())
-                jobs.put((work, done[-1]))
+            give()
             wait(done, return_when=FIRST_EXCEPTION)
         except BaseException:
             stop()
+            give()  # an interrupt may have come before all had the job; nobody does it twice
             wait(done)
             raise
         if any(future.done() and future.exception() for future in done):
@@ -88,17 +92,23 @@ def _serve(number: int, device: Device, jobs: "SimpleQueue[Job | None]") -> None
         with bound(device, ends=True) as stream, torch.enable_grad():
             context = DeviceContext(number, device, torch_device_of(device), stream)
             while (job := jobs.get()) is not None:
-                work, done = job
-                try:
-                    result = work(context)
-                    if context.stream is not None:
-                        context.stream.synchronize()  # the caller may use other streams
-                except BaseException as error:  # the caller gets any error
-                    done.set_exception(error)
-                else:
-                    done.set_result(result)
-                    del result
-                del job, work, done  # a device that waits holds no tensors
+                _do(*job, context)
+                del job  # a device that waits holds no tensors
     except Exception as error:
         while (job := jobs.get()) is not None:
-            job[1].set_exception(error)
+            if not job[1].done():
+                job[1].set_exception(error)
+
+
+def _do(work: Callable[[DeviceContext], T], done: "Future[T]", context: DeviceContext) -> None:
+    """Do a job, unless it was done before."""
+    if done.done():
+        return
+    try:
+        result = work(context)
+        if context.stream is not None:
+            context.stream.synchronize()  # the caller may use other streams
+    except BaseException as error:  # the caller gets any error
+        done.set_exception(error)
+    else:
+        done.set_result(result)

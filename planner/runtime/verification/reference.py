@@ -234,8 +234,10 @@ class InferenceStages:
 
     def crossings(self, reference: Reference) -> Iterator[Crossing]:
         """Run the stages; yield what each has computed."""
-        values = _inputs(self._program)
+        values: dict[str, torch.Tensor] = {}
         for number, (stage, part) in enumerate(zip(self._stages, self.parts, strict=True)):
+            if not number or stage.stage.copy > self._stages[number - 1].stage.copy:
+                values = _inputs(self._program)
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
             for name, got in zip(stage.outputs, results, strict=True):
                 values[name] = got

@@ -47,7 +47,6 @@ from planner.runtime.verification.reference import (
     random_operators,
     run_reference,
 )
-from simulator.stages import split_stages
 from simulator.training import training_stages
 
 Compare = Callable[[torch.Tensor, torch.Tensor], Deviation | None]
@@ -201,7 +200,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)
-    devices = [plan.cluster.devices[number] for number in sorted(set(plan.placement.device))]
+    devices = [plan.cluster.devices[number] for number in plan.placement.used]
     allowed = _tolerance(devices, tolerance)
     _check_random(program, devices)
     backward = None
@@ -213,8 +212,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         on_device = [plan.cluster.devices[number] for number in on]
         stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward)
     else:
-        split = split_stages(plan.table, plan.placement)
-        stages = InferenceStages(program, split, plan.cluster.devices)
+        stages = InferenceStages(program, plan.stages, plan.cluster.devices)
     reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
@@ -267,7 +265,7 @@ def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:
     if plan.workload.trains:
         members: Sequence[tuple[int, ...]] = training_stages(plan.costs, plan.placement, plan.workload.schedule)
     else:
-        members = [stage.ops for stage in split_stages(plan.table, plan.placement)]
+        members = [stage.ops for stage in plan.stages if not stage.copy]  # gradients are those of any copy
     return members, [plan.placement.device[ops[0]] for ops in members]
 
 

@@ -1,11 +1,13 @@
 """What operators take in memory, as seen at import, with the bytes written out."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphs.footprint import Backward, Footprint, Gradient, Run
 from graphs.importers import footprints
@@ -123,7 +125,9 @@ def test_an_lstm_keeps_the_workspace_that_its_stand_in_hides() -> None:
     assert backward.saved_bytes >= 5 * 4 * 32 * 4  # four gates at five times
 
 
-def test_operators_that_are_alike_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators that are run from now on, in a process that has recorded none before."""
     ran: list[str] = []
     record = footprints._record
 
@@ -132,11 +136,52 @@ def test_operators_that_are_alike_are_run_once(monkeypatch: pytest.MonkeyPatch) 
         return record(call, *rest)
 
     monkeypatch.setattr(footprints, "_record", counted)
+    monkeypatch.setattr(footprints, "_records", OrderedDict())
+    return ran
+
+
+def test_operators_that_are_alike_are_run_once(ran: list[str]) -> None:
     found = recorded(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))), torch.ones(3, 4))
     # in inference, in training at the start where the input has no gradient, and once for the five others
     assert (len(found), len(ran)) == (6, 3)
 
 
+def test_another_program_runs_what_is_new_in_it(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = recorded(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(3, 4))
+    ran.clear()
+    again = recorded(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 5)), torch.ones(3, 4))
+    assert again["linear"] == first["linear"]
+    assert ran == ["aten.linear.default"] * 2  # in inference and in training
+    monkeypatch.setattr(footprints, "RECORDS", len(footprints._records))
+    recorded(nn.Linear(5, 6), torch.ones(3, 5))
+    assert len(footprints._records) == footprints.RECORDS  # what was used longest ago is forgotten
+
+
+def test_what_torch_computes_otherwise_is_run_again() -> None:
+    def bytes_saved() -> int:
+        backward = recorded(Of(lambda x: attention(x, x, x)), torch.ones(1, 2, 8, 4))["scaled_dot_product_attention"]
+        assert backward.backward is not None
+        return backward.backward.saved_bytes
+
+    attention = nn.functional.scaled_dot_product_attention
+    fused = bytes_saved()
+    with sdpa_kernel(SDPBackend.MATH):
+        assert bytes_saved() > fused
+    assert bytes_saved() == fused
+
+
+def test_a_users_operator_is_run_for_every_program(ran: list[str]) -> None:
+    @torch.library.custom_op("footprints::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    twice.register_fake(lambda x: x * 2)
+    for _ in range(2):
+        program_from_module(Of(twice), (X,))
+    assert ran.count("footprints.twice.default") == 4
+
+
+@pytest.mark.usefixtures("ran")
 def test_what_cannot_be_run_without_values_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     run = footprints._OperatorCall.run
 
@@ -156,6 +201,7 @@ def test_what_cannot_be_run_without_values_is_reported(monkeypatch: pytest.Monke
     assert last.backward.gradients[0] == Gradient("relu", 48)
 
 
+@pytest.mark.usefixtures("ran")
 def test_what_has_no_backward_pass_on_fake_tensors_is_reported_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Any:
         raise RuntimeError("no stand-in")

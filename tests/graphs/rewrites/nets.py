@@ -30,7 +30,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = functional.relu(self.norms[0](self.first(x)))
-        return functional.relu(self.norms[1](self.second(hidden)) + self.norms[2](self.shortcut(x)))
+        y: Tensor = functional.relu(self.norms[1](self.second(hidden)) + self.norms[2](self.shortcut(x)))
+        return y
 
 
 class Residual(nn.Module):
@@ -42,7 +43,8 @@ class Residual(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.drop(self.down(self.activation(self.up(x))))
+        y: Tensor = x + self.drop(self.down(self.activation(self.up(x))))
+        return y
 
 
 class Gated(nn.Module):
@@ -53,7 +55,8 @@ class Gated(nn.Module):
         self.gate, self.up = nn.Linear(8, 16, bias=False), nn.Linear(8, 16, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(self.gate(x)) * self.up(x)
+        y: Tensor = functional.silu(self.gate(x)) * self.up(x)
+        return y
 
 
 class Spelled(nn.Module):

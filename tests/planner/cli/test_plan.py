@@ -25,9 +25,11 @@ APART = "no link joins 'a' to 'b', so nothing runs there; add a [[link]] to clus
 @pytest.mark.attack("first-try")
 def test_what_two_devices_bring_beside_one(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = PAPER.replace('"10 us"', '"100 ns"')
-    assert re.search(r"^\d\.\d+ × one device: a alone takes \d+ us$", said(capsys, cluster), re.MULTILINE)
-    times = json.loads(said(capsys, cluster, "--json", "--force"))["times_one_device"]
+    one_copy = ("--rewrites", "none")
+    assert re.search(r"^\d\.\d+ × one device: a alone takes \d+ us$", said(capsys, cluster, *one_copy), re.MULTILINE)
+    times = json.loads(said(capsys, cluster, *one_copy, "--json", "--force"))["times_one_device"]
     assert 1 < times < 2
+    assert "2 × one device" in said(capsys, cluster, "--force")  # a copy of everything on each
 
 
 def test_no_single_device_has_room(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,12 +40,26 @@ def test_no_single_device_has_room(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.attack("first-try")
 def test_a_cluster_without_links_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = said(capsys, WITHOUT_LINKS)
+    one_copy = ("--rewrites", "none")
+    shown = said(capsys, WITHOUT_LINKS, *one_copy)
     assert APART in shown
     assert "all of it runs on one device" in shown
-    assert json.loads(said(capsys, WITHOUT_LINKS, "--json", "--force"))["advice"] == APART
+    assert json.loads(said(capsys, WITHOUT_LINKS, *one_copy, "--json", "--force"))["advice"] == APART
     assert main(["explain", "plan.json", "--time-limit", "1"]) == 0
     assert "No link joins 'a' to 'b'" in capsys.readouterr().out
+
+
+def test_copies_of_everything_need_no_links(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = json.loads(said(capsys, WITHOUT_LINKS, "--json"))
+    assert (shown["solver"], shown["advice"], len(shown["copies"])) == ("copies", "", 1)
+    assert {*shown["placement"].values()} != {*shown["copies"][0]["placement"].values()}
+
+
+def test_an_unknown_rewrite_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cluster.toml").write_text(WITHOUT_LINKS, encoding="utf-8")
+    words = ["plan", "examples.networks:mnist", "--cluster", "cluster.toml", "--goal", "throughput"]
+    assert main([*words, "--rewrites", "copy"]) == 2
+    assert "a rewrite is 'copy'; it must be one of copies" in capsys.readouterr().err
 
 
 def test_a_machine_that_is_not_as_fast_as_usual_is_told(

@@ -1,10 +1,8 @@
-"""A training plan in ranks that torchrun starts: with the whole model on every rank, and with a shard on each."""
+"""A training plan in ranks, with the whole model on every rank and with a shard on each; see test_rank for torchrun."""
 
 import argparse
 import json
-import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +16,7 @@ from planner.cli.training_rank import train_rank
 from planner.plans.files import load_plan
 from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment
-from tests.children import ran
-from tests.planner.cli.given import MNIST, ROOT, pair_here
+from tests.planner.cli.given import MNIST, pair_here
 from tests.planner.cli.test_rank import Started
 from tests.planner.runtime.small import PATIENCE_S
 
@@ -38,24 +35,27 @@ def started() -> Iterator[Started]:
         yield ranks
 
 
-def said(started: Started, *words: str) -> str:
+def agent(started: Started) -> TCPStore:
+    """The store of ranks that are started with TORCHELASTIC_USE_AGENT_STORE; it ends with the last reference."""
+    return TCPStore(HERE, started.port, is_master=True, wait_for_workers=False)
+
+
+def said(started: Started, *words: str, **environment: str) -> str:
     """What rank 0 of two prints, which train once and end well."""
     for rank in range(2):
-        started.start(rank, 2, Path("plan.json").resolve(), *words, "--rounds", "1")
+        started.start(rank, 2, Path("plan.json").resolve(), *words, "--rounds", "1", **environment)
     (first, out, errors), (second, *_) = started.ends()
     assert (first, second) == (0, 0), errors
     return out
 
 
 @pytest.mark.slow
-def test_torchrun_with_the_whole_model() -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = ["-m", "planner", "rank", "plan.json", MNIST, "--rounds", "1"]
-    done = ran([*torchrun, *words], env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "steps of 2 micro-batches of 1 by 1f1b" in " ".join(done.stdout.split())
-    assert "the gradients are bit-equal to the reference model's" in done.stdout
+def test_with_the_whole_model_on_each_rank(started: Started) -> None:
+    """As torchrun starts them, whose agent serves the store."""
+    _agent = agent(started)
+    out = said(started, MNIST, TORCHELASTIC_USE_AGENT_STORE="True")
+    assert "steps of 2 micro-batches of 1 by 1f1b" in " ".join(out.split())
+    assert "the gradients are bit-equal to the reference model's" in out
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_replicas(started: Started, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_rank_that_is_gone_is_told(started: Started, victim: int, sent: signal.Signals, why: str) -> None:
     """Of two that would train for hours; torch itself would wait for one that is stopped."""
-    _agent = TCPStore(HERE, started.port, is_master=True, wait_for_workers=False)  # as torchrun's, so that none ends it
+    _agent = agent(started)  # so that none of them ends it
     place = str(Path.cwd() / "plan.json")
     for rank in range(2):
         command = place, MNIST, "--rounds", "1000000", "--silence", "100"

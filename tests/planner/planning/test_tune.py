@@ -87,7 +87,7 @@ def asked(seconds: Sequence[float], goal: Goal = Goal.THROUGHPUT, slowdown: floa
 
 
 def planned(question: Plan) -> Plan:
-    return search_plan(question, Search(time_limit_s=1.0))
+    return search_plan(question, Search(time_limit_s=1.0, rewrites="none"))
 
 
 @dataclass
@@ -125,7 +125,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TuningLoop]:
         clock = SimpleNamespace(perf_counter=lambda: machine.now_s)
         for module in (autotune, tuning):
             monkeypatch.setattr(module, "time", clock)
-        return TuningLoop(first, machine.run, Search(time_limit_s=1.0), Limit(seconds, 0.0, machine))
+        return TuningLoop(first, machine.run, Search(time_limit_s=1.0, rewrites="none"), Limit(seconds, 0.0, machine))
 
     return make
 

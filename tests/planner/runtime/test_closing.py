@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from tests.planner.runtime.training.nets import BATCH, Case, main_loss, samples,
 from tests.planner.runtime.training.nets import program_of as trained_program
 
 (X,), _ = fresh_arguments("branches", 0)
+
+ROOT = Path(__file__).parents[3]  # of the repository; tests run in folders of their own
 
 
 def trainer_of(name: str) -> AnyTrainer:
@@ -115,5 +118,6 @@ print("over")
 @pytest.mark.slow
 @pytest.mark.attack("process")
 def test_python_ends_while_runners_are_open_and_so_does_its_fork() -> None:
-    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    command = [sys.executable, "-c", LEFT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "over\nover\n", "")

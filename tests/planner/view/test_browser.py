@@ -128,6 +128,8 @@ def test_the_header_says_how_good_the_plan_is(tmp_path: Path) -> None:
     header, reasons = browse(fork_page(), tmp_path, "return [one('#figures').innerText, one('#reasons').innerText]")
     assert "No plan can be more than 10 % better. Found by chain-dp." in header
     assert "15 ms" in header
+    assert re.search(r"80 % of runs [\d.]+ – [\d.]+; measured: [\d.]+; .*a micro-batch every 10 ms", header)
+    assert re.search(r"80 % of runs [\d.]+ ms – [\d.]+ ms; one micro-batch, alone on the devices", header)
     assert "The bottleneck is A cpu0: 10 ms for each micro-batch." in reasons
     assert "2 tensors cross between devices: 2 KiB, 4.05 ms for each micro-batch." in reasons
 

@@ -105,7 +105,7 @@ def test_ends_flows_and_cuts() -> None:
     assert data["ends"]["outputs"] == [["f", "scalar float32", 5]]
     assert data["flows"][1] == ["b", 1, (2, 3), 1024, "1×4×8×8 float32"]
     # b goes to cpu1 for left, left's c comes back
-    assert data["cuts"] == [[1, 0, 1, SENT_S], [2, 1, 0, SENT_S]]
+    assert data["cuts"] == [[1, 0, 1, SENT_S, 1], [2, 1, 0, SENT_S, 1]]
 
 
 def test_stages_are_those_of_the_timeline() -> None:

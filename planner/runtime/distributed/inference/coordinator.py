@@ -11,7 +11,7 @@ import torch
 
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.layout import INPUTS, RankLayout
+from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
@@ -61,7 +61,7 @@ class Coordinator:
             self._check_whole()
             number = self.begun
             done = self._rank.engine.submit(inputs)
-            self._rank.send_behind(number, INPUTS, dict(inputs))
+            self._rank.send_behind(number, self._rank.inputs_of(number), dict(inputs))
         done.add_done_callback(lambda done: self._tell(number, done))
         return done
 

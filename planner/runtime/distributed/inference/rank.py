@@ -28,7 +28,6 @@ from planner.runtime.errors import RemoteError, StageError, failure_from_text, f
 from planner.runtime.inference.engine import Engine, Tensors
 from planner.runtime.inference.recorder import LoggedTransfer
 from planner.runtime.stages.compile import compile_stages
-from simulator.stages import split_stages
 from simulator.timeline import Span
 
 PART_S = 1.0  # for threads to notice that a connection is gone
@@ -48,7 +47,7 @@ class Rank:
         self.number = number
         self.layout = layout
         devices, mine = plan.cluster.devices, layout.devices[number]
-        self.stages = stages = split_stages(plan.table, plan.placement)
+        self.stages = stages = plan.stages
         compiled, self.state = compile_stages(program, stages, devices, mine)
         self.routes: Routes = find_routes(plan.graph, stages, layout)
         written = {name for op in plan.graph.ops for name in op.outputs}
@@ -86,6 +85,10 @@ class Rank:
         payload = self.routes.into[stage, self.number]
         return {tensor.name: value for tensor, value in zip(payload.tensors, tensors, strict=True)}
 
+    def inputs_of(self, micro_batch: int) -> int:
+        """Return the number that stands for the inputs of a micro-batch, see `INPUTS`."""
+        return INPUTS - micro_batch % self.routes.n_copies
+
     def record(self, origin_s: float) -> None:
         """Record stages and payloads of the micro-batches that begin from here on."""
         self.engine.record(origin_s)
@@ -117,7 +120,7 @@ class Rank:
     def send_behind(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Send what a stage wrote, on its device's thread, or the inputs, through the host's memory."""
         for payload in self.routes.behind.get(stage, ()):
-            if stage != INPUTS:
+            if stage > INPUTS:
                 self.engine.note(LoggedTransfer(stage, payload.dst, micro_batch, True, time.perf_counter()))
             leaving = tuple(tensors[tensor.name].cpu() for tensor in payload.tensors)
             self.send(payload.dst, Message(Kind.TENSORS, micro_batch, stage, leaving))
@@ -148,7 +151,7 @@ class Worker:
     def hear(self, peer: int, message: Message) -> None:
         """Handle a message from another rank."""
         match message.kind:
-            case Kind.TENSORS if message.stage == INPUTS:
+            case Kind.TENSORS if message.stage <= INPUTS:
                 self._begin(message)
             case Kind.TENSORS:
                 self._arrive(message)
@@ -178,7 +181,7 @@ class Worker:
             if message.micro_batch != self._begun:
                 raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
             self._begun += 1
-            done = self._rank.engine.submit(self._rank.named(INPUTS, message.tensors))
+            done = self._rank.engine.submit(self._rank.named(message.stage, message.tensors))
             early = self._early.pop(message.micro_batch, ())
         number = message.micro_batch
         done.add_done_callback(lambda done: self._tell(number, done))

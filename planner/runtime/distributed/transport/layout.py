@@ -62,7 +62,7 @@ def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
 
 def used_devices(plan: Plan) -> tuple[int, ...]:
     """Return the devices that have an operator, in the order of the cluster."""
-    return tuple(sorted(set(plan.placement.device)))
+    return plan.placement.used
 
 
 def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:
@@ -76,14 +76,16 @@ def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:
     return RankLayout(((), *rows) if coordinator else rows, tuple(device.name for device in devices))
 
 
-INPUTS = -1  # stands for a stage: the coordinator itself, which writes the inputs of a micro-batch
+INPUTS = -1
+"""Stands for a stage: the coordinator itself, which writes the inputs of a micro-batch. The inputs of micro-batches
+that go through copy c of the network have the number ``INPUTS - c``."""
 
 
 @dataclass(frozen=True)
 class Payload:
     """Tensors that travel together."""
 
-    stage: int  # that writes them, or `INPUTS`
+    stage: int  # that writes them, or `INPUTS` and less
     src: int  # rank that has them
     dst: int  # another rank, which reads them
     tensors: tuple[Tensor, ...]  # may be empty if only the end of the stage matters
@@ -91,9 +93,15 @@ class Payload:
 
 @dataclass(frozen=True)
 class Routes:
-    """All payloads of a micro-batch."""
+    """All payloads of the micro-batches."""
 
     payloads: tuple[Payload, ...]  # by stage, then rank
+    copy_of: tuple[int, ...] = ()  # [n_stages], the copy of the network that a stage belongs to
+
+    @property
+    def n_copies(self) -> int:
+        """The number of copies of the network."""
+        return max(self.copy_of, default=0) + 1
 
     @cached_property
     def behind(self) -> Mapping[int, tuple[Payload, ...]]:
@@ -109,9 +117,10 @@ class Routes:
         """Return the payloads from one rank to another."""
         return tuple(payload for payload in self.payloads if (payload.src, payload.dst) == (src, dst))
 
-    def awaited(self, rank: int) -> tuple[int, ...]:
-        """Return the stages elsewhere whose end a rank is told."""
-        return tuple(payload.stage for payload in self.payloads if payload.dst == rank and payload.stage != INPUTS)
+    def awaited(self, rank: int) -> tuple[tuple[int, ...], ...]:
+        """Return for each copy of the network the stages elsewhere whose end a rank is told."""
+        told = [payload.stage for payload in self.payloads if payload.dst == rank and payload.stage > INPUTS]
+        return tuple(tuple(stage for stage in told if self.copy_of[stage] == copy) for copy in range(self.n_copies))
 
 
 def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Routes:
@@ -125,26 +134,31 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
                                        └─► rank 3 [c] ─► coordinator
     """
     written = outputs_of(graph, stages)
-    read: dict[int, set[str]] = {rank: set() for rank in range(len(layout.devices))}  # what the stages of a rank read
+    copies = range(max((stage.copy for stage in stages), default=0) + 1)
+    read: dict[tuple[int, int], set[str]]  # by copy of the network and rank
+    read = {(copy, rank): set() for copy in copies for rank in range(len(layout.devices))}
     waiting: dict[int, set[int]] = {number: set() for number in range(len(stages))}  # ranks that wait for a stage
     for stage in stages:
         rank = layout.rank_of[stage.device]
-        read[rank] |= set(inputs_of(graph, stage))
+        read[stage.copy, rank] |= set(inputs_of(graph, stage))
         for needed in stage.needs:
             waiting[needed].add(rank)
-    read[COORDINATOR] |= set(graph.outputs)
+    for copy in copies:
+        read[copy, COORDINATOR] |= set(graph.outputs)
     for number, ranks in waiting.items():
         if not ranks or not set(graph.outputs).isdisjoint(written[number]):
             ranks.add(COORDINATOR)
 
-    def payload(stage: int, src: int, dst: int, names: Sequence[str]) -> Payload:
-        return Payload(stage, src, dst, tuple(graph.tensor[name] for name in names if name in read[dst]))
+    def payload(stage: int, copy: int, ends: tuple[int, int], names: Sequence[str]) -> Payload:
+        return Payload(stage, *ends, tuple(graph.tensor[name] for name in names if name in read[copy, ends[1]]))
 
-    inputs = [payload(INPUTS, COORDINATOR, rank, graph.inputs) for rank in layout.others]
+    inputs = [
+        payload(INPUTS - copy, copy, (COORDINATOR, rank), graph.inputs) for copy in copies for rank in layout.others
+    ]
     behind = [
-        payload(number, src, dst, written[number])
+        payload(number, stage.copy, (src, dst), written[number])
         for number, stage in enumerate(stages)
         for src in [layout.rank_of[stage.device]]
         for dst in sorted(waiting[number] - {src})
     ]
-    return Routes((*inputs, *behind))
+    return Routes((*inputs, *behind), tuple(stage.copy for stage in stages))

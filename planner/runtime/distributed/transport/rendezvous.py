@@ -58,7 +58,7 @@ class PeerInfo:
 def peer_info_of(plan: Plan, seed: int = 0) -> PeerInfo:
     """Return the information about this rank."""
     devices = [[device.name, list(device.cores), device.cuda] for device in plan.cluster.devices]
-    placed = [plan.placement.device, plan.placement.order, plan.workload.in_flight, devices]
+    placed = [[[copy.device, copy.order] for copy in plan.placement.copies], plan.workload.in_flight, devices]
     mark = hashlib.sha256(json.dumps([plan.graph.fingerprint, placed]).encode()).hexdigest()[:DIGITS]
     return PeerInfo(mark, torch.__version__, clock_name(), os.getpid(), pids=pid_space(), seed=seed)
 

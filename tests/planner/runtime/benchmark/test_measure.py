@@ -16,7 +16,7 @@ from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
 from planner.runtime.benchmark import measure as module
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Measured, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Eager, EagerCopies, Measured, Planned, baselines, measure
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
 
@@ -158,6 +158,25 @@ def test_eager_runs_on_its_device_in_evaluation_mode() -> None:
     assert model.training
 
 
+@pytest.mark.skipif(CORE + 1 not in os.sched_getaffinity(0), reason="one core")
+def test_copies_share_the_micro_batches() -> None:
+    seen: list[str] = []
+
+    class Look(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_compiling():
+                seen.append(threading.current_thread().name)
+            return x + 1
+
+    program = program_from_module(Look(), (torch.ones(2),))
+    seen.clear()
+    copies = EagerCopies(program, (cpu("cpu0"), replace(cpu("cpu1"), cores=(CORE + 1,))))
+    assert copies.stream(7) > 0
+    assert len(seen) == 2 + 7  # one on each to warm up
+    assert {*seen} == {"device-cpu0", "device-cpu1"}
+    assert len(copies.single(2)) == 2
+
+
 def test_baselines() -> None:
     program = program_of("tied")
     other = CORE + 1  # need not be there: nothing is run
@@ -170,7 +189,7 @@ def test_baselines() -> None:
     assert names(a, b) == ["one device"]  # they share a core
     assert names(replace(a, cores=(CORE,)), replace(b, cores=())) == ["one device"]  # the other stands on paper
     if other in os.sched_getaffinity(0):
-        assert names(a, replace(b, cores=(other,))) == ["one device", "2 threads"]
+        assert names(a, replace(b, cores=(other,))) == ["one device", "2 threads", "2 copies"]
 
 
 def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from tests.simulator.tables import placements
 def test_any_placement_in_any_order_gives_the_models_own_bits(name: str, data: st.DataObject) -> None:
     program = program_of(name)
     table = make_plan(program, alternating(program)).table
-    placement = data.draw(placements(table)) if table.n_ops else Placement(())
+    placement = data.draw(placements(table, copies=3)) if table.n_ops else Placement(())
     calls = [fresh_arguments(name, seed) for seed in range(3)]
     with Runner(make_plan(program, placement, in_flight=data.draw(st.integers(1, 3))), program) as runner:
         got = [runner(*args, **kwargs) for args, kwargs in calls]

@@ -1,9 +1,9 @@
 """A step that fails says where and why, changes nothing, and the next one may follow."""
 
-import _thread
+import signal
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -14,11 +14,14 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.errors import StageError
 from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer
+from planner.runtime.training.device_threads import DeviceThreads
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
 from planner.runtime.training.trainer import TORN
-from tests.planner.runtime.small import PATIENCE_S, begin, device_threads, eventually
+from tests.planner.runtime.small import PATIENCE_S, begin, cpu, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
+
+T = TypeVar("T")
 
 PIPELINE = Case("skips", "1f1b", 4, 3, 3)
 
@@ -235,17 +238,32 @@ def test_closing_while_a_step_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(error.value) == "the trainer was closed while a step was on its way"
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Let interrupts raise KeyboardInterrupt, also in tests in the background, which a shell starts to ignore them."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, earlier)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_ends_the_step_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with start() as trainer:
         expected = [trainer.step(*batch(seed)) for seed in range(2)]
-    gate = Gate(monkeypatch, "2F1")
+    gate, stop, stopped = Gate(monkeypatch, "2F1"), StepRun.stop, threading.Event()
+
+    def noted_stop(step: StepRun) -> None:
+        stop(step)
+        stopped.set()
+
+    monkeypatch.setattr(StepRun, "stop", noted_stop)
     with start() as trainer:
         before = trainer.state_dict()
 
         def interrupt() -> None:
             assert gate.reached.wait(PATIENCE_S)
-            _thread.interrupt_main()
-            threading.Event().wait(0.1)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert stopped.wait(PATIENCE_S)
             gate.go.set()
 
         begin(interrupt)
@@ -253,6 +271,30 @@ def test_an_interrupt_ends_the_step_and_no_more(monkeypatch: pytest.MonkeyPatch)
             trainer.step(*batch(0))
         assert_same(trainer.state_dict(), before)
         assert [trainer.step(*batch(seed)) for seed in range(2)] == expected
+
+
+class InterruptedOnce(list[T]):
+    """A list that an interrupt leaves behind its first element, when somebody goes through it for the second time."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[T]:
+        self.times += 1
+        for number, element in enumerate(super().__iter__()):
+            if self.times == 2 and number:
+                raise KeyboardInterrupt
+            yield element
+
+
+def test_an_interrupt_while_devices_are_told_what_to_do() -> None:
+    """All do it nevertheless, and once: an update of half of the parameters would be none."""
+    threads, did = DeviceThreads([cpu(f"cpu{number}") for number in range(3)]), []
+    threads._jobs = InterruptedOnce(threads._jobs)
+    with pytest.raises(KeyboardInterrupt):
+        threads.each(lambda context: did.append(context.number))
+    assert sorted(did) == [0, 1, 2]
+    assert threads.each(lambda context: context.number) == [0, 1, 2]
+    threads.close()
 
 
 def test_a_closed_trainer() -> None:

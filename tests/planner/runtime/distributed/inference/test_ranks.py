@@ -64,7 +64,7 @@ def _no_thread_is_left() -> Iterator[None]:
 @given(data=st.data())
 def test_any_placement_in_any_order_gives_the_models_own_bits(name: str, beside: bool, data: st.DataObject) -> None:
     program = program_of(name)
-    placement = data.draw(placements(make_plan(program, alternating(program)).table))
+    placement = data.draw(placements(make_plan(program, alternating(program)).table, copies=3))
     plan = make_plan(program, placement, in_flight=data.draw(st.integers(1, 3)))
     calls = [fresh_arguments(name, seed) for seed in range(3)]
     with joined(plan, program, beside) as ranks:

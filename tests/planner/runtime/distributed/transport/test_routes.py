@@ -66,8 +66,8 @@ def test_a_skip_goes_straight_to_its_reader_and_once_to_each_rank() -> None:
         (1, 2, 3, ["relu"]),
         (2, 3, 0, ["sub"]),
     ]
-    assert routes.awaited(0) == (0, 2)
-    assert routes.awaited(3) == (0, 1)
+    assert routes.awaited(0) == ((0, 2),)
+    assert routes.awaited(3) == ((0, 1),)
     assert [payload.dst for payload in routes.behind[0]] == [0, 2, 3]
     assert routes.between(1, 3) == (routes.into[0, 3],)
 
@@ -106,7 +106,13 @@ def test_the_front_hears_of_a_stage_that_nobody_reads() -> None:
 
 
 def check_delivery(plan: Plan, layout: RankLayout, stages: Sequence[Stage], routes: Routes) -> None:
-    """Follow the payloads of one micro-batch: whoever reads a tensor has it, and hears of all that he waits for."""
+    """Follow a micro-batch through each copy: whoever reads a tensor has it, and hears of all that he waits for."""
+    for copy in range(routes.n_copies):
+        check_copy(plan, layout, stages, routes, copy)
+
+
+def check_copy(plan: Plan, layout: RankLayout, stages: Sequence[Stage], routes: Routes, copy: int) -> None:
+    """Follow the payloads of one micro-batch that goes through this copy of the network."""
     has: dict[int, set[str]] = {rank: set() for rank in range(len(layout.devices))}
     has[COORDINATOR] |= set(plan.graph.inputs)
     told: set[tuple[int, int]] = set()
@@ -119,9 +125,10 @@ def check_delivery(plan: Plan, layout: RankLayout, stages: Sequence[Stage], rout
             has[payload.dst] |= set(names)
             told.add((stage, payload.dst))
 
-    deliver(INPUTS)
+    deliver(INPUTS - copy)
     outputs = outputs_of(plan.graph, stages)
-    for number, stage in enumerate(stages):  # their order is one in which they may run
+    mine = {number: stage for number, stage in enumerate(stages) if stage.copy == copy}
+    for number, stage in mine.items():  # their order is one in which they may run
         rank = layout.rank_of[stage.device]
         assert set(inputs_of(plan.graph, stage)) <= has[rank]
         for needed in stage.needs:
@@ -130,8 +137,8 @@ def check_delivery(plan: Plan, layout: RankLayout, stages: Sequence[Stage], rout
         deliver(number)
     wanted = {name for name in plan.graph.outputs if any(name in op.outputs for op in plan.graph.ops)}
     assert wanted <= has[COORDINATOR]
-    followed = {needed for stage in stages for needed in stage.needs}
-    for number in set(range(len(stages))) - followed:
+    followed = {needed for stage in mine.values() for needed in stage.needs}
+    for number in mine.keys() - followed:
         assert layout.rank_of[stages[number].device] == COORDINATOR or (number, COORDINATOR) in told
 
 
@@ -141,6 +148,6 @@ def check_delivery(plan: Plan, layout: RankLayout, stages: Sequence[Stage], rout
 @given(data=st.data())
 def test_everybody_has_what_he_reads(name: str, extra: int, data: st.DataObject) -> None:
     program = program_of(name)
-    placement = data.draw(placements(make_plan(program, alternating(program)).table))
+    placement = data.draw(placements(make_plan(program, alternating(program)).table, copies=3))
     plan = make_plan(program, placement)
     check_delivery(plan, *found(plan, extra))

@@ -1,0 +1,73 @@
+"""Copies: whether micro-batches that stream had better take turns among several copies of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from planner.planning.rewriting import COPIES
+from planner.plans.plan import Plan
+from planner.problem.bounds import lower_bound
+from planner.problem.problem import Goal, Problem
+from planner.problem.result import PROOF_TOLERANCE, Result, Status
+from planner.solvers.copies import copies_of_everything, copies_of_stages
+from simulator.placement import Placement
+
+LEAST_GAIN = 0.01  # in throughput, for which a single copy is given up
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of everything, which no tensor has to be sent for, and what else is tried if they are not good enough.
+
+    Attributes:
+        asked: the plan that asks.
+        gap: that is good enough.
+        bound_s: seconds that no number of copies is below.
+        whole: the plan with copies of everything; None if fewer than two devices can hold and run everything.
+    """
+
+    asked: Plan
+    gap: float
+    bound_s: float
+    whole: Plan | None
+
+    @classmethod
+    def of(cls, asked: Plan, gap: float) -> Copies | None:
+        """None where copies make no sense: for other goals, one device, and accelerators beside a host."""
+        table = asked.table
+        if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops or table.offload:
+            return None
+        bound_s = lower_bound(asked.problem)
+        everything = copies_of_everything(asked.problem, gap)
+        whole = everything and _answered(asked, everything, COPIES, bound_s)
+        return cls(asked, gap, bound_s, whole if whole and whole.evaluation.feasible else None)
+
+    @property
+    def enough(self) -> Plan | None:
+        """The plan with copies of everything, if it is within the gap."""
+        whole = self.whole
+        return whole if whole and whole.period_s * (1 - self.gap) <= self.bound_s else None
+
+    def or_better(self, single: Plan, solve: Callable[[Problem], Result]) -> Plan:
+        """The best of all: copies of everything, of stages, or none, whose plan is given.
+
+        Copies are taken only for more than the gap, and than `LEAST_GAIN`.
+        """
+        best = _answered(self.asked, single.placement, single.solver, self.bound_s)
+        problem = self.asked.problem
+        reached_s = min(plan.objective_s for plan in (best, self.whole) if plan)
+        found = copies_of_stages(problem, solve, reached_s, self.gap)
+        plans = [_answered(self.asked, placement, COPIES, self.bound_s) for placement in found]
+        for plan in (self.whole, *plans):
+            if plan and plan.evaluation.feasible and plan.period_s < best.period_s * (1 - max(self.gap, LEAST_GAIN)):
+                best = plan
+        return best
+
+
+def _answered(asked: Plan, placement: Placement, solver: str, bound_s: float) -> Plan:
+    """The plan with a placement, and the bound for any number of copies."""
+    plan = replace(asked, placement=placement, solver=solver, robustness=None)
+    bound_s = min(bound_s, plan.objective_s)
+    proved = plan.objective_s <= bound_s * (1 + PROOF_TOLERANCE)
+    return replace(plan, bound_s=bound_s, status=str(Status.OPTIMAL if proved else Status.FEASIBLE))

@@ -1,0 +1,81 @@
+"""Sharding program: tensor operators in a topological order, and the meshes of devices that are to split them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from graphs.brief import brief
+
+BYTES = 4  # of a value
+SOURCES = frozenset({"parameter", "constant"})
+_ARITHMETIC = ("add", "and", "div", "divide", "maximum", "minimum", "multiply", "not", "or", "power", "subtract")
+_FUNCTIONS = ("abs", "convert", "copy", "exp", "log", "negate", "rsqrt", "sign", "sqrt", "tanh")
+ELEMENTWISE = frozenset({*_ARITHMETIC, *_FUNCTIONS, "compare", "select"})
+KINDS = frozenset({*SOURCES, *ELEMENTWISE, "replicate", "dot", "broadcast", "transpose", "reshape", "reduce", "tuple"})
+
+Shape = tuple[int, ...]
+
+
+class Split(NamedTuple):
+    """An axis of a tensor and the mesh axis that must split it."""
+
+    axis: int
+    mesh_axis: int
+
+
+@dataclass(frozen=True)
+class TensorOp:
+    """An operator that writes one tensor.
+
+    Attributes:
+        name: as messages call it.
+        key: its id in the file.
+        kind: one of `KINDS`.
+        inputs: the positions of the operators that it reads.
+        shape: of what it writes.
+        axes: of broadcast, transpose and reduce.
+        batch: of a dot, the batch axes of either input.
+        contract: of a dot, the summed axis of either input.
+    """
+
+    name: str
+    key: int
+    kind: str
+    inputs: tuple[int, ...]
+    shape: Shape
+    axes: tuple[int, ...] = ()
+    batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    contract: tuple[int, int] = (0, 0)
+
+    __repr__ = brief
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the whole tensor."""
+        return BYTES * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class MeshCase:
+    """A mesh of devices with the prices of its two axes, and what must be split there."""
+
+    name: str
+    mesh: tuple[int, int]
+    alpha: tuple[float, ...]  # of a collective on each axis of the mesh
+    beta: tuple[float, ...]  # of a byte
+    all_gather_price: float = 0.0  # of every all-gather; 0 if it depends on the bytes
+    must_split: Mapping[int, Split] = field(default_factory=dict)  # by the position of the dot
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class ShardingProgram:
+    """Operators in a topological order, pairs of them that need equal specs, and the meshes to solve."""
+
+    ops: tuple[TensorOp, ...]
+    ties: tuple[tuple[int, int], ...]
+    cases: tuple[MeshCase, ...]
+
+    __repr__ = brief

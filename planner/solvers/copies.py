@@ -1,0 +1,148 @@
+"""Copies of a network among which micro-batches take turns, for throughput: of everything, or of single stages.
+
+::
+
+    copies of everything          cpu0: micro-batches 0, 2, 4, ...        a device that is twice as fast gets twice as
+                                  cpu1: micro-batches 1, 3, 5, ...        many; no tensor leaves its device
+
+    copies of a stage             a on gpu0 ──► b on gpu1: 0, 2, 4, ...   where the memory holds no more, or a device
+                                           └──► b on gpu2: 1, 3, 5, ...   cannot run everything
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import islice, product
+from math import lcm
+from typing import TypeAlias
+
+import numpy as np
+
+from costmodels.table import SHAPES, CostTable
+from planner.problem.bounds import lower_bound
+from planner.problem.devices import alike
+from planner.problem.problem import Problem
+from planner.problem.result import Result
+from simulator.placement import Placement
+
+MOST_COPIES = 16
+MANY = 8  # equal devices; more of them are divided into teams of one size only
+MOST_DIVISIONS = 64  # whose bounds are compared
+MOST_SOLVED = 3  # of them, those that promise most
+
+Teams: TypeAlias = tuple[tuple[int, ...], ...]
+"""A division of the devices: those of one team are alike, and run the same operators of micro-batches in turns."""
+
+
+def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
+    """The fewest copies of the whole network that are within the gap of any number of them; None for one copy.
+
+    Each micro-batch goes to the device that is through with it first, which is best for devices of any speeds (Graham,
+    Bounds on multiprocessing timing anomalies, SIAM Journal on Applied Mathematics 1969, for equal ones).
+    """
+    table = problem.table.contended
+    seconds = table.forward_s.sum(axis=0)
+    roomy = table.placed_bytes.sum() + table.working_bytes <= table.capacity_bytes
+    able = np.flatnonzero(np.isfinite(seconds) & roomy)
+    if len(able) < 2:
+        return None
+    free_s, turns, period_s = np.zeros(len(able)), list[int](), list[float]()
+    for number in range(1, MOST_COPIES + 1):
+        first = int((free_s + seconds[able]).argmin())
+        free_s[first] += seconds[able[first]]
+        turns.append(int(able[first]))
+        period_s.append(float(free_s.max()) / number)
+    fewest = next(number for number, each_s in enumerate(period_s, 1) if each_s * (1 - gap) <= min(period_s))
+    return _in_turns([Placement((device,) * table.n_ops) for device in turns[:fewest]]) if fewest > 1 else None
+
+
+def copies_of_stages(
+    problem: Problem, solve: Callable[[Problem], Result], reached_s: float, gap: float
+) -> Iterator[Placement]:
+    """Placements in which single stages have several copies. None has to be feasible.
+
+    The devices are divided into teams. With each team as one fast device, the problem is one of a single copy.
+
+    Args:
+        problem: for throughput.
+        solve: finds placements of one copy; asked at most `MOST_SOLVED` times.
+        reached_s: seconds that another placement takes; only what may be faster by more than the gap is tried.
+        gap: relative.
+    """
+    contended = replace(problem.contended, copies=False)
+    bounds_s = {teams: _bound(contended, teams) for teams in islice(_divisions(contended.table), MOST_DIVISIONS)}
+    for teams in sorted(bounds_s, key=bounds_s.__getitem__)[:MOST_SOLVED]:
+        if not bounds_s[teams] < reached_s * (1 - gap):
+            return
+        found = solve(replace(contended, table=_of_teams(contended.table, teams)))
+        if found.placement is not None:
+            reached_s = min(reached_s, found.objective_s)
+            yield _of_members(found.placement, teams)
+
+
+def _in_turns(copies: Sequence[Placement]) -> Placement:
+    return replace(copies[0], others=tuple(copies[1:]))
+
+
+def _divisions(table: CostTable) -> Iterator[Teams]:
+    """Divisions of the devices into teams, at least one of which has several members."""
+    classes = alike(table.forward_s, table.capacity_bytes, table.overhead_s)
+    for division in product(*(_partitions(devices, MOST_COPIES) for devices in classes)):
+        teams = tuple(team for part in division for team in part)
+        if any(len(team) > 1 for team in teams) and lcm(*map(len, teams)) <= MOST_COPIES:
+            yield teams
+
+
+def _partitions(devices: Sequence[int], most: int) -> Iterator[Teams]:
+    """The divisions of equal devices into teams of at most ``most``, the largest team first.
+
+    Many devices are divided into teams of one size, and what is left over into single devices.
+    """
+    if not devices:
+        yield ()
+    if len(devices) > MANY:
+        for size in (1, *(size for size in range(2, most + 1) if size <= len(devices))):
+            n_teams = len(devices) // size
+            whole = tuple(tuple(devices[i * size : (i + 1) * size]) for i in range(n_teams))
+            yield (*whole, *((device,) for device in devices[n_teams * size :]))
+        return
+    for size in range(min(most, len(devices)), 0, -1):
+        for others in _partitions(devices[size:], size):
+            yield (tuple(devices[:size]), *others)
+
+
+def _of_teams(table: CostTable, teams: Teams) -> CostTable:
+    """The table with each team as one device, which is as many times as fast as it has members.
+
+    A member of a team holds all that is placed there, and takes one of as many messages as there are members.
+    """
+    first = [team[0] for team in teams]
+    sizes = np.asarray([len(team) for team in teams], dtype=float)
+    changed: dict[str, object] = {"devices": tuple(table.devices[device] for device in first)}
+    for field in fields(table):
+        value, shape = getattr(table, field.name), SHAPES.get(field.name, "")
+        if "d" in shape:
+            for axis in (axis for axis, dimension in enumerate(shape) if dimension == "d"):
+                value = np.take(value, first, axis=axis)
+            changed[field.name] = value
+    linked = np.asarray([[all(table.linked[a, b] for a in src for b in dst) for dst in teams] for src in teams])
+    changed["forward_s"] = table.forward_s[:, first] / sizes
+    changed["overhead_s"] = table.overhead_s[first] / sizes
+    changed["link_class"] = np.where(linked, table.link_class[np.ix_(first, first)], -1)
+    changed["channel"] = np.where(linked, table.channel[np.ix_(first, first)], -1)
+    return replace(table, **changed)  # type: ignore[arg-type]  # by the names of its fields
+
+
+def _bound(problem: Problem, teams: Teams) -> float:
+    """What no placement on these teams streams faster than."""
+    return lower_bound(replace(problem, table=_of_teams(problem.table, teams)))
+
+
+def _of_members(found: Placement, teams: Teams) -> Placement:
+    """The placement on the members of the teams, which take micro-batches in turns."""
+    used = [teams[team] for team in found.used]
+    return _in_turns(
+        [
+            replace(found, device=tuple(teams[team][copy % len(teams[team])] for team in found.device))
+            for copy in range(lcm(*map(len, used)))
+        ]
+    )

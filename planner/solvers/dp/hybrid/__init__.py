@@ -1,0 +1,1 @@
+"""Stages that are data- and tensor-parallel: their cheapest variants, and the dynamic program over downsets."""

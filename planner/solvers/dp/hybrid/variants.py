@@ -1,0 +1,209 @@
+"""Variants: the fastest choice of a variant for every node of a stage that keeps the memory, for many stages at once.
+
+For a tensor-parallel degree and a number y of micro-batches in flight, every node begins with its fastest variant.
+Steps to smaller variants follow by rising seconds a byte, along the convex hull of each node's variants, until it
+all fits: the greedy algorithm for the multiple-choice knapsack, whose fractional last step gives a lower bound. The
+last step may be another one that frees enough, and a step that turns out to be unnecessary is taken back.
+`exact_choice` is for the few stages where that is not good enough.
+
+Source: Dyer, Mathematical Programming 1984; Zemel, Information Processing Letters 1984.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.table import Floats, Ints
+from planner.problem.hybrid_pipeline.network import HybridNetwork, NodeVariant
+
+MOST_KEPT = 20_000  # choices of one stage that `exact_choice` keeps
+
+Rows = NDArray[np.bool_]
+"""[n_stages, n_nodes], the nodes of each stage."""
+
+
+class StageTimes(NamedTuple):
+    """The compute times of stages; infinite where the memory does not suffice."""
+
+    found_s: Floats  # [n_stages], of the choice that was found
+    bound_s: Floats  # [n_stages], no choice is faster
+
+
+@dataclass(frozen=True)
+class VariantSteps:
+    """All nodes under one degree and one number of micro-batches in flight.
+
+    Attributes:
+        first: [n_nodes], the fastest variant of each node; -1 where the node has none of the degree.
+        first_s: [n_nodes], its time.
+        first_bytes: [n_nodes], its memory.
+        owner: [n_steps], the node of each step, by rising seconds a byte.
+        to: [n_steps], the variant after it.
+        more_s: [n_steps], the time that it costs.
+        less_bytes: [n_steps], the memory that it frees.
+    """
+
+    first: Ints
+    first_s: Floats
+    first_bytes: Floats
+    owner: Ints
+    to: Ints
+    more_s: Floats
+    less_bytes: Floats
+
+    def times(self, rows: Rows, memory_bytes: float) -> StageTimes:
+        """The times of many stages."""
+        able = ~(rows & (self.first < 0)).any(axis=1)
+        base_s = np.where(able, rows @ self.first_s, inf)
+        missing = np.where(able, rows @ self.first_bytes, inf) - memory_bytes
+        found, bound = base_s.copy(), base_s.copy()
+        short = np.flatnonzero(able & (missing > 0))
+        if len(short):
+            found[short], bound[short] = self._freed(rows[short], base_s[short], missing[short])
+        return StageTimes(found, bound)
+
+    def _freed(self, rows: Rows, base_s: Floats, missing: Floats) -> tuple[Floats, Floats]:
+        """The times of stages that need steps."""
+        if not len(self.owner):
+            return np.full(len(rows), inf), np.full(len(rows), inf)
+        has = rows[:, self.owner]
+        freed, spent = np.cumsum(has * self.less_bytes, axis=1), np.cumsum(has * self.more_s, axis=1)
+        fits = freed[:, -1] >= missing
+        last = np.argmax(freed >= missing[:, None], axis=1)
+        at = np.arange(len(rows))
+        before = np.where(last > 0, spent[at, last - 1], 0.0)
+        rest = missing - np.where(last > 0, freed[at, last - 1], 0.0)
+        other = np.where(self._others(has, last, rest), self.more_s, inf).min(axis=1)
+        back = np.where(self._back(has, last, freed[at, last] - missing), self.more_s, 0.0).max(axis=1)
+        found = np.minimum(before + other, spent[at, last] - back)
+        share = rest / self.less_bytes[last]
+        alike = self._alike(has)
+        bound = np.where(alike, np.minimum(found, spent[at, last]), before + share * self.more_s[last])
+        return np.where(fits, base_s + found, inf), np.where(fits, base_s + bound, inf)
+
+    def _others(self, has: Rows, last: Ints, rest: Floats) -> Rows:
+        """Steps that can be the last one: those that free enough, of nodes with one step."""
+        later = np.arange(len(self.owner)) >= last[:, None]
+        usable: Rows = has & later & (self.less_bytes >= rest[:, None]) & self._single
+        usable[np.arange(len(last)), last] = True
+        return usable
+
+    def _back(self, has: Rows, last: Ints, spare: Floats) -> Rows:
+        """Steps that were taken, but of which one can be left out."""
+        taken = np.arange(len(self.owner)) <= last[:, None]
+        unneeded: Rows = has & taken & (self.less_bytes <= spare[:, None]) & self._single
+        return unneeded
+
+    def _alike(self, has: Rows) -> Rows:
+        """Whether all steps of a stage free the same memory, so that the cheapest ones are the best."""
+        most = np.where(has, self.less_bytes, 0.0).max(axis=1)
+        least = np.where(has, self.less_bytes, inf).min(axis=1)
+        alike: Rows = most == least
+        return alike
+
+    @property
+    def _single(self) -> Rows:
+        """Whether the node of each step has no other step."""
+        single: Rows = np.bincount(self.owner, minlength=len(self.first))[self.owner] == 1
+        return single
+
+    def choice(self, row: Rows, memory_bytes: float) -> dict[int, int]:
+        """The variant of each node of one stage, as `times` finds it."""
+        chosen = {node: int(self.first[node]) for node in np.flatnonzero(row).tolist()}
+        missing = float(row @ self.first_bytes) - memory_bytes
+        if missing <= 0:
+            return chosen
+        has = row[self.owner][None, :]
+        freed, spent = np.cumsum(has[0] * self.less_bytes), np.cumsum(has[0] * self.more_s)
+        last = int(np.argmax(freed >= missing))
+        before_s, before = (float(spent[last - 1]), float(freed[last - 1])) if last else (0.0, 0.0)
+        others = self._others(has, np.asarray([last]), np.asarray([missing - before]))[0]
+        backs = self._back(has, np.asarray([last]), np.asarray([float(freed[last]) - missing]))[0]
+        other = int(np.argmin(np.where(others, self.more_s, inf)))
+        back = int(np.argmax(np.where(backs, self.more_s, 0.0))) if backs.any() else -1
+        saved_s = float(self.more_s[back]) if back >= 0 else 0.0
+        taken = [step for step in range(last) if has[0, step]]
+        if before_s + float(self.more_s[other]) <= float(spent[last]) - saved_s:
+            taken.append(other)
+        else:
+            taken = [step for step in [*taken, last] if step != back]
+        return chosen | {int(self.owner[step]): int(self.to[step]) for step in taken}
+
+
+def variant_steps(network: HybridNetwork, degree: int, in_flight: int) -> VariantSteps:
+    """The steps under a degree and a number of micro-batches in flight."""
+    n = len(network.node_ids)
+    first, first_s, first_bytes = np.full(n, -1), np.zeros(n), np.zeros(n)
+    steps: list[tuple[float, int, int, float, float]] = []  # seconds a byte, node, variant, seconds, bytes
+    for node, by_degree in enumerate(network.sharing):
+        if degree not in by_degree:
+            continue
+        hull = _hull(by_degree[degree].variants, in_flight)
+        first[node], first_s[node], first_bytes[node] = hull[0]
+        for (_, fast_s, large), (variant, slow_s, small) in pairwise(hull):
+            more_s, less = slow_s - fast_s, large - small
+            steps.append((more_s / less, node, variant, more_s, less))
+    steps.sort()
+    columns = list(zip(*steps, strict=True)) or [(), (), (), (), ()]
+    owner, to = np.asarray(columns[1], np.int64), np.asarray(columns[2], np.int64)
+    return VariantSteps(first, first_s, first_bytes, owner, to, np.asarray(columns[3]), np.asarray(columns[4]))
+
+
+def _hull(variants: Sequence[NodeVariant], in_flight: int) -> list[tuple[int, float, float]]:
+    """Variant, seconds and bytes along the lower convex hull, from the fastest variant to the smallest."""
+    points = sorted(_points(variants, in_flight))
+    hull: list[tuple[int, float, float]] = []
+    for seconds, n_bytes, number in points:
+        if hull and n_bytes >= hull[-1][2]:
+            continue
+        while len(hull) > 1 and _rate(hull[-2], hull[-1]) >= _rate(hull[-1], (number, seconds, n_bytes)):
+            hull.pop()
+        hull.append((number, seconds, n_bytes))
+    return hull
+
+
+def _rate(one: tuple[int, float, float], other: tuple[int, float, float]) -> float:
+    """Seconds a byte from one variant to a smaller one."""
+    return (other[1] - one[1]) / (one[2] - other[2])
+
+
+def exact_choice(
+    network: HybridNetwork, nodes: Sequence[int], degree: int, in_flight: int
+) -> tuple[float, dict[int, int]] | None:
+    """The fastest choice of variants within the memory, with its time; None if that takes too many steps to find.
+
+    The dynamic program goes through the nodes and keeps what is neither slower nor larger than another choice.
+    """
+    options = [_points(network.sharing[node][degree].variants, in_flight) for node in nodes]
+    rest = np.cumsum([0.0, *(min(n_bytes for _, n_bytes, _ in points) for points in reversed(options))])[::-1]
+    seconds, n_bytes = np.zeros(1), np.zeros(1)
+    taken: list[tuple[Ints, list[int]]] = []
+    for points, rest_bytes in zip(options, rest[1:].tolist(), strict=True):
+        more_s, more_bytes = (np.asarray(column) for column in list(zip(*points, strict=True))[:2])
+        all_s, all_bytes = np.add.outer(seconds, more_s).ravel(), np.add.outer(n_bytes, more_bytes).ravel()
+        order = np.lexsort((all_bytes, all_s))
+        order = order[all_bytes[order] + rest_bytes <= network.memory_bytes]
+        least = np.minimum.accumulate(all_bytes[order])
+        order = order[np.concatenate([[True], all_bytes[order][1:] < least[:-1]])] if len(order) else order
+        if not 0 < len(order) <= MOST_KEPT:
+            return None
+        seconds, n_bytes = all_s[order], all_bytes[order]
+        taken.append((order, [number for _, _, number in points]))
+    at, choice = 0, {}
+    for node, (order, numbers) in zip(reversed(nodes), reversed(taken), strict=True):
+        at, option = divmod(int(order[at]), len(numbers))
+        choice[node] = numbers[option]
+    return float(seconds[0]), choice
+
+
+def _points(variants: Sequence[NodeVariant], in_flight: int) -> list[tuple[float, float, int]]:
+    """Seconds, bytes and number of each variant."""
+    return [
+        (variant.compute_s, variant.in_flight_bytes * in_flight + variant.fixed_bytes, number)
+        for number, variant in enumerate(variants)
+    ]
