@@ -69,7 +69,8 @@ class Spelled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.up(x)
         h = 0.5 * h * (1.0 + torch.tanh(sqrt(2.0 / pi) * (h + 0.044715 * torch.pow(h, 3.0))))
-        return self.down(h)
+        y: Tensor = self.down(h)
+        return y
 
 
 class Transposed(nn.Module):
