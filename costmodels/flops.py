@@ -14,7 +14,7 @@ from costmodels.formulas import FORMULAS, READS, UNKNOWN, Operands
 from costmodels.table import Floats
 from costmodels.views import bases, operation
 from graphs.errors import InputError
-from graphs.ir import ITEM_BYTES, Graph
+from graphs.ir import ITEM_BYTES, Graph, Op
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,10 @@ def work_of(graph: Graph) -> Work:
     dtypes: list[str] = []
     guessed: dict[str, None] = {}
     for i, op in enumerate(graph.ops):
+        once = sum(min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
         if op.members:  # what is written inside never leaves the cache
             inner = work_of(graph.inside(op))
-            flop[i] = inner.flop.sum()
-            once = (min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
-            n_bytes[i] = sum(once) + sum(tensor[n].n_bytes for n in op.outputs)
+            flop[i], n_bytes[i] = inner.flop.sum(), once + sum(tensor[n].n_bytes for n in op.outputs)
             dtypes.append(inner.dtype[0])
             guessed |= dict.fromkeys(inner.guessed)
             continue
@@ -58,16 +57,20 @@ def work_of(graph: Graph) -> Work:
         reads = READS.get(name)
         try:
             flop[i] = formula(operands)
-            once = (min(tensor[n].n_bytes, tensor[base.get(n, n)].n_bytes) for n in dict.fromkeys(op.inputs))
-            n_read = reads(operands) if reads else sum(once)  # an expanded input counts with the bytes of its base
+            n_read = reads(operands) if reads else once  # an expanded input counts with the bytes of its base
         except (IndexError, ValueError, TypeError) as error:
-            shapes = ", ".join(str(list(t.shape)) for t in operands.inputs) or "nothing"
-            raise InputError(
-                f"operator '{op.name}' ({op.kind}) reads {shapes}, which is not what its kind computes with; "
-                "import the model again"
-            ) from error
+            raise _unfit(op, operands) from error
         n_bytes[i] = n_read + sum(t.n_bytes for t in operands.outputs)
     return Work(flop, n_bytes, tuple(dtypes), tuple(guessed))
+
+
+def _unfit(op: Op, operands: Operands) -> InputError:
+    """The error for an operator that reads what its kind cannot compute with."""
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in operands.inputs) or "nothing"
+    return InputError(
+        f"operator '{op.name}' ({op.kind}) reads {shapes}, which is not what its kind computes with; "
+        "import the model again"
+    )
 
 
 def _dtype(operands: Operands) -> str:

@@ -11,6 +11,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -99,15 +100,13 @@ def repeat(
     """
     _check_counts(steps, micro_batches, in_flight)
     needed = {need for step in steps for need in step.task.needs}
-    firsts = [number for number, step in enumerate(steps) if not number or step.copy > steps[number - 1].copy]
-    bounds = [*firsts, len(steps)]
+    slices = _copies(steps)
+    copies = len(slices)
     tasks: list[Task] = []
     repeated: list[Repeated] = []
     ends: list[tuple[int, ...]] = []  # of each micro-batch: its tasks that no other one waits for
-    copies = max(1, len(firsts))
     for micro_batch in range(micro_batches):
-        copy = micro_batch % copies
-        start, stop = (bounds[copy], bounds[copy + 1]) if firsts else (0, 0)
+        start, stop = slices[micro_batch % copies]
         base = len(tasks) - start
         left = 0 if in_flight is None else max(0, micro_batch - in_flight + 1)
         enter = tuple(end for each in ends[max(0, left - copies) : left] for end in each)
@@ -117,6 +116,12 @@ def repeat(
         repeated += [Repeated(micro_batch, step) for step in steps[start:stop]]
         ends.append(tuple(base + number for number in range(start, stop) if number not in needed))
     return repeated, tasks
+
+
+def _copies(steps: Sequence[LoweredStep]) -> list[tuple[int, int]]:
+    """The first step of each copy of the network, and the one behind its last; at least one copy, of no steps."""
+    firsts = [0, *(n for n in range(1, len(steps)) if steps[n].copy > steps[n - 1].copy)]
+    return list(pairwise([*firsts, len(steps)]))
 
 
 def _check_counts(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None) -> None:

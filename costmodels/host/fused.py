@@ -71,7 +71,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     bias = others[0] if others else None
     stride, padding, dilation, groups = geometry_of(others[1:])
     shape = program.graph.tensor[x].shape
-    if len(shape) != 4 or 0 in shape or not all(held(program, name) for name in (weight, bias) if name):
+    if len(shape) != 4 or 0 in shape or not _all_held(program, weight, bias):
         return None
     pack = partial(pack_filters, geometry=(padding, stride, dilation, groups), shape=shape)
     packs = {weight: Pack((weight,), pack)}
@@ -79,7 +79,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
         norm = op.members[1]
         _, gamma, beta, mean, variance = norm.inputs
         eps = norm.attrs.get("eps")
-        if not (isinstance(eps, float) and all(held(program, name) for name in norm.inputs[1:])):
+        if not isinstance(eps, float) or not _all_held(program, *norm.inputs[1:]):
             return None
         own = (bias,) if bias else ()
         packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: pack(_scaled(w, g, v, eps)))
@@ -95,6 +95,11 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
         return convolve.default, written, packs
     other = (binary.function, None, *_activation(unary, None))
     return convolve.binary, (Read(x), Read(binary.other), Read(weight), read_bias, *geometry, *other), packs
+
+
+def _all_held(program: Program, *names: str | None) -> bool:
+    """Whether the network holds tensors, of those that there are."""
+    return all(held(program, name) for name in names if name)
 
 
 def _activation(step: Step | None, nothing: str | None) -> tuple[str | None, list[float], str]:
@@ -126,7 +131,7 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
         bias, x, weight = arguments
     else:
         x, weight, bias = (*arguments, None)[:3]
-    if not (held(program, weight) and (bias is None or held(program, bias))):
+    if not _all_held(program, weight, bias):
         return None
     shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
     if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):

@@ -157,29 +157,42 @@ def response_norm(readers: Readers, start: int) -> list[int] | None:
 
 
 def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Found:
+    """What follows the members in their kernel."""
     graph = readers.graph
-    tensor = graph.ops[members[-1]].outputs[0]
-    convolves = plain(graph.ops[members[0]].kind) in CONVOLUTIONS
-    done = [step.function for step in steps if step.function != "batch_norm"]
-    open_to_activation = not done or (convolves and done in (["add"], ["mul"]))
-    if (number := readers.only(tensor)) is None:
-        return _composed(readers, tensor) if open_to_activation else None
-    op = graph.ops[number]
-    if len(op.outputs) != 1 or graph.tensor[op.outputs[0]].dtype != graph.tensor[tensor].dtype:
-        return None
+    tensor, convolves = graph.ops[members[-1]].outputs[0], plain(graph.ops[members[0]].kind) in CONVOLUTIONS
+    number = readers.only(tensor)
+    if number is None:
+        found = _composed(readers, tensor)
+    else:
+        op = graph.ops[number]
+        if len(op.outputs) != 1 or graph.tensor[op.outputs[0]].dtype != graph.tensor[tensor].dtype:
+            return None
+        if plain(op.kind) in IDENTITIES:
+            return ([number], None) if _passes(graph, op, tensor, convolves) else None
+        found = [number], _step(graph, op, tensor)
+    return found if found and found[1] and _may_follow(found[1], steps, convolves) else None
+
+
+def _may_follow(step: Step, steps: Sequence[Step], convolves: bool) -> bool:
+    """Whether a kernel can do a step behind others: see `chain`."""
+    done = [each.function for each in steps if each.function != "batch_norm"]
+    if step.function == "batch_norm":
+        return convolves and not steps
+    return not done or (not step.other and convolves and done in (["add"], ["mul"]))
+
+
+def _step(graph: Graph, op: Op, tensor: str) -> Step | None:
+    """What an operator does to each element of a tensor."""
     kind = plain(op.kind)
-    if kind in IDENTITIES:
-        return ([number], None) if _passes(graph, op, tensor, convolves) else None
     if kind == "aten.batch_norm":
-        return ([number], Step("batch_norm")) if convolves and not steps and _folds(graph, op) else None
-    if kind in ACTIVATIONS and op.inputs == (tensor,) and open_to_activation:
-        step = ACTIVATIONS[kind](op.attrs)
-        return ([number], step) if step else None
-    if kind in BINARY and not done and len(op.inputs) == 2 and not op.attrs:
+        return Step("batch_norm") if _folds(graph, op) else None
+    if kind in ACTIVATIONS and op.inputs == (tensor,):
+        return ACTIVATIONS[kind](op.attrs)
+    if kind in BINARY and len(op.inputs) == 2 and not op.attrs:
+        first, second = (graph.tensor[name] for name in op.inputs)
+        alike = first.shape == second.shape == graph.tensor[op.outputs[0]].shape and first.dtype == second.dtype
         (other,) = (name for name in op.inputs if name != tensor)
-        alike = graph.tensor[other].shape == graph.tensor[tensor].shape == graph.tensor[op.outputs[0]].shape
-        same = graph.tensor[other].dtype == graph.tensor[tensor].dtype
-        return ([number], Step(BINARY[kind], other=other)) if alike and same else None
+        return Step(BINARY[kind], other=other) if alike else None
     return None
 
 

@@ -175,9 +175,9 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
         "device": plan.placement.device,
         "homes": plan.placement.homes if plan.placement.others else None,
         "bytes": [number(n_bytes) for n_bytes in table.op_bytes],
-        "reads": [[shapes[_shape(t)] for t in _read(graph, op, state=False)] for op in graph.ops],
-        "state": [[shapes[_shape(t)] for t in _read(graph, op, state=True)] for op in graph.ops],
-        "writes": [[shapes[_shape(graph.tensor[name])] for name in op.outputs] for op in graph.ops],
+        "reads": [_shapes(shapes, _read(graph, op, state=False)) for op in graph.ops],
+        "state": [_shapes(shapes, _read(graph, op, state=True)) for op in graph.ops],
+        "writes": [_shapes(shapes, (graph.tensor[name] for name in op.outputs)) for op in graph.ops],
         "cost_s": [[number(each_s) for each_s in seconds[:, i]] for i in first],
         "source": ["".join(table.source[:, i].astype("U1")) for i in first],
         "kinds": list(kinds),
@@ -192,6 +192,10 @@ def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
         tensor = graph.tensor[name]
         if (tensor.role in (Role.PARAMETER, Role.BUFFER)) is state:
             yield tensor
+
+
+def _shapes(texts: _Texts, tensors: Iterable[Tensor]) -> list[int]:
+    return [texts[_shape(tensor)] for tensor in tensors]
 
 
 def _shape(tensor: Tensor) -> str:

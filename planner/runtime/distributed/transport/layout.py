@@ -135,22 +135,14 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
     """
     written = outputs_of(graph, stages)
     copies = range(max((stage.copy for stage in stages), default=0) + 1)
-    read: dict[tuple[int, int], set[str]]  # by copy of the network and rank
-    read = {(copy, rank): set() for copy in copies for rank in range(len(layout.devices))}
-    waiting: dict[int, set[int]] = {number: set() for number in range(len(stages))}  # ranks that wait for a stage
+    read = {(copy, COORDINATOR): set(graph.outputs) for copy in copies}  # tensors, by copy of the network and rank
     for stage in stages:
-        rank = layout.rank_of[stage.device]
-        read[stage.copy, rank] |= set(inputs_of(graph, stage))
-        for needed in stage.needs:
-            waiting[needed].add(rank)
-    for copy in copies:
-        read[copy, COORDINATOR] |= set(graph.outputs)
-    for number, ranks in waiting.items():
-        if not ranks or not set(graph.outputs).isdisjoint(written[number]):
-            ranks.add(COORDINATOR)
+        read.setdefault((stage.copy, layout.rank_of[stage.device]), set()).update(inputs_of(graph, stage))
+    waiting = _waiting(graph, stages, written, layout)
 
     def payload(stage: int, copy: int, ends: tuple[int, int], names: Sequence[str]) -> Payload:
-        return Payload(stage, *ends, tuple(graph.tensor[name] for name in names if name in read[copy, ends[1]]))
+        wanted = read.get((copy, ends[1]), ())
+        return Payload(stage, *ends, tuple(graph.tensor[name] for name in names if name in wanted))
 
     inputs = [
         payload(INPUTS - copy, copy, (COORDINATOR, rank), graph.inputs) for copy in copies for rank in layout.others
@@ -162,3 +154,17 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
         for dst in sorted(waiting[number] - {src})
     ]
     return Routes((*inputs, *behind), tuple(stage.copy for stage in stages))
+
+
+def _waiting(
+    graph: Graph, stages: Sequence[Stage], written: Sequence[Sequence[str]], layout: RankLayout
+) -> list[set[int]]:
+    """For each stage the ranks that wait for its end; the coordinator, if the caller gets an output or nobody waits."""
+    waiting: list[set[int]] = [set() for _ in stages]
+    for stage in stages:
+        for needed in stage.needs:
+            waiting[needed].add(layout.rank_of[stage.device])
+    for ranks, names in zip(waiting, written, strict=True):
+        if not ranks or not set(graph.outputs).isdisjoint(names):
+            ranks.add(COORDINATOR)
+    return waiting
