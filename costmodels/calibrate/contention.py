@@ -103,7 +103,7 @@ class CoRun:
     def _inputs_of(self, part: int) -> Tensors:
         """The tensors of a micro-batch before this part."""
         env = dict(self._run.given)
-        with drawing_apart(self._torch_device):
+        with torch.no_grad(), drawing_apart(self._torch_device):
             for before in range(part):
                 self._run.run(env, self._cuts[before], self._cuts[before + 1])
         return env

@@ -17,7 +17,7 @@ def response_norm(x: torch.Tensor, n: int, alpha: float, k: float) -> torch.Tens
     """x / (k + alpha * (sum of x * x over n channels around it)) ** 0.75, of images [n, channels, height, width]."""
     x = x.contiguous(memory_format=torch.channels_last)
     result = torch.empty_like(x)
-    pixels, written = (each.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).numpy() for each in (x, result))
+    pixels, written = (each.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).detach().numpy() for each in (x, result))
     compiled()(pixels, n, alpha, k, written)
     return result
 

@@ -19,7 +19,8 @@ def row_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     """`torch.nn.functional.linear` of one row; the weight, [outputs, inputs], is contiguous."""
     n = len(weight)
     result = torch.zeros(n) if bias is None else bias.clone()
-    compiled()(weight.numpy(), x.reshape(-1).contiguous().numpy(), result.numpy())
+    vector = x.detach().reshape(-1).contiguous()
+    compiled()(weight.detach().numpy(), vector.numpy(), result.detach().numpy())
     return result.view(*x.shape[:-1], n)
 
 

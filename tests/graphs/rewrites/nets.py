@@ -89,6 +89,8 @@ def product(activation: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, groups=1), activation)
 
 
+SPELLED_NORM = "mul view pad avg_pool3d squeeze view mul add pow div"
+
 FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "block": (Block, ["conv2d batch_norm relu", "conv2d batch_norm add relu", "conv2d batch_norm"]),
     "residual": (Residual, ["linear gelu", "linear dropout add"]),
@@ -101,6 +103,7 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "hardswish": (product(nn.Hardswish()), ["conv2d hardswish"]),
     "swish": (product(nn.SiLU()), ["conv2d silu"]),
     "sigmoid": (product(nn.Sigmoid()), ["conv2d sigmoid"]),
+    "response norm": (product(nn.LocalResponseNorm(5, 1e-2, 0.75, 2.0)), [SPELLED_NORM]),
     "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
 }
 """Networks by name, with the kinds of the members of their fused operators."""
