@@ -143,24 +143,21 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     read = (Read(weight), Read(bias) if bias else None)
     multiply = torch.ops.mkldnn._linear_pointwise
     if not step.other:
-        target = multiply.default if after == result else partial(_viewed, multiply.default, after)
-        return target, (Read(x), *read, *_activation(step, "none")), packs
-    target = multiply.binary
-    if not after == result == tensor[step.other].shape:
-        target = partial(_viewed_binary, multiply.binary, result, after)
-    return target, (Read(x), Read(step.other), *read, step.function), packs
+        alone = (Read(x), *read, *_activation(step, "none"))
+        return (multiply.default, alone, packs) if after == result else (_viewed, (after, *alone), packs)
+    both = (Read(x), Read(step.other), *read, step.function)
+    if after == result == tensor[step.other].shape:
+        return multiply.binary, both, packs
+    return _viewed_binary, (result, after, *both), packs
 
 
-def _viewed(multiply: Callable[..., torch.Tensor], after: Sequence[int], *arguments: Any) -> torch.Tensor:
-    return multiply(*arguments).view(after)
+def _viewed(after: Sequence[int], *arguments: Any) -> torch.Tensor:
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(*arguments)
+    return product.view(after)
 
 
 def _viewed_binary(
-    multiply: Callable[..., torch.Tensor],
-    result: Sequence[int],
-    after: Sequence[int],
-    x: torch.Tensor,
-    other: torch.Tensor,
-    *arguments: Any,
+    result: Sequence[int], after: Sequence[int], x: torch.Tensor, other: torch.Tensor, *arguments: Any
 ) -> torch.Tensor:
-    return multiply(x, other.reshape(result), *arguments).view(after)
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other.reshape(result), *arguments)
+    return product.view(after)
