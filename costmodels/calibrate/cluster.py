@@ -14,7 +14,7 @@ from costmodels.cluster import Cluster, Device, Kernels, Link
 from costmodels.host.affinity import DiscoveredDevice, Processor, usable_cores
 from costmodels.host.discovery import ROOT, cpu_divisions, discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.host.onednn import check_quick
+from costmodels.host.onednn import check_quick, onednn
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 
@@ -80,13 +80,15 @@ def calibrate_host(
     return Host(cluster, _spread(peaks, {link_classes[pattern]: measured for pattern, measured in times.items()}))
 
 
-def with_kernels(cluster: Cluster, kernels: Kernels) -> Cluster:
-    """The cluster with other kernels on its cores, and so with profiles of their own.
+def with_kernels(cluster: Cluster, kernels: Kernels | None) -> Cluster:
+    """The cluster with other kernels on its cores, and so with profiles of their own; by default the quickest here.
 
     Raises:
         InputError: if PyTorch does not have these kernels here.
     """
-    if kernels == "quick":
+    if kernels is None:
+        kernels = "quick" if onednn() else "exact"
+    elif kernels == "quick":
         check_quick()
     return replace(cluster, devices=tuple(_with_kernels(device, kernels) for device in cluster.devices))
 

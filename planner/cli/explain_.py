@@ -29,7 +29,7 @@ PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json ha
 NAME = 22  # characters of a name in a table of many columns
 LONGER = 1.005  # a smaller ratio of two times is not shown
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
-KINDS = 4  # of estimated operators that are shown; --json has all
+KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
 VISIBLE = 1e-3  # a smaller share is not shown
 HOW = {
     How.BOUND: "bound: no plan is below",
@@ -121,7 +121,9 @@ def _fused(e: Explanation) -> Iterator[str]:
     yield f"Fused: {n_ops:,} operators in {sum(each.count for each in e.fused):,} kernels"
     for each in e.fused:
         saved, seconds = format_bytes(each.saved_bytes), format_seconds(each.seconds)
-        yield clipped(f"  {each.count} × {' + '.join(each.members)}: {seconds}, spares {saved} of reading and writing")
+        first, *others = each.members
+        kinds = " + ".join([first, *others] if len(others) < KINDS else [first, "...", others[-1]])
+        yield clipped(f"  {each.count} × {kinds}: {seconds}, spares {saved} of reading and writing")
 
 
 def _each(e: Explanation) -> str:

@@ -74,8 +74,7 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         choices=KERNELS,
-        default=KERNELS[0],
-        help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (exact)",
+        help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (quick)",
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from costmodels.cluster import KERNELS, Cluster
+from costmodels.cluster import Cluster
 from costmodels.clusterfile import read_cluster
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
@@ -146,7 +146,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
     """The cluster of the file, or this host as a cluster for each division of its CPU."""
     if options.split_cpu is None:
-        if options.kernels != KERNELS[0]:
+        if options.kernels is not None:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
         cluster = read_cluster(options.cluster)
         cluster = cluster if options.devices is None else cluster.first(options.devices)
@@ -259,6 +259,6 @@ def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Itera
 
 def _measured_again(options: argparse.Namespace) -> str:
     training = " --training" if options.goal == Goal.TRAINING else ""
-    kernels = "" if options.kernels == KERNELS[0] else f" --kernels {options.kernels}"
+    kernels = "" if options.kernels is None else f" --kernels {options.kernels}"
     batch = "" if options.batch is None else f" --batch {options.batch}"
     return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"

@@ -51,7 +51,8 @@ class CalibrationOptions:
             device, in about a minute; then the times of operators that were never measured are learned, not guessed.
         split_cpu: the number of equal devices that the CPU is divided into, or "auto" for every possible division; by
             default each core is a device.
-        kernels: of CPUs: "exact" for the reference model's bits, or "quick" for inference, which rounds differently.
+        kernels: of CPUs: "quick" for inference, which rounds differently, or "exact" for the reference model's bits; by
+            default quick where this PyTorch has oneDNN, and exact elsewhere.
         rewrites: measure the operators of the network after these, as `Search` has them.
 
     Raises:
@@ -63,7 +64,7 @@ class CalibrationOptions:
     channel: str = "threads"
     sweep: bool = False
     split_cpu: Split | None = None
-    kernels: Kernels = "exact"
+    kernels: Kernels | None = None
     rewrites: str = AUTO_REWRITES
 
     def __post_init__(self) -> None:
@@ -151,7 +152,7 @@ def surveys(
     return tuple(_survey(program, reporter, calibration_options, width) for width in cores)
 
 
-def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels = "exact") -> tuple[Cluster, ...]:
+def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels | None = None) -> tuple[Cluster, ...]:
     """This host as a cluster for each division of its CPU, from the cache; fewest devices first.
 
     ``planner.calibrate`` with ``CalibrationOptions(split_cpu="auto")`` puts them there; `planner.plan` takes them all.
@@ -159,7 +160,7 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
     Args:
         split_cpu: the number of devices that the CPU is divided into, or "auto" for every possible division.
         channel: what carries tensors between devices.
-        kernels: of CPUs.
+        kernels: of CPUs, as `CalibrationOptions` has them.
 
     Raises:
         InputError: if the CPU cannot be divided so, or the division is not calibrated.
@@ -167,7 +168,8 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
     from costmodels.calibrate import host_divisions, host_fingerprint, with_kernels
 
     one_of(channel, "the channel", CHANNELS)
-    one_of(kernels, "the kernels", KERNELS)
+    if kernels is not None:
+        one_of(kernels, "the kernels", KERNELS)
     found = []
     for cores in widths(split_cpu, host_divisions()):
         path = _host_path(host_fingerprint(cores, channel))

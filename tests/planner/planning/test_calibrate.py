@@ -161,7 +161,7 @@ def test_a_division_that_was_not_measured_is_told() -> None:
 
 
 def test_quick_kernels_are_measured_beside_exact_ones(measured: list[str]) -> None:
-    exact, quick = survey(program()), survey(program(), calibration_options=CalibrationOptions(kernels="quick"))
+    exact, quick = survey(program(), calibration_options=CalibrationOptions(kernels="exact")), survey(program())
     assert measured == ["threads", "overhead"]  # peaks and links are the same
     assert [one.operators[0].measured for one in (exact, quick)] == [1, 1]
     assert [device.kernels for device in quick.cluster.devices] == ["quick", "quick"]
@@ -170,18 +170,24 @@ def test_quick_kernels_are_measured_beside_exact_ones(measured: list[str]) -> No
     known = read_profile(cache_folder(), quick.cluster.devices[0].profile)
     assert known is not None
     assert known.ops.keys() == set(op_keys(program().graph))
-    assert divisions(2, kernels="quick") == (quick.cluster,)
-    assert divisions(2) == (exact.cluster,)
+    assert divisions(2) == divisions(2, kernels="quick") == (quick.cluster,)
+    assert divisions(2, kernels="exact") == (exact.cluster,)
+
+
+def test_exact_kernels_are_the_default_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("costmodels.calibrate.cluster.onednn", lambda: False)
+    assert {device.kernels for device in survey().cluster.devices} == {"exact"}
 
 
 def test_operators_are_measured_once_for_all_networks_that_have_them() -> None:
     first = survey(program()).operators
     assert [(found.kind, found.measured, found.found) for found in first] == [("cpu", 1, 0)]
     again = survey(program())
+    profile = again.cluster.devices[0].profile
     assert [(found.measured, found.found) for found in again.operators] == [(0, 1)]
     wider = survey(program(width=9)).operators[0]
     assert (wider.measured, wider.found) == (1, 1)
-    known = read_profile(cache_folder(), core().profile)
+    known = read_profile(cache_folder(), profile)
     assert known is not None
     keys = op_keys(program(width=9).graph)
     assert wider.seconds == pytest.approx(sum(known.ops[key].seconds for key in keys))
