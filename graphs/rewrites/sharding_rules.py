@@ -54,12 +54,18 @@ def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
         name = left.popleft()
         op = graph.ops[graph.index[name]]
         wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
-        new = [one for cuts in wanted for one in _matching(op, found[name], cuts)]
-        new = [one for one in dict.fromkeys(new) if one.name not in {old.name for old in found[name]}]
-        if new:
-            found[name][-1:-1] = new
+        known = {_cut_everywhere(one): one for one in found[name]}
+        before = len(known)
+        for one in (one for cuts in wanted for one in _matching(op, found[name], cuts)):
+            known.setdefault(_cut_everywhere(one), one)
+        if len(known) > before:
+            found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
             left.extend(near[name])
     return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+
+def _cut_everywhere(one: Sharding) -> tuple[object, ...]:
+    return one.inputs, one.outputs, one.summed, one.halo
 
 
 def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Cut]]:
@@ -194,6 +200,8 @@ def _image_rows(graph: Graph, op: Op, window: int, fill: float = 0.0) -> Iterato
     if len(shape) != 4 or stride is None or before is None or dilation is None or op.attrs.get("ceil_mode"):
         return
     halo = Halo(stride, before, (window - 1) * dilation + 1, fill)
+    if halo.before >= halo.window:
+        return  # some rows of the output read no row of the image
     others = (None,) * (len(op.inputs) - 1)
     yield Sharding(ROWS, shape[2], (Cut(2), *others), (Cut(2),), halo=halo)
 
@@ -405,8 +413,8 @@ def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 UNARY = (
     "relu relu6 sigmoid tanh silu gelu hardswish hardsigmoid hardtanh leaky_relu elu selu mish softplus clamp "
-    "clamp_min clamp_max exp log sqrt rsqrt reciprocal neg abs sign floor ceil round erf sin cos logical_not bitwise_not square "
-    "isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias zeros_like ones_like"
+    "clamp_min clamp_max exp log sqrt rsqrt reciprocal neg abs sign floor ceil round erf sin cos logical_not "
+    "bitwise_not square isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias zeros_like ones_like"
 )
 BINARY = (
     "add sub rsub mul div pow maximum minimum eq ne lt le gt ge logical_and logical_or bitwise_and bitwise_or where "
