@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from graphs.brief import brief
 from graphs.errors import InputError
 
-REPLICATED = "replicated"
+REPLICATED, CHANNELS = "replicated", "channels"
 
 Range: TypeAlias = tuple[int, int]
 """The first index and the one behind the last."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.sharding import REPLICATED, Cut, Halo, Sharding
+from graphs.rewrites.sharding import CHANNELS, REPLICATED, Cut, Halo, Sharding
 
 Shape: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = Sequence[str]
@@ -23,7 +23,7 @@ Rule: TypeAlias = "Callable[[Graph, Op], Iterator[Sharding]]"
 
 LEADING = ("batch", "sequence")
 OUTPUT_FEATURES, INPUT_FEATURES = "output features", "input features"
-OUTPUT_CHANNELS, INPUT_CHANNELS, CHANNELS = "output channels", "input channels", "channels"
+OUTPUT_CHANNELS, INPUT_CHANNELS = "output channels", "input channels"
 ROWS, HEADS = "rows", "heads"
 
 
@@ -414,12 +414,18 @@ def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
 UNARY = (
     "relu relu6 sigmoid tanh silu gelu hardswish hardsigmoid hardtanh leaky_relu elu selu mish softplus clamp "
     "clamp_min clamp_max exp log sqrt rsqrt reciprocal neg abs sign floor ceil round erf sin cos logical_not "
-    "bitwise_not square isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias zeros_like ones_like"
+    "bitwise_not square isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias "
+    "zeros_like ones_like"
 )
 BINARY = (
     "add sub rsub mul div pow maximum minimum eq ne lt le gt ge logical_and logical_or bitwise_and bitwise_or where "
     "masked_fill addcmul addcdiv lerp atan2 remainder floor_divide __and__ __or__"
 )
+
+
+_VIEWS = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze ravel"
+VIEWS = frozenset(f"aten.{kind}" for kind in _VIEWS.split())
+"""Kinds that give the same elements, in the same order, another shape."""
 
 
 def _table(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -442,7 +448,7 @@ RULES: Mapping[str, Rule] = _table(
         "sum mean amax amin": _reduction,
         "max_pool2d avg_pool2d": _pooling,
         "adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d": _images,
-        "view reshape _unsafe_view flatten unflatten unsqueeze squeeze ravel": _reshape,
+        _VIEWS: _reshape,
         "permute transpose t": _permute,
         "expand": _expand,
         "slice select narrow unbind": _slice,
