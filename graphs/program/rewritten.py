@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphs.ir import Attr, Op, unfused
+from graphs.ir import Attr, Op
 from graphs.program.calls import known_operator
 from graphs.program.program import Call, Program
 from graphs.rewrites.layouts import Slice
@@ -34,14 +34,14 @@ def _split(program: Program, split: SplitGraph) -> Program:
     graph, code = split.graph, fx.Graph()
     nodes = {tensor.name: code.placeholder(f"tensor{number}") for number, tensor in enumerate(graph.tensors)}
     calls = {}
-    for op in unfused(graph.ops):
+    for op in graph.ops:
         inputs = [nodes[name] for name in op.inputs]
         part = split.parts.get(op.name)
-        origin = program.calls.get(part.op if part else op.name)
-        if origin is None or str(origin.node.target) != op.kind:
+        origin = program.calls[part.op] if part else None
+        if part is None or origin is None or str(origin.node.target) != op.kind:
             calls[op.name] = Call(code.call_function(known_operator(op), _arguments(op, inputs)), False)
             continue
-        args, kwargs = _rebound(origin.node, op.attrs, inputs, part.left_out if part else ())
+        args, kwargs = _rebound(origin.node, op.attrs, inputs, part.left_out)
         node = code.create_node("call_function", origin.node.target, args, kwargs)
         node.meta = {name: value for name, value in origin.node.meta.items() if name != "val"}
         calls[op.name] = Call(node, origin.unpack)

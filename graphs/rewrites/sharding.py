@@ -91,7 +91,8 @@ class Sharding:
 
     def refines(self, runs: int) -> bool:
         """Whether `refined` can make so many runs."""
-        return runs > 1 and self.units % runs == 0 and self.units > runs and self.halo is None
+        divisible = self.units % runs == 0 and self.units > runs > 1
+        return divisible and self.halo is None and self.name != REPLICATED
 
 
 def shares(units: int, parts: int) -> tuple[Range, ...]:

@@ -23,6 +23,7 @@ from graphs.rewrites.sharding import REPLICATED, Cut, Range, Sharding, named, ra
 from graphs.rewrites.sharding_rules import VIEWS, shardings
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
+STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the strides of the trace
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Split:
 
     def applied(self, graph: Graph) -> SplitGraph:
         """The split graph, with where it comes from; raises as `__call__`."""
+        if fused := next((op.name for op in graph.ops if op.members), ""):
+            raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
         chosen = {name: _chosen(graph, name, *choice) for name, choice in self.choices.items()}
         return _Splitting(graph, _aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
 
@@ -109,8 +112,6 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
     if name not in graph.index:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
     op = graph.ops[graph.index[name]]
-    if op.members:
-        raise InputError(f"operator '{name}' is fused; split the network before it is fused")
     own = {one.name: one for one in shardings(graph, op)}
     if not own.keys() - {REPLICATED}:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {_nearest(graph, op)}")
@@ -199,22 +200,15 @@ class _Splitting:
         return SplitGraph(graph, self.writer.slices, self.parts)
 
     def _add_whole(self, op: Op) -> None:
-        """An operator as it is, with whole inputs."""
-        inputs = tuple(self.writer.piece(name, None, Reader()) for name in op.inputs)
-        new = replace(op, inputs=inputs)
-        if self._has_moved(op):
+        """An operator as it is; what it reads is put together under the names that it knows."""
+        for name in op.inputs:
+            self.writer.piece(name, None, Reader())
+        if any(name in self.moved for name in op.inputs):
             self.moved.update(op.outputs)
-            if plain(op.kind) in VIEWS:  # a view may need the strides of the trace
-                new = replace(_as_reshape(new, self.graph.tensor[op.outputs[0]].shape), footprint=None)
-        elif inputs == op.inputs:
-            self.writer.ops.append(op)
-            return
+            if plain(op.kind) in STRIDED:
+                op = replace(_as_reshape(op, self.graph.tensor[op.outputs[0]].shape), footprint=None)
         self.parts[op.name] = Part(op.name)
-        shapes = {name: self.graph.tensor[name].shape for name in op.outputs}
-        self.writer.add(new, shapes, op.outputs)
-
-    def _has_moved(self, op: Op) -> bool:
-        return any(name in self.moved for name in op.inputs)
+        self.writer.ops.append(op)
 
     def _add_part(self, op: Op, choice: _Chosen, part: int) -> None:
         sharding, reader = choice.sharding, Reader(part, choice.parts)
