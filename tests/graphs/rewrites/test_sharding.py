@@ -1,8 +1,11 @@
 """Sharding rules: for each kind of operator, parts that run on slices make up the whole."""
 
 from collections.abc import Callable
+from itertools import pairwise
+from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,18 +13,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from graphs.ir import Graph, Op, Role
+from graphs.ir import Tensor as GraphTensor
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.sharding import Sharding, named, ranges, shares
 from graphs.rewrites.sharding_rules import RULES, network_shardings, shardings
 from graphs.rewrites.split import Split
 
+Shape = tuple[int, ...]
+
 
 class Function(nn.Module):
     """A function of tensors, with parameters."""
 
-    def __init__(self, function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], *shapes: Shape) -> None:
         super().__init__()
         self.function = function
         self.weights = nn.ParameterList(nn.Parameter(torch.rand(shape) + 0.5) for shape in shapes)
@@ -30,7 +38,7 @@ class Function(nn.Module):
         return self.function(*inputs, *self.weights)
 
 
-def imported(function: Callable[..., Any], inputs: list[tuple[int, ...]], *weights: tuple[int, ...]) -> Program:
+def imported(function: Callable[..., Any], inputs: list[Shape], *weights: Shape) -> Program:
     """A function in float64, so that a wrong rule differs by more than the order of sums."""
     torch.manual_seed(0)
     examples = tuple(torch.randn(shape, dtype=torch.float64) for shape in inputs)
@@ -45,15 +53,9 @@ def check(program: Program, op: str, sharding: Sharding, parts: int) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def names(program: Program, op: str = "") -> list[str]:
-    """The shardings of the operator of this name, or of the last one."""
-    graph = program.graph
-    return [one.name for one in shardings(graph, graph.ops[graph.index[op]] if op else graph.ops[-1])]
-
-
 attention = functional.scaled_dot_product_attention
 F: Any = functional
-CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int, ...]], list[str]]] = {
+CASES: dict[str, tuple[Callable[..., Any], list[Shape], list[Shape], list[str]]] = {
     "linear": (F.linear, [(3, 4, 6)], [(7, 6), (7,)], ["output features", "batch", "sequence", "input features"]),
     "linear of rows": (F.linear, [(3, 6)], [(7, 6)], ["output features", "batch", "input features"]),
     "addmm": (lambda x, b, w: torch.addmm(b, x, w), [(4, 6)], [(5,), (6, 5)], ["output features", "input features"]),
@@ -91,7 +93,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int
     "attention": (attention, [(2, 3, 4, 6), (2, 3, 5, 6), (2, 3, 5, 6)], [], ["batch", "heads", "sequence"]),
     "attention with a mask": (
         lambda q, k, v, m: attention(q, k, v, m),
-        [(2, 3, 4, 6)] * 3 + [(2, 1, 4, 4)],
+        [*[(2, 3, 4, 6)] * 3, (2, 1, 4, 4)],
         [],
         ["batch", "heads", "sequence"],
     ),
@@ -170,7 +172,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_parts_of_every_sharding_make_up_the_whole(
-    case: tuple[Callable[..., Any], list[tuple[int, ...]], list[tuple[int, ...]], list[str]],
+    case: tuple[Callable[..., Any], list[Shape], list[Shape], list[str]],
 ) -> None:
     function, inputs, weights, expected = case
     program = imported(function, inputs, *weights)
@@ -194,3 +196,79 @@ def test_every_rule_has_a_case() -> None:
             RULES.get(".".join(op.kind.split(".")[:2])) for op in imported(function, inputs, *weights).graph.ops
         }
     assert set(RULES.values()) <= covered
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    groups=st.sampled_from([1, 2, 3]),
+    channels=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    rows=st.integers(5, 12),
+    window=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 3),
+    dilation=st.integers(1, 2),
+    parts=st.integers(2, 5),
+)
+def test_convolutions_of_any_shape_divide(
+    groups: int,
+    channels: tuple[int, int],
+    rows: int,
+    window: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    parts: int,
+) -> None:
+    read, written = (n * groups for n in channels)
+    reach = (window - 1) * dilation + 1
+    if rows + 2 * padding < reach:
+        return
+
+    def convolve(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return functional.conv2d(x, w, b, stride, padding, dilation, groups)
+
+    program = imported(convolve, [(2, read, rows, 6)], (written, channels[0], window, 1), (written,))
+    (op,) = program.graph.ops
+    for one in shardings(program.graph, op):
+        if parts <= one.units:
+            check(program, op.name, one, parts)
+
+
+@given(
+    digits=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    ends=st.tuples(st.sets(st.integers(1, 4)), st.sets(st.integers(1, 4))),
+)
+def test_a_reshape_divides_both_shapes_by_the_same_elements(digits: list[int], ends: tuple[set[int], set[int]]) -> None:
+    def shape(bounds: set[int]) -> Shape:
+        cuts = [0, *sorted(bound for bound in bounds if bound < len(digits)), len(digits)]
+        return tuple(prod(digits[start:stop]) for start, stop in pairwise(cuts))
+
+    old, new = (shape(each) for each in ends)
+    tensors = GraphTensor("x", old, "float32", Role.INPUT), GraphTensor("y", new, "float32", Role.ACTIVATION)
+    op = Op("y", "aten.reshape.default", ("x",), ("y",))
+    graph = Graph("reshape", (op,), tensors, ("x",), ("y",))
+    elements = np.arange(prod(old))
+    for one in shardings(graph, op)[:-1]:
+        (read,), (written,) = one.inputs, one.outputs
+        assert read
+        assert written
+        for share in shares(one.units, min(one.units, 3)):
+            before, after = (
+                np.concatenate(
+                    [elements.reshape(s).take(range(*r), c.axis) for r in ranges(c, s[c.axis], one.units, share)],
+                    c.axis,
+                )
+                for s, c in ((old, read), (new, written))
+            )
+            assert before.reshape(after.shape).tolist() == after.tolist()
+
+
+@given(units=st.integers(1, 50), parts=st.integers(1, 50))
+def test_shares_are_as_equal_as_can_be(units: int, parts: int) -> None:
+    if parts > units:
+        with pytest.raises(InputError, match=f"{units} can be divided into 1 to {units} parts, not into {parts}"):
+            shares(units, parts)
+        return
+    sizes = [stop - start for start, stop in shares(units, parts)]
+    assert sum(sizes) == units
+    assert max(sizes) - min(sizes) <= 1
