@@ -192,9 +192,22 @@ def pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
     return packed
 
 
+def _mm(program: Program, arguments: Sequence[Any]) -> Choice:
+    x, weight = arguments
+    shape = program.graph.tensor[x].shape
+    if 0 in shape or not held(program, weight):
+        return None
+    if shape[0] == 1:
+        return row_product, {weight: Pack((weight,), lambda tensor: tensor.detach().t().contiguous())}
+    return linear, {weight: Pack((weight,), lambda tensor: pack_rows(tensor.t(), shape[0]))}
+
+
 def as_is(names: Sequence[str | None]) -> dict[str, Pack]:
-    """The packs of weights that a kernel reads as the model has them, without their gradients."""
-    return {name: Pack((name,), torch.Tensor.detach) for name in names if name}
+    """The packs of weights that a kernel reads as the model has them, without their gradients.
+
+    A slice whose rows are apart is copied.
+    """
+    return {name: Pack((name,), lambda tensor: tensor.detach().contiguous()) for name in names if name}
 
 
 def held(program: Program, name: str) -> bool:
@@ -216,5 +229,6 @@ QUICK: dict[Any, Choose] = {
     torch.ops.aten.conv2d.default: _conv2d,
     torch.ops.aten.linear.default: _linear,
     torch.ops.aten.addmm.default: _addmm,
+    torch.ops.aten.mm.default: _mm,
 }
 """Kernels with other rounding, likewise."""

@@ -6,11 +6,12 @@ from typing import Any, Literal, TypeAlias, get_args
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.fuse import Fuse
+from graphs.rewrites.split import Split
 
-Rewrite: TypeAlias = Fuse
-"""Takes a graph and returns another one that computes the same; programs keep their calls, under the same names."""
+Rewrite: TypeAlias = Fuse | Split
+"""Takes a graph and returns another one that computes the same; see `graphs.program.rewritten` for programs."""
 
-RewriteName: TypeAlias = Literal["fuse"]
+RewriteName: TypeAlias = Literal["fuse", "split"]
 
 REWRITES: tuple[RewriteName, ...] = get_args(RewriteName)
 
@@ -28,7 +29,10 @@ def rewritten(graph: Graph, rewrites: Iterable[Rewrite]) -> Graph:
 
 def rewrite_to_dict(rewrite: Rewrite) -> dict[str, Any]:
     """A rewrite as a JSON document."""
-    return {"rewrite": "fuse", "groups": [list(group) for group in rewrite.groups]}
+    if isinstance(rewrite, Fuse):
+        return {"rewrite": "fuse", "groups": [list(group) for group in rewrite.groups]}
+    choices = {name: [sharding, parts] for name, (sharding, parts) in rewrite.choices.items()}
+    return {"rewrite": "split", "choices": choices} | ({"shared": True} if rewrite.shared else {})
 
 
 def rewrite_from_dict(document: Mapping[str, Any]) -> Rewrite:
@@ -36,11 +40,15 @@ def rewrite_from_dict(document: Mapping[str, Any]) -> Rewrite:
 
     Raises:
         InputError: for a rewrite that is not known.
-        KeyError, TypeError: if the document is malformed.
+        KeyError, TypeError, ValueError: if the document is malformed.
     """
-    if document["rewrite"] != "fuse":
-        raise InputError(
-            f"the plan has the rewrite {document['rewrite']!r}, this planner knows {', '.join(REWRITES)}; "
-            "update the planner or plan again"
-        )
-    return Fuse(tuple(tuple(map(str, group)) for group in document["groups"]))
+    match document["rewrite"]:
+        case "fuse":
+            return Fuse(tuple(tuple(map(str, group)) for group in document["groups"]))
+        case "split":
+            choices = {str(name): (str(how), int(parts)) for name, (how, parts) in document["choices"].items()}
+            return Split(choices, bool(document.get("shared", False)))
+    raise InputError(
+        f"the plan has the rewrite {document['rewrite']!r}, this planner knows {', '.join(REWRITES)}; "
+        "update the planner or plan again"
+    )

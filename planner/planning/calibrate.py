@@ -19,7 +19,7 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 from graphs.ir import Graph
-from graphs.rewrites.rewrite import rewritten
+from graphs.program.rewritten import rewritten_program
 from planner.planning.cache import cache_folder
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
@@ -218,7 +218,7 @@ def profile(
 
     device, cache, training = devices[0], cache_folder(), calibration_options.training
     rewrites = rewrites_for(calibration_options.rewrites, program.graph, devices, training)
-    program = replace(program, graph=rewritten(program.graph, rewrites))
+    program = rewritten_program(program, rewrites)
     how = Effort(again=calibration_options.again), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
     contended = len(devices) > 1 and device.cores

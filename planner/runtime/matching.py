@@ -1,6 +1,5 @@
 """Check that a plan and a model belong together."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.arguments import by_name
 from graphs.program.program import Program
-from graphs.rewrites.rewrite import rewritten
+from graphs.program.rewritten import rewritten_program
 from planner.plans.given import Named, given_program
 from planner.plans.plan import Plan
 
@@ -44,7 +43,7 @@ def rewritten_for(plan: Plan, program: Program) -> Program:
     check_types(plan, program)
     if plan.graph.fingerprint == program.graph.fingerprint:
         return program
-    return replace(program, graph=rewritten(program.graph, plan.rewrites))
+    return rewritten_program(program, plan.rewrites)
 
 
 def check_types(plan: object, program: object) -> None:

@@ -1,0 +1,106 @@
+"""Rewrites applied to programs: the calls of new operators, and slices of the model's own parameters."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from graphs.ir import Attr, Op
+from graphs.program.calls import known_operator
+from graphs.program.program import Call, Program
+from graphs.rewrites.layouts import Slice
+from graphs.rewrites.rewrite import Rewrite
+from graphs.rewrites.split import Split, SplitGraph
+
+
+def rewritten_program(program: Program, rewrites: Iterable[Rewrite]) -> Program:
+    """The program after one rewrite behind the other.
+
+    Raises:
+        InputError: if one does not fit.
+    """
+    for rewrite in rewrites:
+        if isinstance(rewrite, Split):
+            program = _split(program, rewrite.applied(program.graph))
+        else:
+            program = replace(program, graph=rewrite(program.graph))
+    return program
+
+
+def _split(program: Program, split: SplitGraph) -> Program:
+    """The program of a split graph, in which all tensors have placeholders."""
+    graph, code = split.graph, fx.Graph()
+    nodes = {tensor.name: code.placeholder(f"tensor{number}") for number, tensor in enumerate(graph.tensors)}
+    calls = {}
+    for op in graph.ops:
+        inputs = [nodes[name] for name in op.inputs]
+        part = split.parts.get(op.name)
+        origin = program.calls[part.op] if part else None
+        if part is None or origin is None or str(origin.node.target) != op.kind:
+            calls[op.name] = Call(code.call_function(known_operator(op), _arguments(op, inputs)), False)
+            continue
+        args, kwargs = _rebound(origin.node, op.attrs, inputs, part.left_out)
+        node = code.create_node("call_function", origin.node.target, args, kwargs)
+        node.meta = {name: value for name, value in origin.node.meta.items() if name != "val"}
+        calls[op.name] = Call(node, origin.unpack)
+    state = {name: tensor for name, tensor in program.state.items() if name in nodes}
+    state |= {name: sliced(program.state[one.source], one) for name, one in split.slices.items() if name in nodes}
+    tensor_of = {node.name: name for name, node in nodes.items()}
+    return replace(program, graph=graph, calls=calls, tensor_of=tensor_of, state=state)
+
+
+def _rebound(
+    node: fx.Node, attrs: Mapping[str, Attr], inputs: list[fx.Node], left_out: tuple[int, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with other tensors in their order, and with the values that ``attrs`` has for others.
+
+    Tensors at the positions that are left out become None.
+    """
+    given, number = iter(inputs), iter(range(2**31))
+
+    def bound(_: fx.Node) -> fx.Node | None:
+        return None if next(number) in left_out else next(given)
+
+    args = fx.map_arg(node.args, bound)
+    kwargs = fx.map_arg(node.kwargs, bound)
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    positional = [_valued(value, attrs.get(name)) for name, value in zip(names, args, strict=False)]
+    return tuple(positional), {name: _valued(value, attrs.get(name)) for name, value in kwargs.items()}
+
+
+def _valued(value: Any, attr: Attr) -> Any:
+    """An argument of a call with the numbers of an attribute."""
+    if isinstance(value, int) and isinstance(attr, int) and not isinstance(value, bool):
+        return attr
+    numbers = isinstance(attr, tuple) and all(isinstance(item, int) for item in attr)
+    if numbers and isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
+        return _listed(attr)
+    return value
+
+
+def _arguments(op: Op, inputs: list[fx.Node]) -> tuple[Any, ...]:
+    """The arguments of a new operator: tensors, then attributes in the order of the schema."""
+    first = known_operator(op)._schema.arguments[0]
+    tensors: list[Any] = [inputs] if first.type.kind() == "ListType" else list(inputs)
+    return (*tensors, *(_listed(value) for value in op.attrs.values()))
+
+
+def _listed(value: Attr) -> Any:
+    """A value of an attribute as an argument."""
+    if isinstance(value, tuple):
+        return [_listed(item) for item in value]
+    return float(value) if value in ("inf", "-inf") else value
+
+
+def sliced(tensor: torch.Tensor, one: Slice) -> torch.Tensor:
+    """A part of a parameter or buffer: a view of it where that is possible."""
+    part = tensor.detach()
+    if one.region is not None:
+        axis, ranges = one.region
+        pieces = [part.narrow(axis, start, stop - start) for start, stop in ranges]
+        part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(part, requires_grad=tensor.requires_grad)
+    return part.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,225 @@
+"""Layouts of tensors in a graph that is being split, and the operators that make one layout of another.
+
+::
+
+    divided   [0:2] [2:4]  ──cat──────────►  [0:4]                an all-gather, if each part makes its own
+    terms     a    +    b  ──add──────────►  a + b                an all-reduce
+    terms     a    +    b  ──slice, add───►  (a + b)[0:2]         a reduce-scatter
+    divided   rows         ──slice, cat───►  columns              an all-to-all
+    parameter              ──────────────►   parameter[0:2]       a slice of the model's own
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.rewrites.sharding import Range
+
+SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
+STATE = (Role.PARAMETER, Role.BUFFER)
+
+
+class Region(NamedTuple):
+    """Some indices along one axis of a tensor."""
+
+    axis: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def extent(self) -> int:
+        """How many indices."""
+        return sum(stop - start for start, stop in self.ranges)
+
+    @property
+    def text(self) -> str:
+        """As numpy writes it: "[:, 0:48]"."""
+        return f"[{':, ' * self.axis}{','.join(f'{start}:{stop}' for start, stop in self.ranges)}]"
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the region of a tensor."""
+        return (*whole[: self.axis], self.extent, *whole[self.axis + 1 :])
+
+
+Wanted: TypeAlias = Region | None
+"""What a reader needs of a tensor; None for the whole."""
+
+
+class Reader(NamedTuple):
+    """Who reads: one of the parts of an operator, or a whole operator."""
+
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def suffix(self) -> str:
+        """Ends the names of what is made for one part only."""
+        return f"@{self.part}/{self.parts}" if self.parts > 1 else ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in the graph.
+
+    Attributes:
+        names: the tensors of the parts.
+        regions: what each part holds; None for the whole.
+        summed: whether the parts are terms of a sum.
+    """
+
+    names: tuple[str, ...]
+    regions: tuple[Wanted, ...]
+    summed: bool = False
+
+
+class Slice(NamedTuple):
+    """A parameter or buffer that is a part of one of the model's own."""
+
+    source: str
+    region: Wanted  # None for a second holder of the whole
+
+
+@dataclass
+class LayoutWriter:
+    """Writes the operators of a new graph, in their order, and remembers how each tensor of the old one lies.
+
+    Attributes:
+        old: the graph before.
+        shared: whether parts that read a whole parameter read the same one, so that they share a device.
+        ops: the new operators.
+        tensors: what they read and write that the old graph does not have, by name.
+        slices: the new parameters and buffers.
+        layouts: the layouts of tensors that are not whole.
+    """
+
+    old: Graph
+    shared: bool
+    ops: list[Op] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    slices: dict[str, Slice] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the new graph."""
+        return self.tensors.get(name) or self.old.tensor[name]
+
+    def add(self, op: Op, shapes: Mapping[str, Sequence[int]], like: Sequence[str]) -> None:
+        """Write an operator whose outputs have these shapes, and the dtypes of the tensors that they are ``like``."""
+        for name, source in zip(op.outputs, like, strict=True):
+            self.tensors[name] = Tensor(name, tuple(shapes[name]), self.tensor(source).dtype, Role.ACTIVATION)
+        self.ops.append(op)
+        self.written.update(op.outputs)
+
+    def piece(self, name: str, wanted: Wanted, reader: Reader) -> str:
+        """The name of a tensor that holds the wanted part of another, written if there is none."""
+        whole = self.old.tensor[name]
+        if wanted and wanted.ranges == ((0, whole.shape[wanted.axis]),):
+            wanted = None
+        if whole.role in STATE:
+            return self._held(whole, wanted, reader)
+        layout = self.layouts.get(name, Layout((name,), (None,)))
+        own = reader.part if len(layout.names) == reader.parts else 0
+        if layout.summed:
+            terms = [self._sliced(term, wanted) for term in layout.names]
+            return self._sum(f"{name}{wanted.text if wanted else ''}{reader.suffix}", terms)
+        region = layout.regions[own]
+        if region is None:
+            return self._sliced(layout.names[own], wanted)
+        if wanted and wanted.axis == region.axis:
+            pieces = list(_cover(layout.regions, wanted.ranges, own))
+            names = [self._sliced(layout.names[part], Region(region.axis, local)) for part, local in pieces]
+        else:
+            extent = whole.shape[region.axis]
+            pieces = list(_cover(layout.regions, ((0, extent),), own))
+            rows = [self._sliced(layout.names[part], Region(region.axis, local)) for part, local in pieces]
+            names = [self._sliced(row, wanted) for row in rows]
+        return self._cat(f"{name}{wanted.text if wanted else ''}{reader.suffix}", names, region.axis)
+
+    def padded(self, name: str, padding: Range, fill: float, result: str) -> str:
+        """Rows of a constant above and below an image."""
+        before, after = padding
+        shape = self.tensor(name).shape
+        value: Attr = fill if abs(fill) < float("inf") else str(fill)
+        attrs: dict[str, Attr] = {"pad": (0, 0, before, after), "mode": "constant", "value": value}
+        self._add(Op(result, PAD, (name,), (result,), attrs=attrs), (*shape[:2], shape[2] + before + after, shape[3]))
+        return result
+
+    def _held(self, whole: Tensor, wanted: Wanted, reader: Reader) -> str:
+        name = f"{whole.name}{wanted.text}" if wanted else whole.name
+        if not wanted and (self.shared or whole.role is Role.BUFFER or not reader.part):
+            return name
+        name = name if wanted else f"{name}{reader.suffix}"
+        shape = wanted.shape(whole.shape) if wanted else whole.shape
+        self.tensors[name] = Tensor(name, shape, whole.dtype, whole.role)
+        self.slices[name] = Slice(whole.name, wanted)
+        return name
+
+    def _sliced(self, name: str, wanted: Wanted) -> str:
+        shape = self.tensor(name).shape
+        if wanted is None or wanted.ranges == ((0, shape[wanted.axis]),):
+            return name
+        names = []
+        for start, stop in wanted.ranges:
+            region = Region(wanted.axis, ((start, stop),))
+            names.append(f"{name}{region.text}")
+            attrs: dict[str, Attr] = {"dim": wanted.axis, "start": start, "end": stop}
+            self._add(Op(names[-1], SLICE, (name,), (names[-1],), attrs=attrs), region.shape(shape))
+        return self._cat(f"{name}{wanted.text}", names, wanted.axis)
+
+    def _cat(self, name: str, names: Sequence[str], axis: int) -> str:
+        if len(names) == 1:
+            return names[0]
+        first, *others = (self.tensor(each).shape for each in names)
+        extent = first[axis] + sum(shape[axis] for shape in others)
+        self._add(
+            Op(name, CAT, tuple(names), (name,), attrs={"dim": axis}), (*first[:axis], extent, *first[axis + 1 :])
+        )
+        return name
+
+    def _sum(self, name: str, terms: Sequence[str]) -> str:
+        total = terms[0]
+        for number, term in enumerate(terms[1:], 2):
+            result = name if number == len(terms) else f"{name}+{number}"
+            self._add(Op(result, ADD, (total, term), (result,)), self.tensor(term).shape)
+            total = result
+        return total
+
+    def _add(self, op: Op, shape: Sequence[int]) -> None:
+        """Write an operator unless it is there."""
+        if op.outputs[0] not in self.written:
+            self.add(op, {op.outputs[0]: shape}, op.inputs[:1])
+
+
+def _cover(regions: Sequence[Wanted], wanted: Sequence[Range], own: int) -> Iterator[tuple[int, tuple[Range, ...]]]:
+    """The parts that hold the wanted indices, in their order, with what to take of each by its own count.
+
+    Where several parts hold the same, the reader's ``own`` part comes first.
+    """
+    order = [own, *(part for part in range(len(regions)) if part != own)]
+    found: list[tuple[int, list[Range]]] = []
+    for start, stop in wanted:
+        at = start
+        while at < stop:
+            part, local, left = next(
+                (part, *place) for part in order if (place := _place(regions[part], at)) is not None
+            )
+            n = min(left, stop - at)
+            if found and found[-1][0] == part and found[-1][1][-1][1] == local:
+                found[-1][1][-1] = (found[-1][1][-1][0], local + n)
+            elif found and found[-1][0] == part:
+                found[-1][1].append((local, local + n))
+            else:
+                found.append((part, [(local, local + n)]))
+            at += n
+    yield from ((part, tuple(local)) for part, local in found)
+
+
+def _place(region: Wanted, index: int) -> tuple[int, int] | None:
+    """Where a part holds an index by its own count, and how many follow; None if it does not."""
+    before = 0
+    for start, stop in region.ranges if region else ():
+        if start <= index < stop:
+            return before + index - start, stop - index
+        before += stop - start
+    return None

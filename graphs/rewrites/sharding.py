@@ -1,0 +1,137 @@
+"""Shardings: how an operator can be divided into parts that compute shares of its result, or terms of a sum.
+
+::
+
+    linear    x [b, k], weight [n, k], bias [n]  ->  y [b, n]
+              "output features"   n   weight and bias by rows, x whole              parts of y
+              "input features"    k   x and weight by columns, bias in one part     terms of y
+              "batch"             b   x by rows, weight whole                       parts of y
+
+As in an einsum, a sharding divides one loop of the operator. The loop runs over ``units`` that stay whole, such as the
+heads of an attention; each tensor has the loop along one axis, or not at all, and then every part reads it whole.
+Sources: GSPMD (Xu et al., arXiv 2105.04663), and the sharding rules of PyTorch's DTensor.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from graphs.brief import brief
+from graphs.errors import InputError
+
+REPLICATED, CHANNELS = "replicated", "channels"
+
+Range: TypeAlias = tuple[int, int]
+"""The first index and the one behind the last."""
+
+
+class Cut(NamedTuple):
+    """The axis of a tensor that a loop runs along; in several ``runs`` if the axis holds the loop that many times.
+
+    The 2304 output features of GPT-2's first projection are queries, keys and values of 768 each: to divide the heads
+    is to divide each of three runs.
+    """
+
+    axis: int
+    runs: int = 1
+
+
+class Halo(NamedTuple):
+    """The rows of the first input that a row of the output reads: neighbouring parts read some of the same rows.
+
+    Output row ``i`` reads the rows from ``i * stride - before`` to ``i * stride - before + window``. What is outside of
+    the image has the value ``fill``.
+    """
+
+    stride: int
+    before: int
+    window: int
+    fill: float = 0.0
+
+    def reach(self, rows: Range) -> Range:
+        """The rows of the input, some of which may be outside of the image."""
+        start, stop = rows
+        return start * self.stride - self.before, (stop - 1) * self.stride - self.before + self.window
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """One way to divide an operator.
+
+    Attributes:
+        name: of the loop, by the word of the field; no two shardings of an operator have the same.
+        units: iterations of the loop that stay whole; there can be as many parts.
+        inputs: for each of ``Op.inputs`` its cut; None if each part reads it whole.
+        outputs: for each of ``Op.outputs`` its cut; None if each part writes it whole.
+        summed: whether the outputs of the parts are terms of a sum.
+        once: positions of inputs that are added to the result, so that only the first part of a sum reads them.
+        halo: which rows of the first input are read, if parts share some.
+    """
+
+    name: str
+    units: int
+    inputs: tuple[Cut | None, ...]
+    outputs: tuple[Cut | None, ...]
+    summed: bool = False
+    once: tuple[int, ...] = ()
+    halo: Halo | None = None
+
+    __repr__ = brief
+
+    def refined(self, runs: int) -> "Sharding":
+        """The sharding that divides each of several runs of the loop; neighbours may need it."""
+
+        def cut(one: Cut | None) -> Cut | None:
+            return one and Cut(one.axis, one.runs * runs)
+
+        name = f"{self.name} in {runs} runs"
+        cuts = tuple(map(cut, self.inputs)), tuple(map(cut, self.outputs))
+        return replace(self, name=name, units=self.units // runs, inputs=cuts[0], outputs=cuts[1])
+
+    def refines(self, runs: int) -> bool:
+        """Whether `refined` can make so many runs."""
+        divisible = self.units % runs == 0 and self.units > runs > 1
+        return divisible and self.halo is None and self.name != REPLICATED
+
+
+def shares(units: int, parts: int) -> tuple[Range, ...]:
+    """The units of each part, as equal as can be.
+
+    Raises:
+        InputError: if there are fewer units than parts.
+    """
+    if not 1 <= parts <= units:
+        raise InputError(f"{units} can be divided into 1 to {units} parts, not into {parts}")
+    bounds = [-(-units * part // parts) for part in range(parts + 1)]
+    return tuple(pairwise(bounds))
+
+
+def ranges(cut: Cut, extent: int, units: int, share: Range) -> tuple[Range, ...]:
+    """The indices along the axis of a tensor, of this extent, that belong to a share of the units of a loop."""
+    run = extent // cut.runs
+    block = run // units
+    start, stop = share
+    pieces = [(number * run + start * block, number * run + stop * block) for number in range(cut.runs)]
+    return tuple(joined(pieces))
+
+
+def joined(pieces: list[Range]) -> Iterator[Range]:
+    """The ranges, where one that begins at the end of another continues it."""
+    start, stop = pieces[0]
+    for first, last in pieces[1:]:
+        if first != stop:
+            yield start, stop
+            start = first
+        stop = last
+    yield start, stop
+
+
+def named(shardings: Mapping[str, Sharding], name: str) -> Sharding | None:
+    """A sharding by its name, which may end with "in 3 runs"; None if there is none."""
+    if name in shardings:
+        return shardings[name]
+    base, _, runs = name.removesuffix(" runs").rpartition(" in ")
+    if base in shardings and runs.isdigit() and shardings[base].refines(int(runs)):
+        return shardings[base].refined(int(runs))
+    return None

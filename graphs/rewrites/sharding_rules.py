@@ -1,0 +1,460 @@
+"""Sharding rules: the shardings of each kind of operator, as a table.
+
+A rule writes the tensors of an operator as an einsum does, a letter for each axis; a letter with the same meaning in
+several tensors is a loop. Axes of one element have no letter, since nothing can be divided there.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from types import MappingProxyType
+from typing import TypeAlias
+
+from graphs.ir import Attr, Graph, Op
+from graphs.rewrites.patterns import plain
+from graphs.rewrites.sharding import CHANNELS, REPLICATED, Cut, Halo, Sharding
+
+Shape: TypeAlias = tuple[int, ...]
+Axes: TypeAlias = Sequence[str]
+"""A letter, or name, for each axis of a tensor."""
+
+Rule: TypeAlias = "Callable[[Graph, Op], Iterator[Sharding]]"
+
+LEADING = ("batch", "sequence")
+OUTPUT_FEATURES, INPUT_FEATURES = "output features", "input features"
+OUTPUT_CHANNELS, INPUT_CHANNELS = "output channels", "input channels"
+ROWS, HEADS = "rows", "heads"
+
+
+def shardings(graph: Graph, op: Op) -> tuple[Sharding, ...]:
+    """The shardings of an operator; the last one gives the whole operator to each part.
+
+    Returns:
+        None at all for an operator that draws random numbers or updates statistics, or is fused.
+    """
+    if op.members or _changes(op):
+        return ()
+    rule = RULES.get(plain(op.kind))
+    divided = rule(graph, op) if rule else ()
+    replicated = Sharding(REPLICATED, _MANY, (None,) * len(op.inputs), (None,) * len(op.outputs))
+    return (*(one for one in divided if one.units > 1), replicated)
+
+
+def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
+    """The shardings of all operators by name, with those in runs that match a neighbour's."""
+    found = {op.name: list(shardings(graph, op)) for op in graph.ops}
+    near: dict[str, set[str]] = {op.name: set() for op in graph.ops}
+    for flow in graph.flows:
+        for reader in flow.readers:
+            near[graph.ops[flow.writer].name].add(graph.ops[reader].name)
+            near[graph.ops[reader].name].add(graph.ops[flow.writer].name)
+    left = deque(found)
+    while left:
+        name = left.popleft()
+        op = graph.ops[graph.index[name]]
+        wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
+        known = {_cut_everywhere(one): one for one in found[name]}
+        before = len(known)
+        for one in (one for cuts in wanted for one in _matching(op, found[name], cuts)):
+            known.setdefault(_cut_everywhere(one), one)
+        if len(known) > before:
+            found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
+            left.extend(near[name])
+    return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+
+def _cut_everywhere(one: Sharding) -> tuple[object, ...]:
+    return one.inputs, one.outputs, one.summed, one.halo
+
+
+def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Cut]]:
+    """The tensors with the cuts at which some shardings divide them."""
+    sides = [(op.inputs, one.inputs) for one in each] + [(op.outputs, one.outputs) for one in each]
+    return {(name, cut) for names, cuts in sides for name, cut in zip(names, cuts, strict=True) if cut}
+
+
+def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Cut]]) -> Iterator[Sharding]:
+    """The refined shardings of an operator that divide a tensor as a neighbour does."""
+    for one in own:
+        for tensor, cut in _at(op, [one]):
+            for name, (axis, runs) in wanted:
+                if (name, axis) == (tensor, cut.axis) and runs % cut.runs == 0 and one.refines(runs // cut.runs):
+                    yield one.refined(runs // cut.runs)
+
+
+_MANY = 2**31
+_RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")
+
+
+def _changes(op: Op) -> bool:
+    """Whether an operator draws random numbers, or updates statistics when it runs."""
+    if any(op.attrs.get(name) is True for name in ("train", "training")):
+        return True
+    chance = op.attrs.get("dropout_p", 0)
+    name = plain(op.kind).removeprefix("aten.")
+    return (isinstance(chance, int | float) and chance > 0) or name.startswith(_RANDOM)
+
+
+# --- letters ---------------------------------------------------------------------------------------------------------
+
+
+def _loops(
+    graph: Graph, op: Op, inputs: Sequence[Axes], outputs: Sequence[Axes], added: int = -1
+) -> Iterator[Sharding]:
+    """A sharding for each letter; ``added`` is the position of an input that is added to a product.
+
+    A letter that no output has is summed over.
+    """
+    shapes = [graph.tensor[name].shape for name in op.inputs]
+    results = [graph.tensor[name].shape for name in op.outputs]
+    letters = dict.fromkeys(letter for axes in (*outputs, *inputs) for letter in axes if letter)
+    for letter in letters:
+        cuts, cuts_out = _cuts(inputs, shapes, letter), _cuts(outputs, results, letter)
+        extents = {s[c.axis] for s, c in zip((*shapes, *results), (*cuts, *cuts_out), strict=True) if c}
+        if len(extents) != 1:
+            continue
+        summed = not any(letter in axes for axes in outputs)
+        once = (added,) if summed and 0 <= added < len(op.inputs) else ()
+        yield Sharding(letter, extents.pop(), cuts, cuts_out, summed, once)
+
+
+def _cuts(tensors: Sequence[Axes], shapes: Sequence[Shape], letter: str) -> tuple[Cut | None, ...]:
+    return tuple(
+        Cut(axes.index(letter)) if letter in axes and shape[axes.index(letter)] > 1 else None
+        for axes, shape in zip(tensors, shapes, strict=True)
+    )
+
+
+def _leading(n: int) -> list[str]:
+    """Names of the axes before those that an operator works along."""
+    return [LEADING[axis] if axis < len(LEADING) else f"axis {axis}" for axis in range(n)]
+
+
+def _numbered(n: int) -> list[str]:
+    return [f"axis {axis}" for axis in range(n)]
+
+
+def _rank(graph: Graph, name: str) -> int:
+    return len(graph.tensor[name].shape)
+
+
+def _dims(value: Attr, rank: int) -> tuple[int, ...]:
+    """Dimensions of an attribute, counted from the front."""
+    given = value if isinstance(value, tuple) else (value,)
+    return tuple(int(dim) % rank for dim in given if isinstance(dim, int))
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def _linear(graph: Graph, op: Op) -> Iterator[Sharding]:
+    lead = _leading(_rank(graph, op.inputs[0]) - 1)
+    weight = [OUTPUT_FEATURES, INPUT_FEATURES]
+    inputs = [[*lead, INPUT_FEATURES], weight, [OUTPUT_FEATURES]]
+    if _rank(graph, op.inputs[1]) == 2:
+        yield from _loops(graph, op, inputs[: len(op.inputs)], [[*lead, OUTPUT_FEATURES]], added=2)
+
+
+def _addmm(graph: Graph, op: Op) -> Iterator[Sharding]:
+    matrix = ["batch", OUTPUT_FEATURES]
+    bias = matrix[2 - _rank(graph, op.inputs[0]) :]
+    inputs = [bias, ["batch", INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES]]
+    return _loops(graph, op, inputs, [matrix], added=0)
+
+
+def _matmul(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """The product of the last two axes; those before them are aligned from the right."""
+    ranks = [_rank(graph, name) for name in (*op.inputs, *op.outputs)]
+    if min(ranks[:2]) < 2:
+        return
+    lead = ["batch", HEADS] if ranks[2] == 4 else _leading(ranks[2] - 2)
+    before = [lead[len(lead) - rank + 2 :] for rank in ranks]
+    rows = "batch" if ranks[2] == 2 else ROWS
+    pairs = ([rows, INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES], [rows, OUTPUT_FEATURES])
+    x, y, result = ([*own, *pair] for own, pair in zip(before, pairs, strict=True))
+    yield from _loops(graph, op, [x, y], [result])
+
+
+def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
+    x, weight = (graph.tensor[name].shape for name in op.inputs[:2])
+    groups, n = op.attrs.get("groups", 1), len(weight)
+    if len(x) != n or not isinstance(groups, int):
+        return
+    blank = [""] * (n - 2)
+    if groups == 1:
+        weights = [[OUTPUT_CHANNELS, INPUT_CHANNELS, *blank], [OUTPUT_CHANNELS]][: len(op.inputs) - 1]
+        inputs = [["batch", INPUT_CHANNELS, *blank], *weights]
+        yield from _loops(graph, op, inputs, [["batch", OUTPUT_CHANNELS, *blank]], added=2)
+    else:
+        images, whole = ["batch", "", *blank], [[""] * n, [""]][: len(op.inputs) - 1]
+        yield from _loops(graph, op, [images, *whole], [images])
+        yield Sharding(CHANNELS, groups, (Cut(1), *[Cut(0)] * (len(op.inputs) - 1)), (Cut(1),))
+    yield from _image_rows(graph, op, weight[2])
+
+
+def _image_rows(graph: Graph, op: Op, window: int, fill: float = 0.0) -> Iterator[Sharding]:
+    """The rows of an image, with those beside a part that its window reads."""
+    shape = graph.tensor[op.outputs[0]].shape
+    stride, before, dilation = (_first(op.attrs.get(name), default) for name, default in _WINDOW.items())
+    if len(shape) != 4 or stride is None or before is None or dilation is None or op.attrs.get("ceil_mode"):
+        return
+    halo = Halo(stride, before, (window - 1) * dilation + 1, fill)
+    if halo.before >= halo.window:
+        return  # some rows of the output read no row of the image
+    others = (None,) * (len(op.inputs) - 1)
+    yield Sharding(ROWS, shape[2], (Cut(2), *others), (Cut(2),), halo=halo)
+
+
+_WINDOW = {"stride": 1, "padding": 0, "dilation": 1}
+
+
+def _first(value: Attr, default: int) -> int | None:
+    """The number for rows; None if it is not written as a number."""
+    if value is None:
+        return default
+    number = value[0] if isinstance(value, tuple) and value else value
+    return number if isinstance(number, int) else None
+
+
+# --- attention, embedding, norms -------------------------------------------------------------------------------------
+
+
+def _attention(graph: Graph, op: Op) -> Iterator[Sharding]:
+    q, k, *_ = (graph.tensor[name].shape for name in op.inputs)
+    if not len(q) == len(k) == 4:
+        return
+    mask = ["batch", HEADS, "sequence", ""][4 - _rank(graph, op.inputs[3]) :] if len(op.inputs) > 3 else []
+    query, key = ["batch", HEADS, "sequence", ""], ["batch", HEADS, "", ""]
+    masks = [mask] if mask else []
+    for one in _loops(graph, op, [query, key, key, *masks], [query]):
+        if one.name != "sequence" or op.attrs.get("is_causal") is not True:
+            yield one
+    if k[1] < q[1] and q[1] % k[1] == 0 and not (masks and graph.tensor[op.inputs[3]].shape[-3:-2] == (q[1],)):
+        yield Sharding(HEADS, k[1], (Cut(1), Cut(1), Cut(1), *[None] * len(masks)), (Cut(1),))
+
+
+def _embedding(graph: Graph, op: Op) -> Iterator[Sharding]:
+    lead = _leading(_rank(graph, op.inputs[1]))
+    return _loops(graph, op, [["", OUTPUT_FEATURES], lead], [[*lead, OUTPUT_FEATURES]])
+
+
+def _batch_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
+    rest = _numbered(_rank(graph, op.inputs[0]))[2:]
+    image = ["batch", CHANNELS, *rest]
+    return _loops(graph, op, [image, *[[CHANNELS]] * (len(op.inputs) - 1)], [image])
+
+
+def _layer_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
+    normalized = op.attrs.get("normalized_shape")
+    n = len(normalized) if isinstance(normalized, tuple) else 1
+    rank = _rank(graph, op.inputs[0])
+    axes = [*_leading(rank - n), *[""] * n]
+    return _loops(graph, op, [axes, *[[""] * n] * (len(op.inputs) - 1)], [axes])
+
+
+def _group_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
+    n, groups = _rank(graph, op.inputs[0]), op.attrs.get("num_groups")
+    axes = ["batch", *[""] * (n - 1)]
+    yield from _loops(graph, op, [axes, *[[""]] * (len(op.inputs) - 1)], [axes])
+    if isinstance(groups, int):
+        yield Sharding(CHANNELS, groups, (Cut(1), *[Cut(0)] * (len(op.inputs) - 1)), (Cut(1),))
+
+
+# --- element by element, along an axis -------------------------------------------------------------------------------
+
+
+def _elementwise(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Broadcast operands, aligned from the right."""
+    axes = _numbered(_rank(graph, op.outputs[0]))
+    inputs = [axes[len(axes) - _rank(graph, name) :] for name in op.inputs]
+    return _loops(graph, op, inputs, [axes] * len(op.outputs))
+
+
+def _along(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Operators that work along an axis, which stays whole, and keep the shape."""
+    axes = _numbered(_rank(graph, op.inputs[0]))
+    whole = _dims(op.attrs.get("dim", -1), len(axes))
+    axes = ["" if axis in whole else name for axis, name in enumerate(axes)]
+    return _loops(graph, op, [axes], [axes] * len(op.outputs))
+
+
+def _reduction(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Reductions over some axes; only terms of a sum can be added up."""
+    rank = _rank(graph, op.inputs[0])
+    given = op.attrs.get("dim")
+    gone = _dims(given, rank) if given not in (None, ()) else tuple(range(rank))
+    axes = _numbered(rank)
+    kept = bool(op.attrs.get("keepdim"))
+    result = [name if axis not in gone else "" for axis, name in enumerate(axes) if kept or axis not in gone]
+    adds = plain(op.kind) == "aten.sum"
+    read = [name if adds or axis not in gone else "" for axis, name in enumerate(axes)]
+    return _loops(graph, op, [read], [result] * len(op.outputs))
+
+
+def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Windows over an image; those at the borders of an average count what they see there."""
+    axes = ["batch", CHANNELS, *[""] * (_rank(graph, op.inputs[0]) - 2)]
+    if len(axes) != 4:
+        return
+    yield from _loops(graph, op, [axes], [axes])
+    window = _first(op.attrs.get("kernel_size"), 0)
+    counts = op.attrs.get("count_include_pad", True) is True or not _first(op.attrs.get("padding"), 0)
+    if window and (plain(op.kind) == "aten.max_pool2d" or counts):
+        own = op if op.attrs.get("stride") else _with_stride(op, window)
+        yield from _image_rows(graph, own, window, float("-inf") if "max" in op.kind else 0.0)
+
+
+def _with_stride(op: Op, window: int) -> Op:
+    """A pooling operator, whose windows are side by side if it names no stride."""
+    return Op(op.name, op.kind, op.inputs, op.outputs, op.module, {**op.attrs, "stride": window})
+
+
+def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Operators that treat each image and each channel by itself."""
+    axes = ["batch", CHANNELS, *[""] * (_rank(graph, op.inputs[0]) - 2)]
+    if len(axes) >= 3:
+        yield from _loops(graph, op, [axes], [axes] * len(op.outputs))
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _reshape(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """The loops that an axis of the input shares with an axis of the output, as digits of the same number.
+
+    ::
+
+        [4, 2304] -> [4, 3, 12, 64]      axis 1 in 1 run  <-> axis 1, 3 units
+                                         axis 1 in 3 runs <-> axis 2, 12 units
+    """
+    old, new = (graph.tensor[name].shape for name in (op.inputs[0], op.outputs[0]))
+    if 0 in old:
+        return
+    for a, b in product(range(len(old)), range(len(new))):
+        before, after = (max(f(old, a), f(new, b)) for f in (_before, _after))
+        runs = before // _before(old, a), before // _before(new, b)
+        units = prod(old) // (before * after)
+        within = all(
+            before % _before(shape, axis) == 0 and after % _after(shape, axis) == 0
+            for shape, axis in ((old, a), (new, b))
+        )
+        if within and units > 1 and units * before * after == prod(old):
+            name = f"axis {b}" + (f" in {runs[1]} runs" if runs[1] > 1 else "")
+            yield Sharding(name, units, (Cut(a, runs[0]),), (Cut(b, runs[1]),))
+
+
+def _before(shape: Shape, axis: int) -> int:
+    return prod(shape[:axis])
+
+
+def _after(shape: Shape, axis: int) -> int:
+    return prod(shape[axis + 1 :])
+
+
+def _permute(graph: Graph, op: Op) -> Iterator[Sharding]:
+    rank = _rank(graph, op.inputs[0])
+    order = list(range(rank))
+    if "dims" in op.attrs:
+        order = list(_dims(op.attrs["dims"], rank))
+    elif rank > 1:
+        a, b = (_dims(op.attrs.get(name, default), rank)[0] for name, default in (("dim0", 0), ("dim1", 1)))
+        order[a], order[b] = order[b], order[a]
+    axes = _numbered(rank)
+    read = [axes[order.index(axis)] for axis in range(rank)]
+    return _loops(graph, op, [read], [axes])
+
+
+def _expand(graph: Graph, op: Op) -> Iterator[Sharding]:
+    axes = _numbered(_rank(graph, op.outputs[0]))
+    return _loops(graph, op, [axes[len(axes) - _rank(graph, op.inputs[0]) :]], [axes])
+
+
+def _slice(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """A part of one axis, which stays whole; a selection drops the axis."""
+    rank = _rank(graph, op.inputs[0])
+    (dim,) = _dims(op.attrs.get("dim", 0), rank)
+    axes = ["" if axis == dim else f"axis {axis}" for axis in range(rank)]
+    kept = axes if _rank(graph, op.outputs[0]) == rank else [*axes[:dim], *axes[dim + 1 :]]
+    return _loops(graph, op, [axes], [kept] * len(op.outputs))
+
+
+def _pieces(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Equal pieces of an axis: along it, each piece can be divided."""
+    yield from _slice(graph, op)
+    (dim,) = _dims(op.attrs.get("dim", 0), _rank(graph, op.inputs[0]))
+    sizes = {graph.tensor[name].shape[dim] for name in op.outputs}
+    if len(sizes) == 1:
+        yield Sharding(f"axis {dim}", sizes.pop(), (Cut(dim, len(op.outputs)),), (Cut(dim),) * len(op.outputs))
+
+
+def _cat(graph: Graph, op: Op) -> Iterator[Sharding]:
+    rank, n = _rank(graph, op.outputs[0]), len(op.inputs)
+    (dim,) = _dims(op.attrs.get("dim", 0), rank)
+    axes = ["" if axis == dim else f"axis {axis}" for axis in range(rank)]
+    stacked = plain(op.kind) == "aten.stack"
+    if not stacked and any(_rank(graph, name) != rank for name in op.inputs):
+        return
+    yield from _loops(graph, op, [[*axes[:dim], *axes[dim + 1 :]] if stacked else axes] * n, [axes])
+    sizes = {graph.tensor[name].shape[dim] for name in op.inputs} if not stacked else set()
+    if len(sizes) == 1:
+        yield Sharding(f"axis {dim}", sizes.pop(), (Cut(dim),) * n, (Cut(dim, n),))
+
+
+def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
+    shapes = [graph.tensor[name].shape for name in (op.inputs[0], op.outputs[0])]
+    padding = op.attrs.get("pad")
+    padded = len(padding) // 2 if isinstance(padding, tuple) else len(shapes[0])
+    axes = ["" if axis >= len(shapes[0]) - padded else f"axis {axis}" for axis in range(len(shapes[0]))]
+    return _loops(graph, op, [axes], [axes])
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+UNARY = (
+    "relu relu6 sigmoid tanh silu gelu hardswish hardsigmoid hardtanh leaky_relu elu selu mish softplus clamp "
+    "clamp_min clamp_max exp log sqrt rsqrt reciprocal neg abs sign floor ceil round erf sin cos logical_not "
+    "bitwise_not square isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias "
+    "zeros_like ones_like"
+)
+BINARY = (
+    "add sub rsub mul div pow maximum minimum eq ne lt le gt ge logical_and logical_or bitwise_and bitwise_or where "
+    "masked_fill addcmul addcdiv lerp atan2 remainder floor_divide __and__ __or__"
+)
+
+
+_VIEWS = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze ravel"
+VIEWS = frozenset(f"aten.{kind}" for kind in _VIEWS.split())
+"""Kinds that give the same elements, in the same order, another shape."""
+
+
+def _table(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    return MappingProxyType({f"aten.{kind}": rule for kinds, rule in rules.items() for kind in kinds.split()})
+
+
+RULES: Mapping[str, Rule] = _table(
+    {
+        "linear": _linear,
+        "addmm": _addmm,
+        "mm matmul bmm": _matmul,
+        "conv1d conv2d conv3d": _convolution,
+        "scaled_dot_product_attention": _attention,
+        "embedding": _embedding,
+        "batch_norm": _batch_norm,
+        "layer_norm rms_norm": _layer_norm,
+        "group_norm": _group_norm,
+        f"{UNARY} {BINARY}": _elementwise,
+        "softmax _softmax log_softmax _log_softmax cumsum": _along,
+        "sum mean amax amin": _reduction,
+        "max_pool2d avg_pool2d": _pooling,
+        "adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d": _images,
+        _VIEWS: _reshape,
+        "permute transpose t": _permute,
+        "expand": _expand,
+        "slice select narrow unbind": _slice,
+        "split chunk split_with_sizes": _pieces,
+        "cat stack": _cat,
+        "pad constant_pad_nd": _pad,
+    }
+)
+"""The rule of each kind, without its overload."""

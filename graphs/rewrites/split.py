@@ -1,0 +1,308 @@
+"""Splits: operators in parts, which compute shares of a result or terms of a sum, on several devices at once.
+
+::
+
+    up ──► gelu ──► down ──► y        up[0/2] ──► gelu[0/2] ──► down[0/2] ──► y           up by output features,
+                                      up[1/2] ──► gelu[1/2] ──► down[1/2] ────┘           down by input features
+
+Parts read slices of the model's own parameters. Where neighbours divide a tensor in the same way nothing stands between
+them; else slices, concatenations and sums do. A tensor that is put together has its own name again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from graphs.brief import brief
+from graphs.errors import InputError
+from graphs.footprint import Footprint, Run
+from graphs.ir import Attr, Graph, Op
+from graphs.rewrites.layouts import Layout, LayoutWriter, Reader, Region, Slice, Wanted
+from graphs.rewrites.patterns import plain
+from graphs.rewrites.sharding import REPLICATED, Cut, Range, Sharding, named, ranges, shares
+from graphs.rewrites.sharding_rules import VIEWS, shardings
+
+RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
+STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the strides of the trace
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a new operator comes from.
+
+    Attributes:
+        op: the operator of the network.
+        left_out: positions of its inputs that the new one does not read.
+    """
+
+    op: str
+    left_out: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """A split graph, and how it follows from the network.
+
+    Attributes:
+        graph: the new graph.
+        slices: parameters and buffers that are parts of the network's, by name.
+        parts: where operators come from, by their names; slices, concatenations and sums come from none.
+    """
+
+    graph: Graph
+    slices: Mapping[str, Slice]
+    parts: Mapping[str, Part]
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
+class Split:
+    """The split of some operators.
+
+    Attributes:
+        choices: for each operator by name its sharding by name, and the number of parts.
+        shared: whether parts read one whole parameter, which keeps them on one device, and not a holder of their own.
+            Training needs it, so that a parameter has one gradient.
+    """
+
+    choices: Mapping[str, tuple[str, int]]
+    shared: bool = False
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The split graph.
+
+        Raises:
+            InputError: if an operator does not exist, cannot be split so, or not into so many parts.
+        """
+        return self.applied(graph).graph
+
+    def applied(self, graph: Graph) -> SplitGraph:
+        """The split graph, with where it comes from; raises as `__call__`."""
+        if fused := next((op.name for op in graph.ops if op.members), ""):
+            raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
+        chosen = {name: _chosen(graph, name, *choice) for name, choice in self.choices.items()}
+        return _Splitting(graph, _aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A sharding, a number of parts, and the units that are divided together."""
+
+    sharding: Sharding
+    parts: int
+    grain: int = 1
+
+    @property
+    def shares(self) -> tuple[Range, ...]:
+        """[parts], in units."""
+        if self.sharding.name == REPLICATED:
+            return ((0, 1),) * self.parts
+        divided = shares(self.sharding.units // self.grain, self.parts)
+        return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
+
+    def region(self, cut: Cut | None, shape: Sequence[int], part: int) -> Wanted:
+        """What a part has of a tensor."""
+        if cut is None:
+            return None
+        return Region(cut.axis, ranges(cut, shape[cut.axis], self.sharding.units, self.shares[part]))
+
+
+def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
+    if name not in graph.index:
+        raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
+    op = graph.ops[graph.index[name]]
+    own = {one.name: one for one in shardings(graph, op)}
+    if not own.keys() - {REPLICATED}:
+        raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {_nearest(graph, op)}")
+    found = named(own, sharding)
+    if found is None:
+        raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
+    if not 2 <= parts <= found.units:
+        raise InputError(
+            f"operator '{name}' ({op.kind}) has {found.units} {found.name}, which cannot be divided into {parts} "
+            f"parts; ask for 2 to {found.units}"
+        )
+    return _Chosen(found, parts)
+
+
+def _nearest(graph: Graph, op: Op) -> str:
+    """The operator nearest to another that can be split, in words."""
+    at = graph.index[op.name]
+    for other in sorted(graph.ops, key=lambda each: abs(graph.index[each.name] - at)):
+        own = [one.name for one in shardings(graph, other) if one.name != REPLICATED]
+        if own:
+            return f"the nearest that can be is '{other.name}' ({other.kind}), by {', '.join(own)}"
+    return "no operator of this network can be"
+
+
+def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
+    """The choices with cuts at the same places wherever one operator divides a tensor as the next one does.
+
+    So the output features before an attention are divided as its heads are.
+    """
+    group = {name: name for name in chosen}
+
+    def root(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for flow in graph.flows:
+        writer = graph.ops[flow.writer]
+        for reader in (graph.ops[number] for number in flow.readers):
+            if {writer.name, reader.name} <= chosen.keys() and _meet(writer, reader, flow.tensor, chosen):
+                group[root(reader.name)] = root(writer.name)
+    units: dict[str, int] = {}
+    for name, choice in chosen.items():
+        units[root(name)] = gcd(units.get(root(name), 0), choice.sharding.units)
+    return {
+        name: replace(choice, grain=choice.sharding.units // units[root(name)])
+        if units[root(name)] >= choice.parts
+        else choice
+        for name, choice in chosen.items()
+    }
+
+
+def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, _Chosen]) -> bool:
+    """Whether two neighbours divide the tensor between them along the same loop."""
+    one, other = chosen[writer.name], chosen[reader.name]
+    written = one.sharding.outputs[writer.outputs.index(tensor)]
+    read = other.sharding.inputs[reader.inputs.index(tensor)]
+    return written is not None and written == read and one.parts == other.parts and other.sharding.halo is None
+
+
+@dataclass
+class _Splitting:
+    """One pass over the operators of a graph."""
+
+    graph: Graph
+    chosen: Mapping[str, _Chosen]
+    writer: LayoutWriter
+    parts: dict[str, Part] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
+
+    def result(self) -> SplitGraph:
+        for op in self.graph.ops:
+            if op.name in self.chosen:
+                for part in range(self.chosen[op.name].parts):
+                    self._add_part(op, self.chosen[op.name], part)
+                self._lay(op, self.chosen[op.name])
+            else:
+                self._add_whole(op)
+        for name in self.graph.outputs:
+            self.writer.piece(name, None, Reader())
+        used = {name for op in self.writer.ops for name in (*op.inputs, *op.outputs)}
+        used.update(self.graph.inputs, self.graph.outputs)
+        tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
+        kept = tuple(tensor for name, tensor in tensors.items() if name in used)
+        graph = Graph(self.graph.name, tuple(self.writer.ops), kept, self.graph.inputs, self.graph.outputs)
+        return SplitGraph(graph, self.writer.slices, self.parts)
+
+    def _add_whole(self, op: Op) -> None:
+        """An operator as it is; what it reads is put together under the names that it knows."""
+        for name in op.inputs:
+            self.writer.piece(name, None, Reader())
+        if any(name in self.moved for name in op.inputs):
+            self.moved.update(op.outputs)
+            if plain(op.kind) in STRIDED:
+                op = replace(_as_reshape(op, self.graph.tensor[op.outputs[0]].shape), footprint=None)
+        self.parts[op.name] = Part(op.name)
+        self.writer.ops.append(op)
+
+    def _add_part(self, op: Op, choice: _Chosen, part: int) -> None:
+        sharding, reader = choice.sharding, Reader(part, choice.parts)
+        left_out = sharding.once if part else ()
+        inputs = [self._read(op, choice, reader, number) for number in range(len(op.inputs)) if number not in left_out]
+        outputs = tuple(_part_name(name, choice, part) for name in op.outputs)
+        shapes = {
+            new: region.shape(self.graph.tensor[name].shape) if region else self.graph.tensor[name].shape
+            for new, name, region in zip(outputs, op.outputs, self._regions(op, choice, part), strict=True)
+        }
+        name = f"{op.name}[{part}/{choice.parts}]"
+        new = replace(op, name=name, inputs=tuple(inputs), outputs=outputs, footprint=None)
+        first = shapes[outputs[0]]
+        new = _changed(new, choice, part, first)
+        self.parts[name] = Part(op.name, left_out)
+        self.writer.add(new, shapes, op.outputs)
+        self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
+
+    def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
+        """What a part writes of each output."""
+        for name, cut in zip(op.outputs, choice.sharding.outputs, strict=True):
+            yield choice.region(cut, self.graph.tensor[name].shape, part)
+
+    def _read(self, op: Op, choice: _Chosen, reader: Reader, number: int) -> str:
+        """The tensor that a part reads as one of its inputs."""
+        name, cut, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
+        shape = self.graph.tensor[name].shape
+        if cut is None or halo is None or number:
+            return self.writer.piece(name, choice.region(cut, shape, reader.part), reader)
+        start, stop = halo.reach(choice.shares[reader.part])
+        rows = max(start, 0), min(stop, shape[cut.axis])
+        piece = self.writer.piece(name, Region(cut.axis, (rows,)), reader)
+        padding = rows[0] - start, stop - rows[1]
+        if not any(padding):
+            return piece
+        return self.writer.padded(piece, padding, halo.fill, f"{op.name}[{reader.part}/{reader.parts}].pad")
+
+    def _lay(self, op: Op, choice: _Chosen) -> None:
+        """Remember the layouts of an operator's outputs."""
+        regions = [list(self._regions(op, choice, part)) for part in range(choice.parts)]
+        for number, name in enumerate(op.outputs):
+            names = tuple(_part_name(name, choice, part) for part in range(choice.parts))
+            own = tuple(each[number] for each in regions)
+            self.writer.layouts[name] = Layout(names, own, choice.sharding.summed)
+            self.moved.add(name)
+
+
+def _part_name(tensor: str, choice: _Chosen, part: int) -> str:
+    """The name of what a part writes; the first of equal tensors keeps the name."""
+    if not part and choice.sharding.name == REPLICATED:
+        return tensor
+    return f"{tensor}[{part}/{choice.parts}]"
+
+
+def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
+    """A part with the arguments for its share, which writes a tensor of this shape."""
+    kind, sharding = plain(op.kind).removeprefix("aten."), choice.sharding
+    start, stop = choice.shares[part]
+    attrs: dict[str, Attr] = {}
+    if plain(op.kind) in VIEWS:
+        return _as_reshape(op, shape)
+    if kind == "addmm" and part and sharding.once:
+        return replace(op, kind=MM, attrs={})
+    if kind == "expand":
+        attrs = {"size": tuple(shape)}
+    elif (groups := _divided_groups(op, sharding)) is not None:
+        name, runs = groups
+        attrs = {name: (stop - start) * runs}
+    elif kind in ("split", "split_with_sizes") and sharding.inputs[0] and sharding.inputs[0].runs > 1:
+        extent = shape[sharding.inputs[0].axis]
+        attrs = {"split_size": extent} if kind == "split" else {"split_sizes": (extent,) * len(op.outputs)}
+    elif sharding.halo and "padding" in op.attrs:
+        padding = op.attrs["padding"]
+        attrs = {"padding": (0, padding[-1] if isinstance(padding, tuple) else padding)}
+    return replace(op, attrs={**op.attrs, **attrs})
+
+
+def _divided_groups(op: Op, sharding: Sharding) -> tuple[str, int] | None:
+    """The argument with the groups of channels that a sharding divides, and in how many runs; None if it does not."""
+    cut = sharding.inputs[0] if sharding.inputs else None
+    for name in ("groups", "num_groups"):
+        groups = op.attrs.get(name)
+        if cut and cut.axis == 1 and isinstance(groups, int) and groups > 1:
+            return name, cut.runs
+    return None
+
+
+def _as_reshape(op: Op, shape: Sequence[int]) -> Op:
+    return replace(op, kind=RESHAPE, attrs={"shape": tuple(shape)})
+
+
+def _footprint(op: Op, writer: LayoutWriter, part: Op) -> Footprint | None:
+    """The memory of a part: temporary memory as of the whole; None for views, whose kinds tell what they share."""
+    if op.footprint is None or not all(isinstance(each, int) for each in op.footprint.inference.writes):
+        return None
+    n_bytes = tuple(writer.tensors[name].n_bytes for name in part.outputs)
+    return Footprint(Run(n_bytes, op.footprint.inference.extra_bytes))

@@ -1,0 +1,92 @@
+"""Split networks run with their parts on different devices, and answer as the user's network does."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+from torch import nn
+
+from costmodels.cluster import Cluster, Link
+from costmodels.memory.device import op_bytes
+from graphs.importers.from_torch import program_from_module
+from graphs.program.program import Program
+from graphs.program.rewritten import rewritten_program
+from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.split import Split
+from planner.plans.files import plan_from_dict, plan_to_dict
+from planner.plans.plan import Plan
+from planner.runtime.inference.runner import Runner
+from planner.runtime.verification.verify import verify
+from planner.solvers.solve import solve
+from simulator.placement import Placement
+from tests.graphs.rewrites.test_split import Attention, Convolutional, Gated, followed
+from tests.planner.runtime.small import cpu, make_plan
+
+NETS = {
+    "convolutional": (
+        Convolutional,
+        torch.randn(2, 3, 12, 12),
+        {"conv2d": "output channels", "linear": "output features"},
+    ),
+    "rows": (Convolutional, torch.randn(2, 3, 12, 12), dict.fromkeys(["conv2d", "conv2d_1", "conv2d_2"], "rows")),
+    "separate": (
+        lambda: Attention(joint=False),
+        torch.randn(2, 5, 24),
+        dict.fromkeys(["linear", "linear_1", "linear_2"], "output features") | {"linear_3": "input features"},
+    ),
+    "joint": (
+        lambda: Attention(joint=True),
+        torch.randn(1, 5, 24),
+        {"linear": "output features in 3 runs", "linear_1": "input features", "layer_norm": "replicated"},
+    ),
+    "gated": (
+        Gated,
+        torch.arange(5).reshape(1, 5),
+        {"embedding": "output features", "linear": "output features", "linear_1": "output features"}
+        | {"linear_2": "input features"},
+    ),
+}
+"""Networks, their inputs, and shardings that the others follow."""
+
+
+def desk(quick: bool) -> Cluster:
+    """Three devices that share this host's processors."""
+    devices = [replace(cpu(f"cpu{i}", (i % 2,)), kernels="quick" if quick else "exact") for i in range(3)]
+    return Cluster("desk", tuple(devices), tuple(Link(a.name, b.name, inf) for a in devices for b in devices if a != b))
+
+
+def split_plan(program: Program, anchors: Mapping[str, str], parts: int, quick: bool) -> Plan:
+    """A plan with part i of every operator on device i, and what stands between with the operator before it."""
+    split = Split(followed(program.graph, anchors, parts))
+    divided = rewritten_program(program, [split])
+    rewrites: tuple[Split, ...] = (split,)
+    if quick:
+        fusions = find_fusions(divided.graph)
+        divided, rewrites = rewritten_program(divided, [fusions]), (split, fusions)  # type: ignore[assignment]
+    devices: list[int] = []
+    for op in divided.graph.ops:
+        at = op.name.rfind("[")
+        part = op.name[at + 1 :].split("/")[0] if at > 0 else ""
+        devices.append(int(part) if part.isdigit() else (devices or [0])[-1])
+    plan = make_plan(divided, Placement(tuple(devices)), desk(quick))
+    return replace(plan, rewrites=rewrites)
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["exact", "quick"])
+@pytest.mark.parametrize("name", NETS)
+def test_parts_on_several_devices_answer_as_the_network_does(name: str, quick: bool) -> None:
+    make, x, anchors = NETS[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    program = program_from_module(model, x)
+    for parts in (2, 3):
+        plan = split_plan(program, anchors, parts, quick)
+        assert len(plan.placement.used) == parts
+        plan = plan_from_dict(plan_to_dict(plan))
+        with Runner(plan, program) as runner, torch.no_grad():
+            torch.testing.assert_close(runner(x), model(x), rtol=1e-5, atol=1e-5)
+            for got in runner.stream([x, x]):
+                torch.testing.assert_close(got, model(x), rtol=1e-5, atol=1e-5)
+        assert verify(plan, program).finding is None
