@@ -113,7 +113,7 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
     op = graph.ops[graph.index[name]]
     own = {one.name: one for one in shardings(graph, op)}
-    if not own.keys() - {REPLICATED}:
+    if sharding not in own and not own.keys() - {REPLICATED}:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {_nearest(graph, op)}")
     found = named(own, sharding)
     if found is None:

@@ -198,7 +198,23 @@ def _survey(
         profile(program, [device for device in cluster.devices if device.kind == kind], reporter, calibration_options)
         for kind in cluster.kinds
     )
-    return Calibration(cluster, host.spread, found, operators, guessed_kinds(program.graph))
+    parts = _parts(program, cluster, reporter, calibration_options)
+    return Calibration(cluster, host.spread, found, (*operators, *parts), guessed_kinds(program.graph))
+
+
+def _parts(
+    program: Program, cluster: Cluster, reporter: Reporter, calibration_options: CalibrationOptions
+) -> Iterator[Operators]:
+    """Measure the parts of operators that would be split, by the times of the whole ones."""
+    if calibration_options.training or not allows(calibration_options.rewrites, SPLIT):
+        return
+    whole = rewritten(program.graph, rewrites_for(calibration_options.rewrites, program.graph, cluster.devices, False))
+    table = tabulate(whole, cluster, Workload(), cached_profiles(cluster), learned_costs)
+    splits = Splits.of(program.graph, whole, table, cluster)
+    if splits is not None:
+        devices = [cluster.devices[number] for number in splits.team.numbers]
+        own = profile(rewritten_program(program, (splits.split,)), devices, reporter, calibration_options)
+        yield replace(own, kind=f"{own.kind}, split")
 
 
 def profile(

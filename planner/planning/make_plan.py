@@ -6,6 +6,7 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from operator import attrgetter
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,16 @@ from costmodels.workload import Workload
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
-from graphs.rewrites.rewrite import rewritten
+from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import COPIES, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import COPIES, SPLIT, allows, check_rewrites, rewrites_for
+from planner.planning.splitting import splits_for
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
+from planner.problem.bounds import lower_bound
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
 from planner.problem.evaluate import backward_edge
@@ -112,18 +115,45 @@ def make_plan(
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
-    rewrites = rewrites_for(search.rewrites, graph, cluster.devices, workload.trains)
-    graph = rewritten(graph, rewrites)
     profiles = cached_profiles(cluster)
-    table = tabulate(graph, cluster, workload, profiles, learned_costs)
-    nowhere = Placement((0,) * table.n_ops)
     profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
     paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
     pace = {kind: profile.usual_pace for kind, profile in paced.items()}
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
-    request = Plan(graph, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
-    request = replace(request, rewrites=rewrites)
-    return search_plan(request, search)
+
+    def asked(rewrites: tuple[Rewrite, ...]) -> Plan:
+        """A plan without an answer."""
+        own = rewritten(graph, rewrites)
+        table = tabulate(own, cluster, workload, profiles, learned_costs)
+        nowhere = Placement((0,) * table.n_ops)
+        plan = Plan(own, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
+        return replace(plan, rewrites=rewrites)
+
+    whole = asked(rewrites_for(search.rewrites, graph, cluster.devices, workload.trains))
+    splits = splits_for(search.rewrites, graph, whole, search.time_limit_s * ASIDE)
+    if splits is None:
+        return search_plan(whole, search)
+    fusions = rewrites_for(search.rewrites, splits.graph, cluster.devices, workload.trains)
+    divided = splits.with_costs(asked((splits.split, *fusions)))
+    return _better(whole, divided, splits.placement(divided), search)
+
+
+def _better(whole: Plan, divided: Plan, in_step: Placement, search: Search) -> Plan:
+    """The better one of a plan for the operators as they are and one for their parts, a placement of which is given."""
+    half = search.part((1 - ASIDE) / 2)
+    answers: list[Plan] = []
+    refused: NoPlanError | None = None
+    for each in (divided, whole):
+        try:
+            answers.append(search_plan(each, half))
+        except NoPlanError as error:
+            refused = error
+    result = Result(Status.FEASIBLE, in_step, inf, lower_bound(divided.problem), 0.0, SPLIT)
+    answers.append(divided.answered(result))
+    feasible = [plan for plan in answers if plan.evaluation.feasible]
+    if refused and not feasible:
+        raise refused
+    return min(feasible, key=attrgetter("predicted_s"))
 
 
 def search_plan(asked: Plan, search: Search) -> Plan:

@@ -10,7 +10,7 @@ from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite
 
 AUTO, NONE = "auto", "none"
-COPIES, FUSE = "copies", "fuse"
+COPIES, FUSE, SPLIT = "copies", "fuse", "split"
 NAMES = (COPIES, *REWRITES)
 """What a plan may change: copies are placements of the same graph, and whoever searches makes them."""
 

@@ -1,0 +1,360 @@
+"""Which operators to split among equal devices, so that one sample is through the network sooner.
+
+::
+
+    strategies of an operator       whole on the first device, or divided by one of its shardings, part i on device i
+    their costs                     the seconds of the largest part
+    costs of neighbours together    what it takes to bring a tensor from the writer's layout into the reader's
+
+The devices compute one operator after the other in step, so that seconds add up. One strategy is chosen for each
+operator, with a bound (Alpa's problem: Zheng et al., OSDI 2022); the split network is then planned like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.flops import roofline_s, work_of
+from costmodels.table import CostTable, Floats, Source
+from graphs.errors import InputError
+from graphs.ir import Graph, Op, Role
+from graphs.rewrites.sharding import REPLICATED, Cut, Sharding, shares
+from graphs.rewrites.sharding_rules import network_shardings
+from graphs.rewrites.split import Part, Split
+from planner.planning.rewriting import AUTO, SPLIT, allows
+from planner.plans.plan import Plan
+from planner.problem.problem import Goal
+from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.solvers.strategies.solve import solve_strategies
+from simulator.placement import Placement
+
+LEAST_GAIN = 0.02  # of the seconds of all operators, for which a network is split
+SURE = (Source.MEASURED, Source.GIVEN)
+PART_SPREAD = 0.2  # of the seconds of a part that was not measured
+STATE = (Role.PARAMETER, Role.BUFFER)
+
+
+class Overlapping(NamedTuple):
+    """Shares that have some rows in common, as a convolution reads them.
+
+    Attributes:
+        cut: the axis of the rows.
+        common: the rows in common, as a share of all.
+    """
+
+    cut: Cut
+    common: float
+
+
+WHOLE, EVERYWHERE, SUMMED = "whole", "everywhere", "summed"
+Layout: TypeAlias = Cut | Overlapping | str
+"""How devices hold a tensor: the first one all of it, each all of it, each a term of a sum, or each a share."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """Equal devices that are all linked, which compute operators together.
+
+    Attributes:
+        numbers: of the devices in their cluster.
+        device: any of them.
+        link: between any two of them.
+    """
+
+    numbers: tuple[int, ...]
+    device: Device
+    link: Link
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Team | None:
+        """The largest team of a cluster; None if no two equal devices are linked."""
+        kinds: dict[str, list[int]] = {}
+        for number, device in enumerate(cluster.devices):
+            kinds.setdefault(device.kind, []).append(number)
+        for numbers in sorted(kinds.values(), key=len, reverse=True):
+            pairs = [(one, other) for one in numbers for other in numbers if one != other]
+            if pairs and all(pair in cluster.link for pair in pairs):
+                return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[pairs[0]])
+        return None
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.numbers)
+
+    def send_s(self, n_bytes: float) -> float:
+        """Seconds until another device has a tensor."""
+        return float(self.link.seconds(np.array([n_bytes]))[0]) + 2 * self.device.overhead_s
+
+    def copy_s(self, n_bytes: float) -> float:
+        """Seconds of an operator that reads and writes so many bytes."""
+        return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
+
+    def relaid_s(self, written: Layout, read: Layout, n_bytes: float) -> float:
+        """Seconds to bring a tensor from one layout into another."""
+        if written in (read, EVERYWHERE):
+            return 0.0
+        others = (self.size - 1) / self.size
+        if isinstance(read, Overlapping) and read.cut == written:
+            return self.send_s(n_bytes * read.common) + self.copy_s(n_bytes / self.size)
+        if written == SUMMED:
+            sent = n_bytes if read in (WHOLE, EVERYWHERE) else n_bytes * others
+            return self.send_s(sent) + (self.size - 1) * self.copy_s(1.5 * sent)
+        if written == WHOLE:
+            return self.send_s(n_bytes if read == EVERYWHERE else n_bytes / self.size)
+        if read in (WHOLE, EVERYWHERE):
+            return self.send_s(n_bytes * others) + self.copy_s(n_bytes)
+        return self.send_s(n_bytes * others / self.size) + self.copy_s(n_bytes / self.size)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The choice of a sharding for each operator of a network.
+
+    Attributes:
+        graph: the network without fused operators.
+        seconds: [n_ops], of each operator on one device of the team.
+        team: the devices.
+    """
+
+    graph: Graph
+    seconds: Floats
+    team: Team
+
+    @classmethod
+    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> Splitting | None:
+        """The choice for a network whose operators may be fused in the ``planned`` graph, of which the table is.
+
+        A fused operator's seconds count for its first member. None without equal devices that are linked, and where
+        one of them cannot run an operator.
+        """
+        team = Team.of(cluster)
+        if team is None:
+            return None
+        seconds = np.zeros(len(graph.ops))
+        for op, each_s in zip(planned.ops, table.forward_s[:, team.numbers[0]], strict=True):
+            seconds[graph.index[op.name]] = each_s
+        return cls(graph, seconds, team) if np.isfinite(seconds).all() else None
+
+    @cached_property
+    def strategies(self) -> list[list[Sharding | None]]:
+        """[n_ops], the strategies of each operator; None for the whole on the first device."""
+        known, parts = network_shardings(self.graph), self.team.size
+        return [[None, *(one for one in known[op.name] if one.units >= parts)] for op in self.graph.ops]
+
+    @cached_property
+    def problem(self) -> StrategyProblem:
+        """One strategy for each operator, and one layout for each tensor that several operators read."""
+        node_cost = [self._own_s(number) for number in range(len(self.graph.ops))]
+        edges: list[Edge] = []
+        for flow in self.graph.flows:
+            n_bytes = self.graph.tensor[flow.tensor].n_bytes
+            source, left = flow.writer, self._written(flow.writer, flow.tensor)
+            if len(flow.readers) > 1:
+                wanted = {need: None for reader in flow.readers for need in self._read(reader, flow.tensor)}
+                layouts = [*dict.fromkeys((*left, *wanted))]
+                source = len(node_cost)
+                node_cost.append(np.zeros(len(layouts)))
+                edges.append(Edge((flow.writer, source), self._between(left, layouts, n_bytes)))
+                left = layouts
+            for reader in flow.readers:
+                edges.append(Edge((source, reader), self._between(left, self._read(reader, flow.tensor), n_bytes)))
+        live, limit = self._memory()
+        return StrategyProblem(tuple(node_cost), tuple(edges), live, limit)
+
+    def found(self, time_limit_s: float) -> Split | None:
+        """The split that takes least; None if it brings less than `LEAST_GAIN`."""
+        result = solve_strategies(self.problem, time_limit_s)
+        if result.choice is None:
+            return None
+        fits = self.problem.limit == inf
+        if fits and result.objective > (1 - LEAST_GAIN) * float(self.seconds.sum()):
+            return None
+        chosen = zip(self.graph.ops, self.strategies, result.choice[: len(self.graph.ops)], strict=True)
+        picked = {op.name: strategies[number] for op, strategies, number in chosen}
+        return Split({name: (one.name, self.team.size) for name, one in picked.items() if one is not None})
+
+    def _own_s(self, number: int) -> Floats:
+        """[n_strategies], seconds of an operator, and of putting together what the caller gets of it."""
+        op, whole_s, launch_s = self.graph.ops[number], float(self.seconds[number]), self.team.device.launch_s
+        own = []
+        for sharding in self.strategies[number]:
+            part_s = min(launch_s, whole_s) + max(0.0, whole_s - launch_s) * self._share(number, sharding)
+            for name in {*op.outputs} & {*self.graph.outputs}:
+                part_s += self.team.relaid_s(_layout(op, sharding, name), WHOLE, self.graph.tensor[name].n_bytes)
+            own.append(part_s)
+        return np.array(own)
+
+    def _share(self, number: int, sharding: Sharding | None) -> float:
+        """What the largest part takes of the whole operator, by a roofline of arithmetic and memory."""
+        if sharding is None or sharding.name == REPLICATED:
+            return 1.0
+        op, device = self.graph.ops[number], self.team.device
+        share = max(stop - start for start, stop in shares(sharding.units, self.team.size)) / sharding.units
+        cuts = zip((*op.inputs, *op.outputs), (*sharding.inputs, *sharding.outputs), strict=True)
+        sizes = [(self.graph.tensor[name].n_bytes, share if cut else 1.0) for name, cut in cuts]
+        flops_s = self._flop[number] / max(device.flops_per_s.values())
+        whole_s = sum(n_bytes for n_bytes, _ in sizes) / device.memory_bytes_per_s
+        part_s = sum(n_bytes * part for n_bytes, part in sizes) / device.memory_bytes_per_s
+        largest = max(flops_s, whole_s)
+        return max(share * flops_s, part_s) / largest if largest else 1.0
+
+    @cached_property
+    def _flop(self) -> Floats:
+        return work_of(self.graph).flop
+
+    def _written(self, number: int, tensor: str) -> list[Layout]:
+        op = self.graph.ops[number]
+        return [_layout(op, sharding, tensor) for sharding in self.strategies[number]]
+
+    def _read(self, number: int, tensor: str) -> list[Layout]:
+        """[n_strategies], the layout that an operator needs of a tensor; everywhere, if in more than one layout."""
+        op, needs = self.graph.ops[number], list[Layout]()
+        for sharding in self.strategies[number]:
+            if sharding is None:
+                needs.append(WHOLE)
+                continue
+            needed = {self._needed(op, sharding, number) for number, name in enumerate(op.inputs) if name == tensor}
+            needs.append(needed.pop() if len(needed) == 1 else EVERYWHERE)
+        return needs
+
+    def _needed(self, op: Op, sharding: Sharding, number: int) -> Layout:
+        """The layout that parts need of one of their inputs."""
+        cut, halo = sharding.inputs[number], sharding.halo
+        if cut is None:
+            return EVERYWHERE
+        if halo is None or number or halo.window <= halo.stride:
+            return cut
+        return Overlapping(cut, (halo.window - halo.stride) / self.graph.tensor[op.inputs[0]].shape[cut.axis])
+
+    def _between(self, written: Sequence[Layout], read: Sequence[Layout], n_bytes: float) -> Floats:
+        return np.array([[self.team.relaid_s(one, other, n_bytes) for other in read] for one in written])
+
+    def _memory(self) -> tuple[tuple[Live, ...], float]:
+        """What the first device holds of parameters and buffers, if it cannot hold all of them."""
+        limit = self.team.device.memory_bytes
+        usage = [self._held(op, strategies) for op, strategies in zip(self.graph.ops, self.strategies, strict=True)]
+        if sum(float(each[0]) for each in usage) <= limit:
+            return (), inf
+        return tuple(Live(number, 0, 1, each) for number, each in enumerate(usage) if each.any()), limit
+
+    def _held(self, op: Op, strategies: Sequence[Sharding | None]) -> Floats:
+        """[n_strategies], bytes of parameters and buffers that an operator reads on the first device."""
+        state = [
+            (number, tensor.n_bytes)
+            for number, name in enumerate(op.inputs)
+            if (tensor := self.graph.tensor[name]).role in STATE
+        ]
+        return np.array(
+            [
+                sum(n_bytes / (self.team.size if one and one.inputs[number] else 1) for number, n_bytes in state)
+                for one in strategies
+            ]
+        )
+
+
+def _layout(op: Op, sharding: Sharding | None, tensor: str) -> Layout:
+    """How a tensor is held that an operator writes."""
+    if sharding is None:
+        return WHOLE
+    cut = sharding.outputs[op.outputs.index(tensor)]
+    return SUMMED if sharding.summed else cut or EVERYWHERE
+
+
+def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
+    """[n_ops], part i of each operator on device i, and what comes between on the device of its first reader."""
+    place: dict[str, int] = {}
+    wanted: dict[str, int] = {}  # tensor -> the place of an operator that reads it
+    for op in reversed(split.ops):
+        _, _, suffix = op.name.rpartition("[")
+        part = suffix.partition("/")[0]
+        read_at = next((wanted[name] for name in op.outputs if name in wanted), 0)
+        place[op.name] = int(part) if part.isdigit() and suffix.endswith("]") else read_at
+        wanted.update(dict.fromkeys(op.inputs, place[op.name]))
+    return tuple(team.numbers[place[op.name]] for op in split.ops)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A split network, and what is known of its costs from the whole one.
+
+    Attributes:
+        split: the rewrite.
+        graph: the split network.
+        parts: where its operators come from.
+        whole: the network as it would be planned for without splits, perhaps fused.
+        table: costs of the whole network.
+        team: the devices.
+    """
+
+    split: Split
+    graph: Graph
+    parts: Mapping[str, Part]
+    whole: Graph
+    table: CostTable
+    team: Team
+
+    @classmethod
+    def of(
+        cls, graph: Graph, whole: Graph, table: CostTable, cluster: Cluster, time_limit_s: float = inf
+    ) -> Splits | None:
+        """The splits of a network; None where they do not pay. The ``table`` is that of the perhaps fused ``whole``."""
+        splitting = Splitting.of(graph, whole, table, cluster)
+        split = splitting.found(time_limit_s) if splitting else None
+        if splitting is None or split is None or not split.choices:
+            return None
+        applied = split.applied(graph)
+        return cls(split, applied.graph, applied.parts, whole, table, splitting.team)
+
+    def with_costs(self, divided: Plan) -> Plan:
+        """A plan for the split network, in which parts that were not measured take their share of what was.
+
+        The share is that of a roofline: operators in parts are seldom quite as fast as the whole.
+        """
+        table, known, graph = divided.table, self.table, self.whole
+        forward_s, source, spread = table.forward_s.copy(), table.source.copy(), table.spread.copy()
+        slowdown = table.slowdown.copy()
+        group_of = {member.name: number for number, op in enumerate(graph.ops) for member in op.members or (op,)}
+        for device_number, device in enumerate(divided.cluster.devices):
+            part_s, whole_s = (roofline_s(work_of(each), device) for each in (divided.graph, graph))
+            for number, op in enumerate(divided.graph.ops):
+                part = self.parts.get((op.members or (op,))[0].name)
+                at = (group_of[part.op] if part else 0), device_number
+                if not part or known.source[at] not in SURE or source[number, device_number] in SURE:
+                    continue
+                share = min(1.0, float(part_s[number] / whole_s[at[0]])) if whole_s[at[0]] else 1.0
+                here = number, device_number
+                forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
+                source[here], spread[here] = Source.LEARNED, PART_SPREAD
+        costs = replace(table, forward_s=forward_s, source=source, spread=spread, slowdown=slowdown)
+        return replace(divided, table=costs)
+
+    def placement(self, divided: Plan) -> Placement:
+        """Parts side by side."""
+        return Placement(side_by_side(divided.graph, self.team))
+
+
+def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Splits | None:
+    """The splits of a network for a plan that has no answer yet; None if there are none that pay.
+
+    "auto" splits for latency, and where an operator is larger than every device.
+
+    Raises:
+        InputError: if a split is asked for by its name and does not go with training or constraints.
+    """
+    if not allows(asked, SPLIT):
+        return None
+    problem = "the goal is training" if whole.workload.trains else "there are constraints" if whole.constraints else ""
+    if problem and asked != AUTO:
+        raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
+    largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
+    if problem or (asked == AUTO and whole.goal is not Goal.LATENCY and not largest):
+        return None
+    return Splits.of(graph, whole.graph, whole.table, whole.cluster, time_limit_s)
