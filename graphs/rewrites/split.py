@@ -113,15 +113,14 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
     op = graph.ops[graph.index[name]]
     own = {one.name: one for one in shardings(graph, op)}
-    if not own.keys() - {REPLICATED}:
+    if sharding != REPLICATED and not own.keys() - {REPLICATED}:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {_nearest(graph, op)}")
     found = named(own, sharding)
     if found is None:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
     if not 2 <= parts <= found.units:
         raise InputError(
-            f"operator '{name}' ({op.kind}) has {found.units} {found.name}, which cannot be divided into {parts} "
-            f"parts; ask for 2 to {found.units}"
+            f"operator '{name}' ({op.kind}) can be divided by {found.name} into 2 to {found.units} parts, not {parts}"
         )
     return _Chosen(found, parts)
 
