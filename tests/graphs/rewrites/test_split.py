@@ -1,5 +1,6 @@
 """Splits of networks: any choice computes the same, neighbours that agree need nothing between them."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,7 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from graphs.rewrites.sharding_rules import network_shardings
 from graphs.rewrites.split import Split
 
@@ -111,6 +113,7 @@ def check(program: Program, choices: Mapping[str, tuple[str, int]]) -> Graph:
     expected, got = program.run(*program.example_inputs), divided.run(*program.example_inputs)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
     assert graph_from_dict(graph_to_dict(divided.graph)) == divided.graph
+    assert rewrite_from_dict(json.loads(json.dumps(rewrite_to_dict(split)))) == split
     assert divided.graph.fingerprint == split(program.graph).fingerprint
     return divided.graph
 

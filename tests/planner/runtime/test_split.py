@@ -1,5 +1,6 @@
 """Split networks run with their parts on different devices, and answer as the user's network does."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
@@ -22,6 +23,7 @@ from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
 from tests.graphs.rewrites.test_split import Attention, Convolutional, Gated, followed
+from tests.planner.plans.schemas.validation import objections
 from tests.planner.runtime.small import cpu, make_plan
 
 NETS = {
@@ -84,7 +86,9 @@ def test_parts_on_several_devices_answer_as_the_network_does(name: str, quick: b
     for parts in (2, 3):
         plan = split_plan(program, anchors, parts, quick)
         assert len(plan.placement.used) == parts
-        plan = plan_from_dict(plan_to_dict(plan))
+        document = json.loads(json.dumps(plan_to_dict(plan)))
+        assert objections("plan", document) == []
+        plan = plan_from_dict(document)
         with Runner(plan, program) as runner, torch.no_grad():
             torch.testing.assert_close(runner(x), model(x), rtol=1e-5, atol=1e-5)
             for got in runner.stream([x, x]):
