@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from graphs.rewrites.split import Split
 from planner.planning.make_plan import Search, search_plan
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
+from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
@@ -136,3 +138,14 @@ def test_a_layer_larger_than_any_device_runs_in_parts() -> None:
             assert sum(tensor.nbytes for tensor in held.values()) < layer_bytes
             assert "0.weight" not in held
         assert runner._state.owned(0)["0.weight[0:256]"].data_ptr() == program.state["0.weight"].data_ptr()
+
+
+def test_shards_have_the_slices_of_their_device(tmp_path: Path) -> None:
+    make, x, anchors = NETS["joint"]
+    program = program_from_module(make().eval(), x)
+    plan = split_plan(program, anchors, 2, quick=False)
+    write_shards(plan, program, tmp_path / "shards")
+    _, part = read_shard(tmp_path / "shards", "cpu1")
+    held = {name for name, tensor in part.state.items() if not tensor.is_meta}
+    assert "projections.0.weight[12:24,36:48,60:72]" in held
+    assert {"projections.0.weight[0:12,24:36,48:60]", "norm.weight"}.isdisjoint(held)
