@@ -17,6 +17,7 @@ from graphs.ir import Graph, Op, Role, unfused
 from graphs.program.arguments import Arguments, named_alike, same
 from graphs.program.calls import check_call
 from graphs.program.strides import laid
+from graphs.rewrites.layouts import Slice
 
 Leaf: TypeAlias = "str | tuple[Any]"
 """One leaf of the arguments or of the results: the name of a tensor, or a constant in a 1-tuple."""
@@ -100,6 +101,8 @@ class Program:
             that operator is their only reader.
         updates: counters by buffer name; no operator uses them, and they are not in ``state``.
         default_dtype: PyTorch's default dtype at the import, which the dtypes of the tensors depend on.
+        slices: of a split network, names in ``state`` that are parts of the model's own, see `graphs.program.pieces`.
+        sources: what they are parts of, by its name.
 
     Raises:
         InputError: if a call breaks its schema or differs from the graph, or the ends do not fit.
@@ -119,6 +122,8 @@ class Program:
     statistics: frozenset[str] = frozenset()
     updates: Mapping[str, BufferUpdate] = field(default_factory=dict)
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    slices: Mapping[str, Slice] = field(default_factory=dict)
+    sources: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     __repr__ = brief
 

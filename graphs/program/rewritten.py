@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from graphs.errors import InputError
 from graphs.ir import Attr, Op
 from graphs.program.calls import known_operator
+from graphs.program.pieces import sliced
 from graphs.program.program import Call, Program
 from graphs.rewrites.layouts import Slice
 from graphs.rewrites.rewrite import Rewrite
@@ -31,6 +33,8 @@ def rewritten_program(program: Program, rewrites: Iterable[Rewrite]) -> Program:
 
 def _split(program: Program, split: SplitGraph) -> Program:
     """The program of a split graph, in which all tensors have placeholders."""
+    if program.slices:
+        raise InputError(f"'{program.graph.name}' is split already; put all choices into one split")
     graph, code = split.graph, fx.Graph()
     nodes = {tensor.name: code.placeholder(f"tensor{number}") for number, tensor in enumerate(graph.tensors)}
     calls = {}
@@ -46,9 +50,11 @@ def _split(program: Program, split: SplitGraph) -> Program:
         node.meta = {name: value for name, value in origin.node.meta.items() if name != "val"}
         calls[op.name] = Call(node, origin.unpack)
     state = {name: tensor for name, tensor in program.state.items() if name in nodes}
-    state |= {name: sliced(program.state[one.source], one) for name, one in split.slices.items() if name in nodes}
+    state |= {name: _held(program.state[one.source], one) for name, one in split.slices.items() if name in nodes}
     tensor_of = {node.name: name for name, node in nodes.items()}
-    return replace(program, graph=graph, calls=calls, tensor_of=tensor_of, state=state)
+    slices = {name: one for name, one in split.slices.items() if name in nodes}
+    sources = {one.source: program.state[one.source] for one in slices.values()}
+    return replace(program, graph=graph, calls=calls, tensor_of=tensor_of, state=state, slices=slices, sources=sources)
 
 
 def _rebound(
@@ -94,13 +100,9 @@ def _listed(value: Attr) -> Any:
     return float(value) if value in ("inf", "-inf") else value
 
 
-def sliced(tensor: torch.Tensor, one: Slice) -> torch.Tensor:
-    """A part of a parameter or buffer: a view of it where that is possible."""
-    part = tensor.detach()
-    if one.region is not None:
-        axis, ranges = one.region
-        pieces = [part.narrow(axis, start, stop - start) for start, stop in ranges]
-        part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
+def _held(tensor: torch.Tensor, one: Slice) -> torch.Tensor:
+    """A parameter or buffer that is a part of one of the model's own."""
+    part = sliced(tensor, one)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(part, requires_grad=tensor.requires_grad)
     return part.requires_grad_(tensor.requires_grad)

@@ -120,8 +120,7 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
     if not 2 <= parts <= found.units:
         raise InputError(
-            f"operator '{name}' ({op.kind}) has {found.units} {found.name}, which cannot be divided into {parts} "
-            f"parts; ask for 2 to {found.units}"
+            f"operator '{name}' ({op.kind}) can be divided by {found.name} into 2 to {found.units} parts, not {parts}"
         )
     return _Chosen(found, parts)
 

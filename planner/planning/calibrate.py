@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
-from costmodels.tabulate import guessed_kinds
+from costmodels.tabulate import guessed_kinds, tabulate
+from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.checks import check_fields, instance, one_of
 from graphs.documents import read_json
@@ -20,10 +21,12 @@ from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 from graphs.ir import Graph
 from graphs.program.rewritten import rewritten_program
-from planner.planning.cache import cache_folder
+from graphs.rewrites.rewrite import rewritten
+from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import check_rewrites, rewrites_for
+from planner.planning.rewriting import SPLIT, allows, check_rewrites, rewrites_for
+from planner.planning.splitting import Splits
 from planner.plans.given import Named, given_program
 from planner.problem.reporter import SILENT, Reporter
 

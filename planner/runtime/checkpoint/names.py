@@ -9,6 +9,7 @@ from torch import nn
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.files import Unavailable, hollow_of
+from graphs.program.pieces import pieces_of, values_of_pieces, whole_values
 from graphs.program.program import Program, home_of
 from planner.runtime.verification.deviation import shown
 
@@ -18,7 +19,8 @@ def names_in_model(program: Program) -> dict[str, str]:
 
     A tensor that the module has under two names has one in the program, so it comes twice.
     """
-    tensors = dict(program.state) | {name: update.tensor for name, update in program.updates.items()}
+    updates = {name: update.tensor for name, update in program.updates.items()}
+    tensors = {**program.state, **program.sources, **updates}
     by_identity = {_identity(tensor): name for name, tensor in tensors.items() if tensor.numel()}
     names = {}
     for entry, tensor in program.module.state_dict(keep_vars=True).items():
@@ -41,7 +43,8 @@ def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[st
     With the values of one device, by their names in the program, it is that device's part of the state.
     """
     names = names_in_model(program)
-    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in values.items()}
+    own_values = whole_values(program, values)
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in own_values.items() if tensor is not None}
     state = {}
     for entry, own in program.module.state_dict().items():
         if entry not in names:
@@ -61,9 +64,10 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
     for entry in state:
         if entry not in own:
             raise InputError(f"the state has '{entry}', which the model '{program.graph.name}' does not have")
+    wanted_pieces = {source: set(names) & set(wanted) for source, names in pieces_of(program).items()}
     values = {}
     for entry, name in names_in_model(program).items():
-        if name not in wanted:
+        if name not in wanted and not wanted_pieces.get(name):
             continue
         if entry not in state:
             raise InputError(f"the state has no '{entry}', which the model '{program.graph.name}' has")
@@ -72,7 +76,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
             ours, theirs = shown(own[entry]), shown(state[entry])
             raise InputError(f"'{entry}' is {theirs} in the state and {ours} in the model; they must be the same")
         values[name] = state[entry]
-    return values
+    return values_of_pieces(program, values) if program.slices else values
 
 
 def entries_to_dict(program: Program) -> dict[str, Any]:

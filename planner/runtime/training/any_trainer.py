@@ -64,7 +64,7 @@ class AnyTrainer(Closing):
 
     @abstractmethod
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """Run one training step; return its gradients, by the names of the parameters in the program."""
+        """Run one training step; return its gradients, by the names of the parameters in the network."""
 
     @abstractmethod
     def change_options(self, **options: Any) -> None:

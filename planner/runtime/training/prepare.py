@@ -8,7 +8,9 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import torch_device_of
 from graphs.errors import InputError
 from graphs.importers.training import check_hooks
+from graphs.program.pieces import check_trains
 from graphs.program.program import Program
+from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
@@ -50,12 +52,25 @@ def check_alone(plan: Plan) -> None:
         )
 
 
+def check_whole(plan: Plan) -> None:
+    """The plan has no operator in parts; raise InputError if it has, since ranks save what they have by itself."""
+    if any(isinstance(rewrite, Split) for rewrite in plan.rewrites):
+        raise InputError(
+            "the plan splits operators, which only the threads of one process train; leave processes and ranks out, or "
+            "plan without the rewrite 'split'"
+        )
+
+
 def check_trained(program: Program) -> frozenset[str]:
-    """Return the names of trained parameters; raise InputError if there are none, or a hook is on gradients."""
+    """Return the names of trained parameters; raise InputError if there are none, or a hook is on gradients.
+
+    The parts of a split parameter must make it up, see `graphs.program.pieces`.
+    """
     check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)
     if not trained:
         raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+    check_trains(program, trained)
     return trained
 
 

@@ -17,6 +17,7 @@ import torch
 from graphs import checks
 from graphs.documents import DAMAGED
 from graphs.errors import InputError
+from graphs.program.pieces import whole_optimizer
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import model_state
 from planner.runtime.training.optimizers import NO_KIND, Optimizers
@@ -67,7 +68,7 @@ def state_of(
         "seed": progress.seed,
         "scaling": None if progress.scale is None else progress.scale.state_dict(),
         "model": model_state(program, values),
-        "optimizer": optimizers.state_dict(),
+        "optimizer": whole_optimizer(program, optimizers.state_dict()),
     }
 
 

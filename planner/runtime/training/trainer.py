@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import Stopped
+from graphs.program.pieces import optimizer_of_pieces, whole_values
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
 from planner.runtime.closing import Ending
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import StepRecorder
+from planner.runtime.matching import rewritten_for
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
@@ -174,6 +176,7 @@ class Trainer(AnyTrainer):
     def __init__(
         self, plan: Plan, program: Program, loss: Loss, optimizer: Factory, trainer_options: TrainerOptions
     ) -> None:
+        program = rewritten_for(plan, program)
         check_training(plan, program, loss, optimizer, trainer_options)
         check_alone(plan)
         self.plan = plan
@@ -198,11 +201,11 @@ class Trainer(AnyTrainer):
             return loss
 
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """Run one training step; return its gradients, by the names of the parameters in the program."""
+        """Run one training step; return its gradients, by the names of the parameters in the network."""
         with self._in_turn():
             _, factor = self._go_through(batches)
             self._progress.waiting = 0
-            gradients = self._loop.gradients()
+            gradients = whole_values(self.program, self._loop.gradients())
             self._update(factor)
             return gradients
 
@@ -226,7 +229,8 @@ class Trainer(AnyTrainer):
         with self._in_turn():
             progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
-            self._loop.fill(values, self._loop.optimizers.divided(state["optimizer"]))
+            kept = optimizer_of_pieces(self.program, state["optimizer"])
+            self._loop.fill(values, self._loop.optimizers.divided(kept))
             for name, count in self._counts.items():
                 count.copy_(values[name])
             self._progress = progress

@@ -6,6 +6,8 @@
     stages      [a b] ─► [c d] ─► [e]        as they are compiled for the plan, each on its device
                      ▲        ▲     ▲        compared in this order, gradients in the opposite one
 
+A network in parts is also compared with the network as it was imported, in all tensors that both have.
+
 In the first stage that differs, each operator is run alone on its inputs from the reference network, until one
 differs.
 """
@@ -26,6 +28,7 @@ from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
+from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.matching import check_same, rewritten_for
 from planner.runtime.stages.compile import add_call, function_of
@@ -196,7 +199,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
             operator draws random numbers that are not the same on all the devices.
         StageError: if a stage fails where the reference network does not.
     """
-    program = rewritten_for(plan, program)
+    network, program = program, rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)
@@ -229,6 +232,8 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
             suspects = Suspects(program, reference, backward.learned if backward else frozenset(), compare)
             finding = _finding(crossing, difference, stages.parts, suspects)
             break
+    if any(isinstance(rewrite, Split) for rewrite in plan.rewrites) and finding is None and network is not program:
+        finding = _unlike(network, reference, program, stages.parts)
     return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
 
 
@@ -258,6 +263,30 @@ def _finding(crossing: Crossing, difference: Deviation, parts: Sequence[StageUnd
     names = [graph.ops[part.ops[end]].name for end in (0, -1)]
     label = names[0] if len(part.ops) == 1 else " … ".join(names)
     return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, difference, mismatch)
+
+
+def _unlike(
+    network: Program, reference: Reference, program: Program, parts: Sequence[StageUnderTest]
+) -> Finding | None:
+    """Return the first tensor of a split network that the network as it was imported has otherwise.
+
+    Parts add up in another order, so the tolerance is that of devices of different kinds. Random numbers depend on the
+    positions of operators, so networks with them are not compared.
+    """
+    if random_operators(network):
+        return None
+    device = parts[0].device
+    values = run_on(device, lambda: run_reference(network, torch_device_of(device), SEED)).values
+    unset = _unset(network)
+    for number, part in enumerate(parts):
+        ops = [program.graph.ops[i] for i in part.ops]
+        for name in (name for op in ops for name in op.outputs if name in values and name not in unset):
+            expected = values[name]
+            difference = deviation(expected, reference.values[name], TOLERANCE.get(expected.dtype, 0.0))
+            if difference is not None:
+                label = " … ".join(dict.fromkeys((ops[0].name, ops[-1].name)))
+                return Finding(name, False, number, label, part.device.name, difference, None)
+    return None
 
 
 def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:

@@ -1,6 +1,8 @@
 """Splits of networks: any choice computes the same, neighbours that agree need nothing between them."""
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from graphs.rewrites.sharding_rules import network_shardings
 from graphs.rewrites.split import Split
 
@@ -56,7 +59,19 @@ class Attention(nn.Module):
             projected = [projection(x) for projection in self.projections]
         q, k, v = (each.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for each in projected)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=self.joint)
-        y = self.norm(x + self.out(y.transpose(1, 2).reshape(x.shape)))
+        result: Tensor = self.norm(x + self.out(y.transpose(1, 2).reshape(x.shape)))
+        return result
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which nobody can split, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(self.lstm(x)[0])
         return y
 
 
@@ -73,16 +88,19 @@ class Gated(nn.Module):
         return self.down(functional.silu(self.gate(h)) * self.up(h)), h
 
 
+SUM = "input features"
 NETS: Mapping[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "convolutional": (Convolutional, torch.randn(2, 3, 12, 12, dtype=torch.float64)),
     "separate": (lambda: Attention(joint=False), torch.randn(2, 5, 24, dtype=torch.float64)),
     "joint": (lambda: Attention(joint=True), torch.randn(2, 5, 24, dtype=torch.float64)),
+    "recurrent": (Recurrent, torch.randn(3, 2, 4, dtype=torch.float64)),
     "gated": (Gated, torch.arange(10).reshape(2, 5)),
 }
 
 
 @cache
 def imported(name: str) -> Program:
+    """A network in float64, so that an error differs from another order of sums."""
     torch.manual_seed(0)
     make, x = NETS[name]
     return program_from_module(make().double().eval(), x, name=name)
@@ -95,19 +113,17 @@ def check(program: Program, choices: Mapping[str, tuple[str, int]]) -> Graph:
     expected, got = program.run(*program.example_inputs), divided.run(*program.example_inputs)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
     assert graph_from_dict(graph_to_dict(divided.graph)) == divided.graph
+    assert rewrite_from_dict(json.loads(json.dumps(rewrite_to_dict(split)))) == split
     assert divided.graph.fingerprint == split(program.graph).fingerprint
     return divided.graph
 
 
-def kinds(graph: Graph) -> list[str]:
-    """The operators that stand between layouts."""
-    between = {
-        "aten.slice.Tensor": "slice",
-        "aten.cat.default": "cat",
-        "aten.add.Tensor": "add",
-        "aten.pad.default": "pad",
-    }
-    return [between[op.kind] for op in graph.ops if op.kind in between and "[" not in op.name.removesuffix("]")[-4:-3]]
+def between(program: Program, graph: Graph) -> list[str]:
+    """The kinds of what stands between layouts."""
+    own = {op.name for op in program.graph.ops}
+    whole = {op.name: op.kind for op in program.graph.ops}
+    parts = (op for op in graph.ops if op.name.rpartition("[")[0] not in own)
+    return [op.kind.split(".")[1] for op in parts if whole.get(op.name) != op.kind]
 
 
 def followed(graph: Graph, anchors: Mapping[str, str], parts: int) -> dict[str, tuple[str, int]]:
@@ -141,15 +157,78 @@ def test_any_choice_computes_the_same(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_an_attention_by_heads_needs_one_sum(parts: int) -> None:
-    for name, anchors in (
-        ("separate", dict.fromkeys(["linear", "linear_1", "linear_2"], "output features")),
-        ("joint", {"linear": "output features in 3 runs"}),
-    ):
-        program = imported(name)
-        last = [op.name for op in program.graph.ops if op.kind == "aten.linear.default"][-1]
-        graph = check(program, followed(program.graph, {**anchors, last: "input features"}, parts))
-        between = [op.kind for op in graph.ops if op.name not in program.graph.index and "[" not in op.name[-5:]]
-        assert set(between) <= {"aten.add.Tensor"}
-        assert len(between) == parts - 2
-        assert graph.ops[graph.index[last]].kind == "aten.add.Tensor"
+@pytest.mark.parametrize(
+    ("name", "anchors"),
+    [
+        ("separate", dict.fromkeys(["linear", "linear_1", "linear_2"], "output features") | {"linear_3": SUM}),
+        ("joint", {"linear": "output features in 3 runs", "linear_1": SUM}),
+        ("gated", {"linear": "output features", "linear_1": "output features", "linear_2": SUM}),
+    ],
+)
+def test_column_then_row_needs_one_sum(name: str, anchors: Mapping[str, str], parts: int) -> None:
+    program = imported(name)
+    graph = check(program, followed(program.graph, anchors, parts))
+    assert between(program, graph) == ["add"] * (parts - 1)
+    *_, last = (op for op in program.graph.ops if op.kind == "aten.linear.default")
+    assert graph.ops[graph.index[last.name]].kind == "aten.add.Tensor"
+
+
+def test_neighbours_divide_where_heads_end() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 20, dtype=torch.float64)
+    program = program_from_module(Attention(False, heads=5, width=20).double().eval(), x, name="five heads")
+    anchors = dict.fromkeys(["linear", "linear_1", "linear_2"], "output features")
+    graph = check(program, followed(program.graph, anchors | {"linear_3": SUM}, 2))
+    assert graph.tensor["linear[0/2]"].shape == (1, 3, 12)  # three heads of four
+    assert between(program, graph) == ["add"]
+
+
+def test_parts_have_slices_of_the_models_own_parameters() -> None:
+    program = imported("gated")
+    split = Split({"linear": ("output features", 2), "linear_2": ("input features", 2)})
+    divided = rewritten_program(program, [split])
+    named = {"gate.weight[0:6]", "gate.weight[6:12]", "gate.bias[0:6]", "gate.bias[6:12]"}
+    named |= {"down.weight[:, 0:6]", "down.weight[:, 6:12]", "down.bias", "up.weight", "words.weight"}
+    assert divided.state.keys() == named
+    own = {tensor.untyped_storage().data_ptr() for tensor in program.state.values()}
+    assert {tensor.untyped_storage().data_ptr() for tensor in divided.state.values()} == own
+    names = "embedding linear[0/2] linear[1/2] linear silu linear_1 mul mul[:,:,0:6] linear_2[0/2] mul[:,:,6:12]"
+    assert [op.name.replace(" ", "") for op in divided.graph.ops] == [*names.split(), "linear_2[1/2]", "linear_2"]
+    assert divided.graph.outputs == program.graph.outputs
+
+
+def test_equal_parts_hold_parameters_of_their_own_unless_they_are_shared() -> None:
+    program = imported("separate")
+    choices = {"layer_norm": ("replicated", 2)}
+    apart, together = (rewritten_program(program, [Split(choices, shared)]) for shared in (False, True))
+    assert apart.state.keys() - program.state.keys() == {"norm.weight@1/2", "norm.bias@1/2"}
+    assert together.state.keys() == program.state.keys()
+
+
+def test_what_is_split_can_be_fused() -> None:
+    program = imported("convolutional")
+    choices = followed(program.graph, {"conv2d": "output channels"}, 2)
+    split = Split(choices)
+    divided = rewritten_program(program, [split])
+    fusions = find_fusions(
+        replace(divided.graph, tensors=tuple(replace(t, dtype="float32") for t in divided.graph.tensors))
+    )
+    assert ("conv2d[1/2]", "batch_norm[1/2]", "relu[1/2]") in fusions.groups
+    with pytest.raises(InputError, match=r"operator 'conv2d.*' is fused; split the network before it is fused"):
+        split(fusions(divided.graph))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "message"),
+    [
+        ("gated", {"nothing": ("batch", 2)}, "operator 'nothing' is to be split, and 'gated' has none"),
+        ("gated", {"linear": ("heads", 2)}, "cannot be split by heads; it can by batch, sequence, output features"),
+        ("gated", {"linear": ("batch", 3)}, "can be divided by batch into 2 to 2 parts, not 3"),
+        ("gated", {"linear": ("output features", 1)}, "can be divided by output features into 2 to 12 parts, not 1"),
+        ("gated", {"linear": ("output features in 5 runs", 2)}, "cannot be split by output features in 5 runs"),
+        ("recurrent", {"lstm": ("batch", 2)}, "'lstm' .* cannot be split; the nearest that can be is 'linear' .*, by"),
+    ],
+)
+def test_refuses_what_does_not_divide(name: str, choices: dict[str, tuple[str, int]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Split(choices)(imported(name).graph)

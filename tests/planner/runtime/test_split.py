@@ -1,27 +1,31 @@
 """Split networks run with their parts on different devices, and answer as the user's network does."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import planner
 from costmodels.cluster import Cluster, Link
-from costmodels.memory.device import op_bytes
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.split import Split
+from planner.planning.make_plan import Search, search_plan
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
+from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
-from planner.solvers.solve import solve
 from simulator.placement import Placement
 from tests.graphs.rewrites.test_split import Attention, Convolutional, Gated, followed
+from tests.planner.plans.schemas.validation import objections
 from tests.planner.runtime.small import cpu, make_plan
 
 NETS = {
@@ -84,9 +88,64 @@ def test_parts_on_several_devices_answer_as_the_network_does(name: str, quick: b
     for parts in (2, 3):
         plan = split_plan(program, anchors, parts, quick)
         assert len(plan.placement.used) == parts
-        plan = plan_from_dict(plan_to_dict(plan))
+        document = json.loads(json.dumps(plan_to_dict(plan)))
+        assert objections("plan", document) == []
+        plan = plan_from_dict(document)
         with Runner(plan, program) as runner, torch.no_grad():
             torch.testing.assert_close(runner(x), model(x), rtol=1e-5, atol=1e-5)
             for got in runner.stream([x, x]):
                 torch.testing.assert_close(got, model(x), rtol=1e-5, atol=1e-5)
         assert verify(plan, program).finding is None
+
+
+def test_verification_compares_with_the_network_as_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, x, anchors = NETS["separate"]
+    program = program_from_module(make().eval(), x)
+    plan = split_plan(program, anchors, 2, quick=False)
+    right = rewritten_program(program, plan.rewrites)
+    first, second = "out.weight[:, 0:12]", "out.weight[:, 12:24]"
+    wrong = replace(right, state={**right.state, first: right.state[second], second: right.state[first]})
+    monkeypatch.setattr("planner.runtime.verification.verify.rewritten_for", lambda *_: wrong)
+    found = verify(plan, program)
+    assert found.finding
+    assert found.finding.tensor == "linear_3"
+
+
+def test_a_layer_larger_than_any_device_runs_in_parts() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+    x = torch.randn(1, 64)
+    program = program_from_module(model, x)
+    layer_bytes = 4 * 512 * 64
+    devices = [replace(cpu(f"cpu{i}"), memory_bytes=layer_bytes - 1) for i in range(2)]
+    cluster = Cluster(
+        "small", tuple(devices), tuple(Link(a.name, b.name, 1e9) for a in devices for b in devices if a != b)
+    )
+
+    def search(asked: Program, *rewrites: Split) -> Plan:
+        nowhere = Placement((0,) * len(asked.graph.ops))
+        return search_plan(replace(make_plan(asked, nowhere, cluster, in_flight=1), rewrites=rewrites), Search())
+
+    with pytest.raises(planner.NoPlanError, match="memory"):
+        search(program)
+    split = Split(followed(program.graph, {"linear": "output features", "linear_1": "input features"}, 2))
+    plan = search(rewritten_program(program, [split]), split)
+    assert len(plan.placement.used) == 2
+    with Runner(plan, program) as runner, torch.no_grad():
+        torch.testing.assert_close(runner(x), model(x))
+        for device in plan.placement.used:
+            held = runner._state.owned(device)
+            assert sum(tensor.nbytes for tensor in held.values()) < layer_bytes
+            assert "0.weight" not in held
+        assert runner._state.owned(0)["0.weight[0:256]"].data_ptr() == program.state["0.weight"].data_ptr()
+
+
+def test_shards_have_the_slices_of_their_device(tmp_path: Path) -> None:
+    make, x, anchors = NETS["joint"]
+    program = program_from_module(make().eval(), x)
+    plan = split_plan(program, anchors, 2, quick=False)
+    write_shards(plan, program, tmp_path / "shards")
+    _, part = read_shard(tmp_path / "shards", "cpu1")
+    held = {name for name, tensor in part.state.items() if not tensor.is_meta}
+    assert "projections.0.weight[12:24,36:48,60:72]" in held
+    assert {"projections.0.weight[0:12,24:36,48:60]", "norm.weight"}.isdisjoint(held)

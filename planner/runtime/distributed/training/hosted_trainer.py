@@ -40,10 +40,11 @@ from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
 from planner.runtime.errors import RankError, failure_from_text
+from planner.runtime.matching import rewritten_for
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
 from planner.runtime.training.options import check_training
-from planner.runtime.training.prepare import check_alone, check_trained
+from planner.runtime.training.prepare import check_alone, check_trained, check_whole
 from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import CLOSED, CLOSED_MEANWHILE
@@ -71,7 +72,9 @@ class HostedTrainer(AnyTrainer):
             RankError: if one ends or does not come in time.
         """
         checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
+        program = rewritten_for(plan, program)
         check_training(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
+        check_whole(plan)
         checks.seconds(timeout_s, "the time to start")
         check_alone(plan)
         check_trained(program)

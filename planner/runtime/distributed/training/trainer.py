@@ -33,12 +33,13 @@ from planner.runtime.distributed.training.process_groups import ProcessGroups
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.errors import RankError
 from planner.runtime.inference.recorder import StepRecorder
+from planner.runtime.matching import rewritten_for
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.options import TrainerOptions, check_training
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import check_whole, layout_of
 from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
@@ -76,7 +77,9 @@ class PipelineTrainer(AnyTrainer):
                 does not have the device, or another rank has come with another plan.
         """
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
+        program = rewritten_for(plan, program)
         check_training(plan, program, loss, optimizer, trainer_options)
+        check_whole(plan)
         checks.seconds(silence_s, "the time without a heartbeat")
         layout = layout_of(plan)
         self.plan, self.program = plan, program

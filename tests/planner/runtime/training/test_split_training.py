@@ -1,0 +1,73 @@
+"""Split networks in training: gradients, parameters and states are those of the user's network."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from graphs.errors import InputError
+from graphs.program.rewritten import rewritten_program
+from graphs.rewrites.split import Split
+from planner.plans.plan import Plan
+from planner.runtime.start import train
+from planner.runtime.training.check import example_batches, mean_square, reference_gradients
+from planner.runtime.training.prepare import layout_of
+from planner.runtime.verification.verify import verify
+from tests.planner.runtime.training.loops import OPTIMIZERS, assert_state, loop
+from tests.planner.runtime.training.nets import BATCH, Case, main_loss, plan_for, program_of, samples, training_plan
+
+CASE = Case("skips", "1f1b", 2, devices=3, stages=3)
+COLUMN, ROW = "output features", "input features"
+SPLIT = Split(
+    {"linear": (COLUMN, 2), "tanh": ("axis 1", 2), "linear_1": (ROW, 2), "linear_2": (COLUMN, 3), "linear_5": (ROW, 3)}
+)
+
+
+def split_plan(split: Split = SPLIT) -> Plan:
+    """Contiguous runs of the parts and of what stands between, on three devices."""
+    return replace(plan_for(rewritten_program(program_of("skips"), [split]), CASE), rewrites=(split,))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_are_those_of_the_network(optimizer: str) -> None:
+    make, program = OPTIMIZERS[optimizer], program_of("skips")
+    batches = [samples("skips", CASE.micro_batches * BATCH, seed) for seed in range(4)]
+    expected, model = loop(program, make, batches, CASE.micro_batches)
+    for first, second in ((split_plan(), training_plan(CASE)), (training_plan(CASE), split_plan())):
+        losses = []
+        with train(first, program, loss=main_loss, optimizer=make) as trainer:
+            losses += [trainer.step(*batch) for batch in batches[:2]]
+            state = trainer.state_dict()
+        with train(second, program, loss=main_loss, optimizer=make) as trainer:
+            trainer.load_state_dict(state)
+            losses += [trainer.step(*batch) for batch in batches[2:]]
+            assert_state(trainer.model_state_dict(), model, exact=False)
+        torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_have_the_networks_names() -> None:
+    program = program_of("skips")
+    batches = example_batches(program, CASE.micro_batches)
+    with train(split_plan(), program, loss=mean_square, optimizer=OPTIMIZERS["adam"]) as trainer:
+        assert trainer.program.state.keys() >= {"enter.weight[0:3]", "enter.weight[3:6]", "leave.weight[:, 4:8]"}
+        got = trainer.gradients(batches)
+        expected = reference_gradients(trainer.program, layout_of(trainer.plan), mean_square, batches)
+    assert got.keys() == expected.keys() == dict(program.module.named_parameters()).keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-9, atol=1e-12)
+    assert verify(split_plan(), program).equal
+
+
+def test_refuses_parts_that_would_be_trained_apart() -> None:
+    plan = split_plan(Split({"linear": ("replicated", 2)}))
+    message = r"parameter 'enter.weight' is divided into enter.weight@1/2, enter.weight, of which several have the same"
+    with pytest.raises(InputError, match=message):
+        train(plan, program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"])
+    shared = split_plan(Split({"linear": ("batch", 2)}, shared=True))
+    one = replace(shared, placement=type(shared.placement)((0,) * len(shared.graph.ops)))
+    train(one, program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"]).close()
+
+
+def test_ranks_do_not_train_what_is_split() -> None:
+    with pytest.raises(InputError, match="the plan splits operators, which only the threads of one process train"):
+        train(split_plan(), program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"], processes=True)
