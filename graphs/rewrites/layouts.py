@@ -20,7 +20,7 @@ SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor
 STATE = (Role.PARAMETER, Role.BUFFER)
 
 
-class Region(NamedTuple):
+class Indices(NamedTuple):
     """Some indices along one axis of a tensor."""
 
     axis: int
@@ -41,7 +41,7 @@ class Region(NamedTuple):
         return (*whole[: self.axis], self.extent, *whole[self.axis + 1 :])
 
 
-Wanted: TypeAlias = Region | None
+Wanted: TypeAlias = Indices | None
 """What a reader needs of a tensor; None for the whole."""
 
 
@@ -128,11 +128,11 @@ class LayoutWriter:
             return self._sliced(layout.names[own], wanted)
         if wanted and wanted.axis == region.axis:
             pieces = list(_cover(layout.regions, wanted.ranges, own))
-            names = [self._sliced(layout.names[part], Region(region.axis, local)) for part, local in pieces]
+            names = [self._sliced(layout.names[part], Indices(region.axis, local)) for part, local in pieces]
         else:
             extent = whole.shape[region.axis]
             pieces = list(_cover(layout.regions, ((0, extent),), own))
-            rows = [self._sliced(layout.names[part], Region(region.axis, local)) for part, local in pieces]
+            rows = [self._sliced(layout.names[part], Indices(region.axis, local)) for part, local in pieces]
             names = [self._sliced(row, wanted) for row in rows]
         return self._cat(f"{name}{wanted.text if wanted else ''}{reader.suffix}", names, region.axis)
 
@@ -161,7 +161,7 @@ class LayoutWriter:
             return name
         names = []
         for start, stop in wanted.ranges:
-            region = Region(wanted.axis, ((start, stop),))
+            region = Indices(wanted.axis, ((start, stop),))
             names.append(f"{name}{region.text}")
             attrs: dict[str, Attr] = {"dim": wanted.axis, "start": start, "end": stop}
             self._add(Op(names[-1], SLICE, (name,), (names[-1],), attrs=attrs), region.shape(shape))

@@ -26,7 +26,7 @@ Range: TypeAlias = tuple[int, int]
 """The first index and the one behind the last."""
 
 
-class Cut(NamedTuple):
+class Shard(NamedTuple):
     """The axis of a tensor that a loop runs along; in several ``runs`` if the axis holds the loop that many times.
 
     The 2304 output features of GPT-2's first projection are queries, keys and values of 768 each: to divide the heads
@@ -62,8 +62,8 @@ class Sharding:
     Attributes:
         name: of the loop, by the word of the field; no two shardings of an operator have the same.
         units: iterations of the loop that stay whole; there can be as many parts.
-        inputs: for each of ``Op.inputs`` its cut; None if each part reads it whole.
-        outputs: for each of ``Op.outputs`` its cut; None if each part writes it whole.
+        inputs: for each of ``Op.inputs`` its shard; None if each part reads it whole.
+        outputs: for each of ``Op.outputs`` its shard; None if each part writes it whole.
         summed: whether the outputs of the parts are terms of a sum.
         once: positions of inputs that are added to the result, so that only the first part of a sum reads them.
         halo: which rows of the first input are read, if parts share some.
@@ -71,8 +71,8 @@ class Sharding:
 
     name: str
     units: int
-    inputs: tuple[Cut | None, ...]
-    outputs: tuple[Cut | None, ...]
+    inputs: tuple[Shard | None, ...]
+    outputs: tuple[Shard | None, ...]
     summed: bool = False
     once: tuple[int, ...] = ()
     halo: Halo | None = None
@@ -82,12 +82,12 @@ class Sharding:
     def refined(self, runs: int) -> "Sharding":
         """The sharding that divides each of several runs of the loop; neighbours may need it."""
 
-        def cut(one: Cut | None) -> Cut | None:
-            return one and Cut(one.axis, one.runs * runs)
+        def shard(one: Shard | None) -> Shard | None:
+            return one and Shard(one.axis, one.runs * runs)
 
         name = f"{self.name} in {runs} runs"
-        cuts = tuple(map(cut, self.inputs)), tuple(map(cut, self.outputs))
-        return replace(self, name=name, units=self.units // runs, inputs=cuts[0], outputs=cuts[1])
+        shards = tuple(map(shard, self.inputs)), tuple(map(shard, self.outputs))
+        return replace(self, name=name, units=self.units // runs, inputs=shards[0], outputs=shards[1])
 
     def refines(self, runs: int) -> bool:
         """Whether `refined` can make so many runs."""
@@ -107,12 +107,12 @@ def shares(units: int, parts: int) -> tuple[Range, ...]:
     return tuple(pairwise(bounds))
 
 
-def ranges(cut: Cut, extent: int, units: int, share: Range) -> tuple[Range, ...]:
+def ranges(shard: Shard, extent: int, units: int, share: Range) -> tuple[Range, ...]:
     """The indices along the axis of a tensor, of this extent, that belong to a share of the units of a loop."""
-    run = extent // cut.runs
+    run = extent // shard.runs
     block = run // units
     start, stop = share
-    pieces = [(number * run + start * block, number * run + stop * block) for number in range(cut.runs)]
+    pieces = [(number * run + start * block, number * run + stop * block) for number in range(shard.runs)]
     return tuple(joined(pieces))
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.sharding import CHANNELS, REPLICATED, Cut, Halo, Sharding
+from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
 
 Shape: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = Sequence[str]
@@ -54,33 +54,33 @@ def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
         name = left.popleft()
         op = graph.ops[graph.index[name]]
         wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
-        known = {_cut_everywhere(one): one for one in found[name]}
+        known = {_everywhere(one): one for one in found[name]}
         before = len(known)
-        for one in (one for cuts in wanted for one in _matching(op, found[name], cuts)):
-            known.setdefault(_cut_everywhere(one), one)
+        for one in (one for shards in wanted for one in _matching(op, found[name], shards)):
+            known.setdefault(_everywhere(one), one)
         if len(known) > before:
             found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
             left.extend(near[name])
     return MappingProxyType({name: tuple(each) for name, each in found.items()})
 
 
-def _cut_everywhere(one: Sharding) -> tuple[object, ...]:
+def _everywhere(one: Sharding) -> tuple[object, ...]:
     return one.inputs, one.outputs, one.summed, one.halo
 
 
-def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Cut]]:
-    """The tensors with the cuts at which some shardings divide them."""
+def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Shard]]:
+    """The tensors with the shards at which some shardings divide them."""
     sides = [(op.inputs, one.inputs) for one in each] + [(op.outputs, one.outputs) for one in each]
-    return {(name, cut) for names, cuts in sides for name, cut in zip(names, cuts, strict=True) if cut}
+    return {(name, shard) for names, shards in sides for name, shard in zip(names, shards, strict=True) if shard}
 
 
-def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Cut]]) -> Iterator[Sharding]:
+def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
     """The refined shardings of an operator that divide a tensor as a neighbour does."""
     for one in own:
-        for tensor, cut in _at(op, [one]):
+        for tensor, shard in _at(op, [one]):
             for name, (axis, runs) in wanted:
-                if (name, axis) == (tensor, cut.axis) and runs % cut.runs == 0 and one.refines(runs // cut.runs):
-                    yield one.refined(runs // cut.runs)
+                if (name, axis) == (tensor, shard.axis) and runs % shard.runs == 0 and one.refines(runs // shard.runs):
+                    yield one.refined(runs // shard.runs)
 
 
 _MANY = 2**31
@@ -110,18 +110,18 @@ def _loops(
     results = [graph.tensor[name].shape for name in op.outputs]
     letters = dict.fromkeys(letter for axes in (*outputs, *inputs) for letter in axes if letter)
     for letter in letters:
-        cuts, cuts_out = _cuts(inputs, shapes, letter), _cuts(outputs, results, letter)
-        extents = {s[c.axis] for s, c in zip((*shapes, *results), (*cuts, *cuts_out), strict=True) if c}
+        shards, written = _shards(inputs, shapes, letter), _shards(outputs, results, letter)
+        extents = {s[c.axis] for s, c in zip((*shapes, *results), (*shards, *written), strict=True) if c}
         if len(extents) != 1:
             continue
         summed = not any(letter in axes for axes in outputs)
         once = (added,) if summed and 0 <= added < len(op.inputs) else ()
-        yield Sharding(letter, extents.pop(), cuts, cuts_out, summed, once)
+        yield Sharding(letter, extents.pop(), shards, written, summed, once)
 
 
-def _cuts(tensors: Sequence[Axes], shapes: Sequence[Shape], letter: str) -> tuple[Cut | None, ...]:
+def _shards(tensors: Sequence[Axes], shapes: Sequence[Shape], letter: str) -> tuple[Shard | None, ...]:
     return tuple(
-        Cut(axes.index(letter)) if letter in axes and shape[axes.index(letter)] > 1 else None
+        Shard(axes.index(letter)) if letter in axes and shape[axes.index(letter)] > 1 else None
         for axes, shape in zip(tensors, shapes, strict=True)
     )
 
@@ -160,7 +160,9 @@ def _addmm(graph: Graph, op: Op) -> Iterator[Sharding]:
     matrix = ["batch", OUTPUT_FEATURES]
     bias = matrix[2 - _rank(graph, op.inputs[0]) :]
     inputs = [bias, ["batch", INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES]]
-    return _loops(graph, op, inputs, [matrix], added=0)
+    for one in _loops(graph, op, inputs, [matrix], added=0):
+        if not (one.summed and op.attrs):  # factors of the terms
+            yield one
 
 
 def _matmul(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -189,7 +191,7 @@ def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
     else:
         images, whole = ["batch", "", *blank], [[""] * n, [""]][: len(op.inputs) - 1]
         yield from _loops(graph, op, [images, *whole], [images])
-        yield Sharding(CHANNELS, groups, (Cut(1), *[Cut(0)] * (len(op.inputs) - 1)), (Cut(1),))
+        yield Sharding(CHANNELS, groups, (Shard(1), *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
     yield from _image_rows(graph, op, weight[2])
 
 
@@ -203,7 +205,7 @@ def _image_rows(graph: Graph, op: Op, window: int, fill: float = 0.0) -> Iterato
     if halo.before >= halo.window:
         return  # some rows of the output read no row of the image
     others = (None,) * (len(op.inputs) - 1)
-    yield Sharding(ROWS, shape[2], (Cut(2), *others), (Cut(2),), halo=halo)
+    yield Sharding(ROWS, shape[2], (Shard(2), *others), (Shard(2),), halo=halo)
 
 
 _WINDOW = {"stride": 1, "padding": 0, "dilation": 1}
@@ -231,7 +233,7 @@ def _attention(graph: Graph, op: Op) -> Iterator[Sharding]:
         if one.name != "sequence" or op.attrs.get("is_causal") is not True:
             yield one
     if k[1] < q[1] and q[1] % k[1] == 0 and not (masks and graph.tensor[op.inputs[3]].shape[-3:-2] == (q[1],)):
-        yield Sharding(HEADS, k[1], (Cut(1), Cut(1), Cut(1), *[None] * len(masks)), (Cut(1),))
+        yield Sharding(HEADS, k[1], (Shard(1), Shard(1), Shard(1), *[None] * len(masks)), (Shard(1),))
 
 
 def _embedding(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -258,7 +260,7 @@ def _group_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
     axes = ["batch", *[""] * (n - 1)]
     yield from _loops(graph, op, [axes, *[[""]] * (len(op.inputs) - 1)], [axes])
     if isinstance(groups, int):
-        yield Sharding(CHANNELS, groups, (Cut(1), *[Cut(0)] * (len(op.inputs) - 1)), (Cut(1),))
+        yield Sharding(CHANNELS, groups, (Shard(1), *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
 
 
 # --- element by element, along an axis -------------------------------------------------------------------------------
@@ -299,8 +301,9 @@ def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
         return
     yield from _loops(graph, op, [axes], [axes])
     window = _first(op.attrs.get("kernel_size"), 0)
+    floating = "float" in graph.tensor[op.inputs[0]].dtype  # a whole number is not infinite
     counts = op.attrs.get("count_include_pad", True) is True or not _first(op.attrs.get("padding"), 0)
-    if window and (plain(op.kind) == "aten.max_pool2d" or counts):
+    if window and floating and (plain(op.kind) == "aten.max_pool2d" or counts):
         own = op if op.attrs.get("stride") else _with_stride(op, window)
         yield from _image_rows(graph, own, window, float("-inf") if "max" in op.kind else 0.0)
 
@@ -312,8 +315,9 @@ def _with_stride(op: Op, window: int) -> Op:
 
 def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Operators that treat each image and each channel by itself."""
-    axes = ["batch", CHANNELS, *[""] * (_rank(graph, op.inputs[0]) - 2)]
-    if len(axes) >= 3:
+    rank = _rank(graph, op.inputs[0])
+    axes = ["batch", CHANNELS, *[""] * (rank - 2)]
+    if rank == (3 if "1d" in op.kind else 4):
         yield from _loops(graph, op, [axes], [axes] * len(op.outputs))
 
 
@@ -341,7 +345,7 @@ def _reshape(graph: Graph, op: Op) -> Iterator[Sharding]:
         )
         if within and units > 1 and units * before * after == prod(old):
             name = f"axis {b}" + (f" in {runs[1]} runs" if runs[1] > 1 else "")
-            yield Sharding(name, units, (Cut(a, runs[0]),), (Cut(b, runs[1]),))
+            yield Sharding(name, units, (Shard(a, runs[0]),), (Shard(b, runs[1]),))
 
 
 def _before(shape: Shape, axis: int) -> int:
@@ -385,7 +389,7 @@ def _pieces(graph: Graph, op: Op) -> Iterator[Sharding]:
     (dim,) = _dims(op.attrs.get("dim", 0), _rank(graph, op.inputs[0]))
     sizes = {graph.tensor[name].shape[dim] for name in op.outputs}
     if len(sizes) == 1:
-        yield Sharding(f"axis {dim}", sizes.pop(), (Cut(dim, len(op.outputs)),), (Cut(dim),) * len(op.outputs))
+        yield Sharding(f"axis {dim}", sizes.pop(), (Shard(dim, len(op.outputs)),), (Shard(dim),) * len(op.outputs))
 
 
 def _cat(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -398,7 +402,7 @@ def _cat(graph: Graph, op: Op) -> Iterator[Sharding]:
     yield from _loops(graph, op, [[*axes[:dim], *axes[dim + 1 :]] if stacked else axes] * n, [axes])
     sizes = {graph.tensor[name].shape[dim] for name in op.inputs} if not stacked else set()
     if len(sizes) == 1:
-        yield Sharding(f"axis {dim}", sizes.pop(), (Cut(dim),) * n, (Cut(dim, n),))
+        yield Sharding(f"axis {dim}", sizes.pop(), (Shard(dim),) * n, (Shard(dim, n),))
 
 
 def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -415,7 +419,7 @@ UNARY = (
     "relu relu6 sigmoid tanh silu gelu hardswish hardsigmoid hardtanh leaky_relu elu selu mish softplus clamp "
     "clamp_min clamp_max exp log sqrt rsqrt reciprocal neg abs sign floor ceil round erf sin cos logical_not "
     "bitwise_not square isnan logsigmoid log_sigmoid dropout contiguous clone to _to_copy type_as detach alias "
-    "zeros_like ones_like"
+    "full_like zeros_like ones_like"
 )
 BINARY = (
     "add sub rsub mul div pow maximum minimum eq ne lt le gt ge logical_and logical_or bitwise_and bitwise_or where "
@@ -447,7 +451,7 @@ RULES: Mapping[str, Rule] = _table(
         "softmax _softmax log_softmax _log_softmax cumsum": _along,
         "sum mean amax amin": _reduction,
         "max_pool2d avg_pool2d": _pooling,
-        "adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d": _images,
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d": _images,
         _VIEWS: _reshape,
         "permute transpose t": _permute,
         "expand": _expand,

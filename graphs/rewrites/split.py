@@ -17,9 +17,9 @@ from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
-from graphs.rewrites.layouts import Layout, LayoutWriter, Reader, Region, Slice, Wanted
+from graphs.rewrites.layouts import Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.sharding import REPLICATED, Cut, Range, Sharding, named, ranges, shares
+from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, named, ranges, shares
 from graphs.rewrites.sharding_rules import VIEWS, shardings
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
@@ -27,7 +27,7 @@ STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the s
 
 
 @dataclass(frozen=True)
-class Part:
+class Origin:
     """Where a new operator comes from.
 
     Attributes:
@@ -51,7 +51,7 @@ class SplitGraph:
 
     graph: Graph
     slices: Mapping[str, Slice]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Origin]
 
     __repr__ = brief
 
@@ -101,11 +101,11 @@ class _Chosen:
         divided = shares(self.sharding.units // self.grain, self.parts)
         return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
 
-    def region(self, cut: Cut | None, shape: Sequence[int], part: int) -> Wanted:
+    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Wanted:
         """What a part has of a tensor."""
-        if cut is None:
+        if shard is None:
             return None
-        return Region(cut.axis, ranges(cut, shape[cut.axis], self.sharding.units, self.shares[part]))
+        return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
 def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
@@ -136,7 +136,7 @@ def _nearest(graph: Graph, op: Op) -> str:
 
 
 def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
-    """The choices with cuts at the same places wherever one operator divides a tensor as the next one does.
+    """The choices with borders at the same places wherever one operator divides a tensor as the next one does.
 
     So the output features before an attention are divided as its heads are.
     """
@@ -178,7 +178,7 @@ class _Splitting:
     graph: Graph
     chosen: Mapping[str, _Chosen]
     writer: LayoutWriter
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Origin] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
 
     def result(self) -> SplitGraph:
@@ -206,7 +206,7 @@ class _Splitting:
             self.moved.update(op.outputs)
             if plain(op.kind) in STRIDED:
                 op = replace(_as_reshape(op, self.graph.tensor[op.outputs[0]].shape), footprint=None)
-        self.parts[op.name] = Part(op.name)
+        self.parts[op.name] = Origin(op.name)
         self.writer.ops.append(op)
 
     def _add_part(self, op: Op, choice: _Chosen, part: int) -> None:
@@ -222,24 +222,24 @@ class _Splitting:
         new = replace(op, name=name, inputs=tuple(inputs), outputs=outputs, footprint=None)
         first = shapes[outputs[0]]
         new = _changed(new, choice, part, first)
-        self.parts[name] = Part(op.name, left_out)
+        self.parts[name] = Origin(op.name, left_out)
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
     def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
         """What a part writes of each output."""
-        for name, cut in zip(op.outputs, choice.sharding.outputs, strict=True):
-            yield choice.region(cut, self.graph.tensor[name].shape, part)
+        for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
+            yield choice.region(shard, self.graph.tensor[name].shape, part)
 
     def _read(self, op: Op, choice: _Chosen, reader: Reader, number: int) -> str:
         """The tensor that a part reads as one of its inputs."""
-        name, cut, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
+        name, shard, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
         shape = self.graph.tensor[name].shape
-        if cut is None or halo is None or number:
-            return self.writer.piece(name, choice.region(cut, shape, reader.part), reader)
+        if shard is None or halo is None or number:
+            return self.writer.piece(name, choice.region(shard, shape, reader.part), reader)
         start, stop = halo.reach(choice.shares[reader.part])
-        rows = max(start, 0), min(stop, shape[cut.axis])
-        piece = self.writer.piece(name, Region(cut.axis, (rows,)), reader)
+        rows = max(start, 0), min(stop, shape[shard.axis])
+        piece = self.writer.piece(name, Indices(shard.axis, (rows,)), reader)
         padding = rows[0] - start, stop - rows[1]
         if not any(padding):
             return piece
@@ -287,11 +287,11 @@ def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
 
 def _divided_groups(op: Op, sharding: Sharding) -> tuple[str, int] | None:
     """The argument with the groups of channels that a sharding divides, and in how many runs; None if it does not."""
-    cut = sharding.inputs[0] if sharding.inputs else None
+    shard = sharding.inputs[0] if sharding.inputs else None
     for name in ("groups", "num_groups"):
         groups = op.attrs.get(name)
-        if cut and cut.axis == 1 and isinstance(groups, int) and groups > 1:
-            return name, cut.runs
+        if shard and shard.axis == 1 and isinstance(groups, int) and groups > 1:
+            return name, shard.runs
     return None
 
 

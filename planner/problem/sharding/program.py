@@ -17,7 +17,7 @@ KINDS = frozenset({*SOURCES, *ELEMENTWISE, "replicate", "dot", "broadcast", "tra
 Shape = tuple[int, ...]
 
 
-class Split(NamedTuple):
+class MeshSplit(NamedTuple):
     """An axis of a tensor and the mesh axis that must split it."""
 
     axis: int
@@ -65,7 +65,7 @@ class MeshCase:
     alpha: tuple[float, ...]  # of a collective on each axis of the mesh
     beta: tuple[float, ...]  # of a byte
     all_gather_price: float = 0.0  # of every all-gather; 0 if it depends on the bytes
-    must_split: Mapping[int, Split] = field(default_factory=dict)  # by the position of the dot
+    must_split: Mapping[int, MeshSplit] = field(default_factory=dict)  # by the position of the dot
 
     __repr__ = brief
 

@@ -23,7 +23,7 @@ from typing import Any
 from graphs.documents import read_json
 from graphs.errors import InputError, nearest
 from planner.problem.json_object import JsonObject
-from planner.problem.sharding.program import KINDS, MeshCase, ShardingProgram, Split, TensorOp
+from planner.problem.sharding.program import KINDS, MeshCase, MeshSplit, ShardingProgram, TensorOp
 from planner.problem.sharding.shapes import check_shape
 
 
@@ -130,11 +130,11 @@ def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -
         times = sum(case.mesh == (n0, n1) for case in cases)
         name = f"{n0}x{n1} ({times + 1})" if times else f"{n0}x{n1}"
         record = JsonObject(f"the case of mesh {name}", content)
-        must: dict[int, Split] = {}
+        must: dict[int, MeshSplit] = {}
         for wish in record.records("must_split") if record.has("must_split") else ():
             wanted = JsonObject(f"must_split of mesh {name}", wish)
             op = _known(wanted.count("op"), wanted.where, place)
-            must[op] = Split(wanted.count("axis"), wanted.count("mesh_axis"))
+            must[op] = MeshSplit(wanted.count("axis"), wanted.count("mesh_axis"))
             _check_must_split(wanted.where, ops[op], must[op])
         gather = record.number("all_gather_price", 0.0)
         cases.append(MeshCase(name, (n0, n1), record.numbers("alpha", 2), record.numbers("beta", 2), gather, must))
@@ -143,7 +143,7 @@ def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -
     return cases
 
 
-def _check_must_split(where: str, op: TensorOp, split: Split) -> None:
+def _check_must_split(where: str, op: TensorOp, split: MeshSplit) -> None:
     if op.kind != "dot":
         raise InputError(f"{where} names {op.name}; only a dot can be told what to split")
     if split.axis >= len(op.shape) or split.mesh_axis > 1:

@@ -134,13 +134,15 @@ def followed(graph: Graph, anchors: Mapping[str, str], parts: int) -> dict[str, 
     for op in graph.ops:
         chosen = next((one for one in own[op.name] if one.name == anchors.get(op.name)), None)
         for one in own[op.name] if op.name not in anchors else ():
-            read = [cut for name, cut in zip(op.inputs, one.inputs, strict=True) if name in lies and lies[name] == cut]
+            read = [
+                shard for name, shard in zip(op.inputs, one.inputs, strict=True) if name in lies and lies[name] == shard
+            ]
             if read and not one.summed:
                 chosen = one
                 break
         if chosen:
             found[op.name] = (chosen.name, parts)
-            lies |= {n: cut for n, cut in zip(op.outputs, chosen.outputs, strict=True) if cut}
+            lies |= {n: shard for n, shard in zip(op.outputs, chosen.outputs, strict=True) if shard}
     return found
 
 

@@ -59,7 +59,7 @@ def test_an_unknown_rewrite_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     Path("cluster.toml").write_text(WITHOUT_LINKS, encoding="utf-8")
     words = ["plan", "examples.networks:mnist", "--cluster", "cluster.toml", "--goal", "throughput"]
     assert main([*words, "--rewrites", "copy"]) == 2
-    assert "the rewrite is 'copy'; it must be one of auto, none, copies, fuse" in capsys.readouterr().err
+    assert "the rewrite is 'copy'; it must be one of auto, none, copies, fuse, split" in capsys.readouterr().err
 
 
 def test_a_machine_that_is_not_as_fast_as_usual_is_told(
