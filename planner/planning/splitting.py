@@ -25,9 +25,9 @@ from costmodels.flops import roofline_s, work_of
 from costmodels.table import CostTable, Floats, Source
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.sharding import REPLICATED, Cut, Sharding, shares
+from graphs.rewrites.sharding import REPLICATED, Shard, Sharding, shares
 from graphs.rewrites.sharding_rules import network_shardings
-from graphs.rewrites.split import Part, Split
+from graphs.rewrites.split import Origin, Split
 from planner.planning.rewriting import AUTO, SPLIT, allows
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -45,16 +45,16 @@ class Overlapping(NamedTuple):
     """Shares that have some rows in common, as a convolution reads them.
 
     Attributes:
-        cut: the axis of the rows.
+        shard: the axis of the rows.
         common: the rows in common, as a share of all.
     """
 
-    cut: Cut
+    shard: Shard
     common: float
 
 
 WHOLE, EVERYWHERE, SUMMED = "whole", "everywhere", "summed"
-Layout: TypeAlias = Cut | Overlapping | str
+Held: TypeAlias = Shard | Overlapping | str
 """How devices hold a tensor: the first one all of it, each all of it, each a term of a sum, or each a share."""
 
 
@@ -97,12 +97,12 @@ class Team:
         """Seconds of an operator that reads and writes so many bytes."""
         return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
 
-    def relaid_s(self, written: Layout, read: Layout, n_bytes: float) -> float:
+    def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
         """Seconds to bring a tensor from one layout into another."""
         if written in (read, EVERYWHERE):
             return 0.0
         others = (self.size - 1) / self.size
-        if isinstance(read, Overlapping) and read.cut == written:
+        if isinstance(read, Overlapping) and read.shard == written:
             return self.send_s(n_bytes * read.common) + self.copy_s(n_bytes / self.size)
         if written == SUMMED:
             sent = n_bytes if read in (WHOLE, EVERYWHERE) else n_bytes * others
@@ -198,8 +198,8 @@ class Splitting:
             return 1.0
         op, device = self.graph.ops[number], self.team.device
         share = max(stop - start for start, stop in shares(sharding.units, self.team.size)) / sharding.units
-        cuts = zip((*op.inputs, *op.outputs), (*sharding.inputs, *sharding.outputs), strict=True)
-        sizes = [(self.graph.tensor[name].n_bytes, share if cut else 1.0) for name, cut in cuts]
+        shards = zip((*op.inputs, *op.outputs), (*sharding.inputs, *sharding.outputs), strict=True)
+        sizes = [(self.graph.tensor[name].n_bytes, share if shard else 1.0) for name, shard in shards]
         flops_s = self._flop[number] / max(device.flops_per_s.values())
         whole_s = sum(n_bytes for n_bytes, _ in sizes) / device.memory_bytes_per_s
         part_s = sum(n_bytes * part for n_bytes, part in sizes) / device.memory_bytes_per_s
@@ -210,13 +210,13 @@ class Splitting:
     def _flop(self) -> Floats:
         return work_of(self.graph).flop
 
-    def _written(self, number: int, tensor: str) -> list[Layout]:
+    def _written(self, number: int, tensor: str) -> list[Held]:
         op = self.graph.ops[number]
         return [_layout(op, sharding, tensor) for sharding in self.strategies[number]]
 
-    def _read(self, number: int, tensor: str) -> list[Layout]:
+    def _read(self, number: int, tensor: str) -> list[Held]:
         """[n_strategies], the layout that an operator needs of a tensor; everywhere, if in more than one layout."""
-        op, needs = self.graph.ops[number], list[Layout]()
+        op, needs = self.graph.ops[number], list[Held]()
         for sharding in self.strategies[number]:
             if sharding is None:
                 needs.append(WHOLE)
@@ -225,16 +225,16 @@ class Splitting:
             needs.append(needed.pop() if len(needed) == 1 else EVERYWHERE)
         return needs
 
-    def _needed(self, op: Op, sharding: Sharding, number: int) -> Layout:
+    def _needed(self, op: Op, sharding: Sharding, number: int) -> Held:
         """The layout that parts need of one of their inputs."""
-        cut, halo = sharding.inputs[number], sharding.halo
-        if cut is None:
+        shard, halo = sharding.inputs[number], sharding.halo
+        if shard is None:
             return EVERYWHERE
         if halo is None or number or halo.window <= halo.stride:
-            return cut
-        return Overlapping(cut, (halo.window - halo.stride) / self.graph.tensor[op.inputs[0]].shape[cut.axis])
+            return shard
+        return Overlapping(shard, (halo.window - halo.stride) / self.graph.tensor[op.inputs[0]].shape[shard.axis])
 
-    def _between(self, written: Sequence[Layout], read: Sequence[Layout], n_bytes: float) -> Floats:
+    def _between(self, written: Sequence[Held], read: Sequence[Held], n_bytes: float) -> Floats:
         return np.array([[self.team.relaid_s(one, other, n_bytes) for other in read] for one in written])
 
     def _memory(self) -> tuple[tuple[Live, ...], float]:
@@ -260,12 +260,12 @@ class Splitting:
         )
 
 
-def _layout(op: Op, sharding: Sharding | None, tensor: str) -> Layout:
+def _layout(op: Op, sharding: Sharding | None, tensor: str) -> Held:
     """How a tensor is held that an operator writes."""
     if sharding is None:
         return WHOLE
-    cut = sharding.outputs[op.outputs.index(tensor)]
-    return SUMMED if sharding.summed else cut or EVERYWHERE
+    shard = sharding.outputs[op.outputs.index(tensor)]
+    return SUMMED if sharding.summed else shard or EVERYWHERE
 
 
 def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
@@ -296,7 +296,7 @@ class Splits:
 
     split: Split
     graph: Graph
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Origin]
     whole: Graph
     table: CostTable
     team: Team
@@ -355,6 +355,11 @@ def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Sp
     if problem and asked != AUTO:
         raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
     largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
+    if asked != AUTO and Team.of(whole.cluster) is None:
+        raise InputError(
+            "the rewrite 'split' divides operators between equal devices with a link from each to each, and "
+            f"'{whole.cluster.name}' has no two of them; leave it out, or describe the links"
+        )
     if problem or (asked == AUTO and whole.goal is not Goal.LATENCY and not largest):
         return None
     return Splits.of(graph, whole.graph, whole.table, whole.cluster, time_limit_s)
