@@ -20,7 +20,6 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 from graphs.ir import Graph
-from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
@@ -209,6 +208,8 @@ def _parts(
     program: Program, cluster: Cluster, reporter: Reporter, calibration_options: CalibrationOptions
 ) -> Iterator[Operators]:
     """Measure the parts of operators that would be split, by the times of the whole ones."""
+    from graphs.program.rewritten import rewritten_program
+
     if calibration_options.training or not allows(calibration_options.rewrites, SPLIT):
         return
     whole = rewritten(program.graph, rewrites_for(calibration_options.rewrites, program.graph, cluster.devices, False))
@@ -234,6 +235,7 @@ def profile(
         InputError: if this host does not have the devices, or they were calibrated on another host.
     """
     from costmodels.calibrate import Effort, profile_contended, profile_program
+    from graphs.program.rewritten import rewritten_program
 
     device, cache, training = devices[0], cache_folder(), calibration_options.training
     rewrites = rewrites_for(calibration_options.rewrites, program.graph, devices, training)

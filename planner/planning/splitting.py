@@ -115,7 +115,7 @@ class Team:
 
 
 @dataclass(frozen=True)
-class Splitting:
+class ShardingChoice:
     """The choice of a sharding for each operator of a network.
 
     Attributes:
@@ -129,7 +129,7 @@ class Splitting:
     team: Team
 
     @classmethod
-    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> Splitting | None:
+    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> ShardingChoice | None:
         """The choice for a network whose operators may be fused in the ``planned`` graph, of which the table is.
 
         A fused operator's seconds count for its first member. None without equal devices that are linked, and where
@@ -306,12 +306,12 @@ class Splits:
         cls, graph: Graph, whole: Graph, table: CostTable, cluster: Cluster, time_limit_s: float = inf
     ) -> Splits | None:
         """The splits of a network; None where they do not pay. The ``table`` is that of the perhaps fused ``whole``."""
-        splitting = Splitting.of(graph, whole, table, cluster)
-        split = splitting.found(time_limit_s) if splitting else None
-        if splitting is None or split is None or not split.choices:
+        choice = ShardingChoice.of(graph, whole, table, cluster)
+        split = choice.found(time_limit_s) if choice else None
+        if choice is None or split is None or not split.choices:
             return None
         applied = split.applied(graph)
-        return cls(split, applied.graph, applied.parts, whole, table, splitting.team)
+        return cls(split, applied.graph, applied.parts, whole, table, choice.team)
 
     def with_costs(self, divided: Plan) -> Plan:
         """A plan for the split network, in which parts that were not measured take their share of what was.
