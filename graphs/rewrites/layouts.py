@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from graphs.ir import Attr, Graph, Op, Role, Tensor
-from graphs.rewrites.sharding import Range
+from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
+FULL = "aten.full_like.default"
 STATE = (Role.PARAMETER, Role.BUFFER)
 
 
@@ -113,37 +114,64 @@ class LayoutWriter:
 
     def piece(self, name: str, wanted: Wanted, reader: Reader) -> str:
         """The name of a tensor that holds the wanted part of another, written if there is none."""
+        pieces, axis = self._pieces(name, wanted, reader)
+        return self._cat(self._named(name, wanted, reader), pieces, axis)
+
+    def _named(self, name: str, wanted: Wanted, reader: Reader) -> str:
+        """The name of what is put together for a reader; the whole has the name that it had."""
+        wanted = self._unless_whole(name, wanted)
+        return f"{name}{wanted.text if wanted else ''}{reader.suffix}"
+
+    def _unless_whole(self, name: str, wanted: Wanted) -> Wanted:
+        """What is wanted of a tensor; None if that is all of it."""
+        extent = self.old.tensor[name].shape[wanted.axis] if wanted else 0
+        return None if wanted and wanted.ranges == ((0, extent),) else wanted
+
+    def _pieces(self, name: str, wanted: Wanted, reader: Reader) -> tuple[list[str], int]:
+        """Tensors that make up the wanted part of another one along an axis."""
         whole = self.old.tensor[name]
-        if wanted and wanted.ranges == ((0, whole.shape[wanted.axis]),):
-            wanted = None
+        wanted = self._unless_whole(name, wanted)
         if whole.role in STATE:
-            return self._held(whole, wanted, reader)
+            return [self._held(whole, wanted, reader)], 0
         layout = self.layouts.get(name, Layout((name,), (None,)))
         own = reader.part if len(layout.names) == reader.parts else 0
         if layout.summed:
             terms = [self._sliced(term, wanted) for term in layout.names]
-            return self._sum(f"{name}{wanted.text if wanted else ''}{reader.suffix}", terms)
+            return [self._sum(self._named(name, wanted, reader), terms)], 0
         region = layout.regions[own]
         if region is None:
-            return self._sliced(layout.names[own], wanted)
-        if wanted and wanted.axis == region.axis:
-            pieces = list(_cover(layout.regions, wanted.ranges, own))
-            names = [self._sliced(layout.names[part], Indices(region.axis, local)) for part, local in pieces]
-        else:
-            extent = whole.shape[region.axis]
-            pieces = list(_cover(layout.regions, ((0, extent),), own))
-            rows = [self._sliced(layout.names[part], Indices(region.axis, local)) for part, local in pieces]
-            names = [self._sliced(row, wanted) for row in rows]
-        return self._cat(f"{name}{wanted.text if wanted else ''}{reader.suffix}", names, region.axis)
+            return [self._sliced(layout.names[own], wanted)], 0
+        along = wanted.ranges if wanted and wanted.axis == region.axis else ((0, whole.shape[region.axis]),)
+        rest = None if wanted and wanted.axis == region.axis else wanted
+        held = [
+            self._sliced(layout.names[part], Indices(region.axis, local))
+            for part, local in _cover(layout.regions, along, own)
+        ]
+        return [self._sliced(each, rest) for each in held], region.axis
 
-    def padded(self, name: str, padding: Range, fill: float, result: str) -> str:
-        """Rows of a constant above and below an image."""
-        before, after = padding
-        shape = self.tensor(name).shape
-        value: Attr = fill if abs(fill) < float("inf") else str(fill)
-        attrs: dict[str, Attr] = {"pad": (0, 0, before, after), "mode": "constant", "value": value}
-        self._add(Op(result, PAD, (name,), (result,), attrs=attrs), (*shape[:2], shape[2] + before + after, shape[3]))
+    def padded(self, name: str, wanted: Indices, reader: Reader, padding: Range, halo: Halo) -> str:
+        """Rows of an image, with rows of a constant above and below them."""
+        pieces, axis = self._pieces(name, wanted, reader)
+        result = f"{name}{wanted.text} padded {padding[0]}, {padding[1]} with {halo.fill:g}{reader.suffix}"
+        value: Attr = halo.fill if abs(halo.fill) < float("inf") else str(halo.fill)
+        if len(pieces) > 1 and max(padding) <= min(self.tensor(each).shape[axis] for each in (pieces[0], pieces[-1])):
+            above, below = (
+                [self._filled(each, Indices(axis, ((0, rows),)), value, result)] if rows else []
+                for each, rows in zip((pieces[0], pieces[-1]), padding, strict=True)
+            )
+            return self._cat(result, [*above, *pieces, *below], axis)
+        piece = self._cat(self._named(name, wanted, reader), pieces, axis)
+        shape = self.tensor(piece).shape
+        attrs: dict[str, Attr] = {"pad": (0, 0, *padding), "mode": "constant", "value": value}
+        self._add(Op(result, PAD, (piece,), (result,), attrs=attrs), (*shape[:2], shape[2] + sum(padding), shape[3]))
         return result
+
+    def _filled(self, name: str, rows: Indices, value: Attr, result: str) -> str:
+        """Rows of a constant, laid out as those of another tensor."""
+        like = self._sliced(name, rows)
+        filled = f"{result}: {like}"
+        self._add(Op(filled, FULL, (like,), (filled,), attrs={"fill_value": value}), self.tensor(like).shape)
+        return filled
 
     def _held(self, whole: Tensor, wanted: Wanted, reader: Reader) -> str:
         name = f"{whole.name}{wanted.text}" if wanted else whole.name

@@ -239,11 +239,10 @@ class _Splitting:
             return self.writer.piece(name, choice.region(shard, shape, reader.part), reader)
         start, stop = halo.reach(choice.shares[reader.part])
         rows = max(start, 0), min(stop, shape[shard.axis])
-        piece = self.writer.piece(name, Indices(shard.axis, (rows,)), reader)
-        padding = rows[0] - start, stop - rows[1]
+        wanted, padding = Indices(shard.axis, (rows,)), (rows[0] - start, stop - rows[1])
         if not any(padding):
-            return piece
-        return self.writer.padded(piece, padding, halo.fill, f"{op.name}[{reader.part}/{reader.parts}].pad")
+            return self.writer.piece(name, wanted, reader)
+        return self.writer.padded(name, wanted, reader, padding, halo)
 
     def _lay(self, op: Op, choice: _Chosen) -> None:
         """Remember the layouts of an operator's outputs."""

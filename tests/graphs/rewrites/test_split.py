@@ -175,6 +175,18 @@ def test_column_then_row_needs_one_sum(name: str, anchors: Mapping[str, str], pa
     assert graph.ops[graph.index[last.name]].kind == "aten.add.Tensor"
 
 
+def test_an_image_is_padded_for_each_reader_with_its_own_constant() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            h = -x.abs() - 1
+            return functional.max_pool2d(h, 3, 1, 1) + functional.avg_pool2d(h, 3, 1, 1)
+
+    program = program_from_module(Both(), torch.randn(1, 2, 8, 8, dtype=torch.float64), name="both")
+    for own in ("replicated", "axis 2"):
+        graph = check(program, {"sub": (own, 2), "max_pool2d": ("rows", 2), "avg_pool2d": ("rows", 2)})
+        assert sum(op.kind == "aten.pad.default" for op in graph.ops) == (4 if own == "replicated" else 0)
+
+
 def test_neighbours_divide_where_heads_end() -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 3, 20, dtype=torch.float64)
