@@ -79,6 +79,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _limit(explanation)
     yield from _devices(explanation)
     yield from _cuts(explanation, n_cuts)
+    yield from _divided(explanation)
     yield from _fused(explanation)
     yield from _prices(explanation)
     yield from _helps(explanation)
@@ -110,6 +111,16 @@ def _summary(e: Explanation) -> Iterator[str]:
         idle = 1 - e.objective_s / e.period_s
         stream += f": what is busiest stands still {idle:.0%} of the time and waits for the others"
     yield from wrapped(f"{stream}. One alone takes {format_seconds(e.latency_s)}.")
+
+
+def _divided(e: Explanation) -> Iterator[str]:
+    """Which operators are in parts, and how long the parts take."""
+    if e.divided is None:
+        return
+    yield ""
+    total, seconds = sum(count for _, count in e.divided.by), format_seconds(e.divided.seconds)
+    yield f"Split: {total:,} operators in {e.divided.parts} parts, {seconds} where they take longest"
+    yield from wrapped("by " + listed([f"{name} {count:,}" for name, count in e.divided.by], KINDS))
 
 
 def _fused(e: Explanation) -> Iterator[str]:

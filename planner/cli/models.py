@@ -84,8 +84,8 @@ def declare_rewrites(parser: argparse.ArgumentParser) -> None:
         "--rewrites",
         default=AUTO_REWRITES,
         metavar="LIST",
-        help="changes of the network, with commas between: copies, among which micro-batches take turns, and fuse, for "
-        f"what one kernel computes; {NO_REWRITES}; or what helps ({AUTO_REWRITES})",
+        help="changes of the network, with commas between: copies, among which micro-batches take turns; fuse, for "
+        f"what one kernel computes; split, for operators in parts; {NO_REWRITES}; or what helps ({AUTO_REWRITES})",
     )
 
 

@@ -10,7 +10,7 @@ from graphs.brief import brief
 from planner.explain.bottleneck import Bottleneck, bottleneck
 from planner.explain.cuts import Cut, CutMove, cuts
 from planner.explain.regions import Region, regions
-from planner.explain.rewriting import Fused, fused
+from planner.explain.rewriting import Divided, Fused, divided, fused
 from planner.explain.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
@@ -95,6 +95,7 @@ class Explanation:
     proof: Proof
     sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
     estimated: tuple[KindShare, ...]  # the largest share first
+    divided: Divided | None = None  # operators in parts
     fused: tuple[Fused, ...] = ()  # fused operators by the kinds of their members, the longest time first
 
     __repr__ = brief
@@ -156,6 +157,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         proof=_proof(plan),
         sources=sources,
         estimated=estimated,
+        divided=divided(plan),
         fused=fused(plan),
     )
 

@@ -1,11 +1,13 @@
 """What the rewrites of a plan have changed, and what that brings."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from costmodels.flops import work_of
 from graphs.brief import brief
 from graphs.ir import unfused
 from graphs.rewrites.patterns import plain
+from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 
 
@@ -19,6 +21,30 @@ class Fused:
     seconds: float  # of all of them on their devices, for each micro-batch
 
     __repr__ = brief
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The operators in parts."""
+
+    by: tuple[tuple[str, int], ...]  # the sharding, and how many operators are divided so
+    parts: int  # of each operator
+    seconds: float  # of all parts on the device where they take longest, for each micro-batch
+
+    __repr__ = brief
+
+
+def divided(plan: Plan) -> Divided | None:
+    """The splits of a plan, the most frequent sharding first; None without any."""
+    choices = [choice for one in plan.rewrites if isinstance(one, Split) for choice in one.choices.values()]
+    if not choices:
+        return None
+    parts = max(count for _, count in choices)
+    suffixes = tuple(f"/{parts}]" for parts in {count for _, count in choices})
+    numbers = [number for number, op in enumerate(plan.graph.ops) if op.name.endswith(suffixes)]
+    on = [[number for number in numbers if plan.placement.device[number] == d] for d in plan.placement.used]
+    seconds = max(float(plan.costs.forward_s[here, d].sum()) for here, d in zip(on, plan.placement.used, strict=True))
+    return Divided(tuple(Counter(name for name, _ in choices).most_common()), parts, seconds)
 
 
 def fused(plan: Plan) -> tuple[Fused, ...]:

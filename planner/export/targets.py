@@ -35,9 +35,10 @@ def export(plan: Plan, target: str) -> Export:
     """
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
-    if plan.placement.others and target != GRAPH:
+    if target != GRAPH and (plan.placement.others or plan.rewrites):
         copies = f"the plan has {len(plan.placement.copies)} copies of the network"
-        raise refuse(target, copies, "has one device for each operator", "plan with --rewrites none")
+        changed = copies if plan.placement.others else "the plan has operators that are fused or split"
+        raise refuse(target, changed, "has one device for each operator of the network", "plan with --rewrites none")
     return TARGETS[target](plan)
 
 
