@@ -146,7 +146,7 @@ def followed(graph: Graph, anchors: Mapping[str, str], parts: int) -> dict[str, 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(name=st.sampled_from(sorted(NETS)), data=st.data())
 def test_any_choice_computes_the_same(name: str, data: st.DataObject) -> None:
     program = imported(name)
