@@ -1,4 +1,4 @@
-"""Compare the answers of a runner and of the reference model: bit by bit, or within the rounding of kernels, parts."""
+"""Compare the answers of a runner and of the reference model: bit by bit, or within the rounding of quick kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
+from graphs.rewrites.split import Split
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import randomized
@@ -33,14 +34,15 @@ def compare_outputs(runner: Runner) -> Answers:
 
     The reference model runs on a thread bound to the plan's first device, with as many intra-op threads: sums of
     floating-point numbers depend on how many threads share them. Every bit counts, unless a device of the plan has
-    quick kernels or operators are in parts: then differences up to `TOLERANCE` are rounding.
+    quick kernels, or operators are split: then differences up to `TOLERANCE` are rounding.
 
     Where operators draw random numbers, which only seeds make the same, the reference model is its program, operator by
     operator with the same seeds. Nobody else may call the runner meanwhile.
     """
     program, devices = runner.program, runner.plan.cluster.devices
     used = runner.plan.placement.used or (0,)
-    allowed = TOLERANCE if runner.plan.is_split or any(devices[number].quick for number in used) else {}
+    split = any(isinstance(rewrite, Split) for rewrite in runner.plan.rewrites)
+    allowed = TOLERANCE if split or any(devices[number].quick for number in used) else {}
     args, kwargs = program.example_arguments
     if not randomized(program):
         return answers(Eager(program, devices[used[0]], "reference").result(), runner(*args, **kwargs), allowed)
