@@ -154,7 +154,8 @@ class LayoutWriter:
         pieces, axis = self._pieces(name, wanted, reader)
         result = f"{name}{wanted.text} padded {padding[0]}, {padding[1]} with {halo.fill:g}{reader.suffix}"
         value: Attr = halo.fill if abs(halo.fill) < float("inf") else str(halo.fill)
-        if len(pieces) > 1 and max(padding) <= min(self.tensor(each).shape[axis] for each in (pieces[0], pieces[-1])):
+        reach = min(self.tensor(each).shape[axis] for each in (pieces[0], pieces[-1]))
+        if len(pieces) > 1 and axis == wanted.axis and max(padding) <= reach:
             above, below = (
                 [self._filled(each, Indices(axis, ((0, rows),)), value, result)] if rows else []
                 for each, rows in zip((pieces[0], pieces[-1]), padding, strict=True)

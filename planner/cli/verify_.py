@@ -63,11 +63,15 @@ def summary(plan: Plan, verification: "Verification") -> str:
     compared += f" on {', '.join(devices)}"
     if verification.finding is not None:
         return f"{plan.graph.name}: of {compared}, compared until one differs"
+    n_imported = verification.n_imported
+    besides = f"; {count(n_imported, 'tensor')} equal those of the network without parts within rounding"
     if verification.tolerance:
         dtypes = {tensor.dtype for tensor in plan.graph.tensors}
         limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(verification).items() if name in dtypes)
-        return f"{plan.graph.name}: {compared} equal the reference model's within {limits} of the largest element"
-    return f"{plan.graph.name}: {compared} are bit-equal to the reference model's"
+        equal = f"{plan.graph.name}: {compared} equal the reference model's within {limits} of the largest element"
+    else:
+        equal = f"{plan.graph.name}: {compared} are bit-equal to the reference model's"
+    return equal + (besides if n_imported else "")
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:
@@ -98,7 +102,7 @@ def document(verification: "Verification") -> dict[str, Any]:
     finding = verification.finding
     operator = finding and finding.mismatch and asdict(finding.mismatch)
     return {
-        **attributes(verification, "equal", "n_stages", "n_tensors", "n_gradients"),
+        **attributes(verification, "equal", "n_stages", "n_tensors", "n_gradients", "n_imported"),
         "tolerance": _limits(verification),
         "finding": finding
         and {

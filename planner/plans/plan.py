@@ -13,6 +13,7 @@ from graphs.checks import one_of, whole
 from graphs.ir import Graph
 from graphs.notebook import repr_html
 from graphs.rewrites.rewrite import Rewrite
+from graphs.rewrites.split import Split
 from graphs.visible import visible
 from planner.plans.ranges import Range, Spread, spreads_of
 from planner.problem.constraints import Constraint, constrained
@@ -72,6 +73,11 @@ class Plan:
 
     __repr__ = brief
     _repr_html_ = repr_html
+
+    @property
+    def is_split(self) -> bool:
+        """Whether operators are in parts, which may add up in another order than the network."""
+        return any(isinstance(rewrite, Split) for rewrite in self.rewrites)
 
     @cached_property
     def problem(self) -> Problem:

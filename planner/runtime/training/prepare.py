@@ -10,7 +10,6 @@ from graphs.errors import InputError
 from graphs.importers.training import check_hooks
 from graphs.program.pieces import check_trains
 from graphs.program.program import Program
-from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import compile_training, trained_parameters, wire
@@ -54,7 +53,7 @@ def check_alone(plan: Plan) -> None:
 
 def check_whole(plan: Plan) -> None:
     """The plan has no operator in parts; raise InputError if it has, since ranks save what they have by itself."""
-    if any(isinstance(rewrite, Split) for rewrite in plan.rewrites):
+    if plan.is_split:
         raise InputError(
             "the plan splits operators, which only the threads of one process train; leave processes and ranks out, or "
             "plan without the rewrite 'split'"

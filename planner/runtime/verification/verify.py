@@ -28,7 +28,6 @@ from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
-from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.matching import check_same, rewritten_for
 from planner.runtime.stages.compile import add_call, function_of
@@ -175,6 +174,7 @@ class Verification:
     n_gradients: int  # gradients that were compared
     tolerance: Mapping[torch.dtype, float]  # by dtype, as a share of the largest element; empty if every bit counts
     finding: Finding | None  # the first tensor that differs, if any
+    n_imported: int = 0  # tensors of a split network that were compared with the network as it was imported
 
     __repr__ = brief
 
@@ -232,9 +232,10 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
             suspects = Suspects(program, reference, backward.learned if backward else frozenset(), compare)
             finding = _finding(crossing, difference, stages.parts, suspects)
             break
-    if any(isinstance(rewrite, Split) for rewrite in plan.rewrites) and finding is None and network is not program:
-        finding = _unlike(network, reference, program, stages.parts)
-    return Verification(len(stages.parts), counts[False], counts[True], allowed, finding)
+    n_imported = 0
+    if plan.is_split and finding is None and network is not program:
+        n_imported, finding = _compared_with(network, reference, program, stages.parts)
+    return Verification(len(stages.parts), counts[False], counts[True], allowed, finding, n_imported)
 
 
 def _unset(program: Program) -> set[str]:
@@ -265,28 +266,31 @@ def _finding(crossing: Crossing, difference: Deviation, parts: Sequence[StageUnd
     return Finding(crossing.tensor, crossing.backward, crossing.stage, label, part.device.name, difference, mismatch)
 
 
-def _unlike(
+def _compared_with(
     network: Program, reference: Reference, program: Program, parts: Sequence[StageUnderTest]
-) -> Finding | None:
-    """Return the first tensor of a split network that the network as it was imported has otherwise.
+) -> tuple[int, Finding | None]:
+    """Compare a split network with the network as it was imported, in the tensors that both have.
 
     Parts add up in another order, so the tolerance is that of devices of different kinds. Random numbers depend on the
     positions of operators, so networks with them are not compared.
+
+    Returns:
+        How many tensors were compared, and the first one that differs.
     """
     if random_operators(network):
-        return None
+        return 0, None
     device = parts[0].device
     values = run_on(device, lambda: run_reference(network, torch_device_of(device), SEED)).values
-    unset = _unset(network)
+    unset, count = _unset(network), 0
     for number, part in enumerate(parts):
         ops = [program.graph.ops[i] for i in part.ops]
         for name in (name for op in ops for name in op.outputs if name in values and name not in unset):
-            expected = values[name]
+            expected, count = values[name], count + 1
             difference = deviation(expected, reference.values[name], TOLERANCE.get(expected.dtype, 0.0))
             if difference is not None:
                 label = " … ".join(dict.fromkeys((ops[0].name, ops[-1].name)))
-                return Finding(name, False, number, label, part.device.name, difference, None)
-    return None
+                return count, Finding(name, False, number, label, part.device.name, difference, None)
+    return count, None
 
 
 def _members(plan: Plan) -> tuple[Sequence[tuple[int, ...]], list[int]]:

@@ -20,6 +20,7 @@ from graphs.rewrites.split import Split
 from planner.planning.make_plan import Search, search_plan
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
+from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
@@ -93,9 +94,12 @@ def test_parts_on_several_devices_answer_as_the_network_does(name: str, quick: b
         plan = plan_from_dict(document)
         with Runner(plan, program) as runner, torch.no_grad():
             torch.testing.assert_close(runner(x), model(x), rtol=1e-5, atol=1e-5)
+            assert compare_outputs(runner).wrong == ()
             for got in runner.stream([x, x]):
                 torch.testing.assert_close(got, model(x), rtol=1e-5, atol=1e-5)
-        assert verify(plan, program).finding is None
+        verification = verify(plan, program)
+        assert verification.equal
+        assert verification.n_imported
 
 
 def test_verification_compares_with_the_network_as_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
