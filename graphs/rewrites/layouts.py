@@ -115,7 +115,7 @@ class LayoutWriter:
     def piece(self, name: str, wanted: Wanted, reader: Reader) -> str:
         """The name of a tensor that holds the wanted part of another, written if there is none."""
         pieces, axis = self._pieces(name, wanted, reader)
-        return self._cat(self._named(name, wanted, reader), pieces, axis)
+        return self.cat(self._named(name, wanted, reader), pieces, axis)
 
     def _named(self, name: str, wanted: Wanted, reader: Reader) -> str:
         """The name of what is put together for a reader; the whole has the name that it had."""
@@ -160,8 +160,8 @@ class LayoutWriter:
                 [self._filled(each, Indices(axis, ((0, rows),)), value, result)] if rows else []
                 for each, rows in zip((pieces[0], pieces[-1]), padding, strict=True)
             )
-            return self._cat(result, [*above, *pieces, *below], axis)
-        piece = self._cat(self._named(name, wanted, reader), pieces, axis)
+            return self.cat(result, [*above, *pieces, *below], axis)
+        piece = self.cat(self._named(name, wanted, reader), pieces, axis)
         shape = self.tensor(piece).shape
         attrs: dict[str, Attr] = {"pad": (0, 0, *padding), "mode": "constant", "value": value}
         self._add(Op(result, PAD, (piece,), (result,), attrs=attrs), (*shape[:2], shape[2] + sum(padding), shape[3]))
@@ -194,9 +194,10 @@ class LayoutWriter:
             names.append(f"{name}{region.text}")
             attrs: dict[str, Attr] = {"dim": wanted.axis, "start": start, "end": stop}
             self._add(Op(names[-1], SLICE, (name,), (names[-1],), attrs=attrs), region.shape(shape))
-        return self._cat(f"{name}{wanted.text}", names, wanted.axis)
+        return self.cat(f"{name}{wanted.text}", names, wanted.axis)
 
-    def _cat(self, name: str, names: Sequence[str], axis: int) -> str:
+    def cat(self, name: str, names: Sequence[str], axis: int) -> str:
+        """The name of the tensors put together along an axis; one alone keeps its own."""
         if len(names) == 1:
             return names[0]
         first, *others = (self.tensor(each).shape for each in names)

@@ -192,6 +192,7 @@ def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
         images, whole = ["batch", "", *blank], [[""] * n, [""]][: len(op.inputs) - 1]
         yield from _loops(graph, op, [images, *whole], [images])
         yield Sharding(CHANNELS, groups, (Shard(1), *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
+        yield Sharding(OUTPUT_CHANNELS, weight[0], (None, *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
     yield from _image_rows(graph, op, weight[2])
 
 

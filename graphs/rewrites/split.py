@@ -184,8 +184,9 @@ class _Splitting:
     def result(self) -> SplitGraph:
         for op in self.graph.ops:
             if op.name in self.chosen:
+                add = self._add_filters if _has_filters_in_groups(op, self.chosen[op.name]) else self._add_part
                 for part in range(self.chosen[op.name].parts):
-                    self._add_part(op, self.chosen[op.name], part)
+                    add(op, self.chosen[op.name], part)
                 self._lay(op, self.chosen[op.name])
             else:
                 self._add_whole(op)
@@ -226,6 +227,28 @@ class _Splitting:
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
+    def _add_filters(self, op: Op, choice: _Chosen, part: int) -> None:
+        """Some filters of a convolution in groups: whole groups together, those of a divided group alone."""
+        x, *weights = op.inputs
+        groups, reader = op.attrs["groups"], Reader(part, choice.parts)
+        assert isinstance(groups, int)
+        (output,), (region,) = op.outputs, self._regions(op, choice, part)
+        assert region
+        shape, n_read = self.graph.tensor[output].shape, self.graph.tensor[x].shape[1] // groups
+        segments = list(_filters(region.ranges, shape[1] // groups))
+        name, written = f"{op.name}[{part}/{choice.parts}]", _part_name(output, choice, part)
+        names = [f"{written}.{number}" for number in range(len(segments))] if len(segments) > 1 else [written]
+        for own, (filters, first, count) in zip(names, segments, strict=True):
+            read = Indices(1, ((first * n_read, (first + count) * n_read),))
+            inputs = [self.writer.piece(x, read, reader)]
+            inputs += [self.writer.piece(weight, Indices(0, (filters,)), reader) for weight in weights]
+            kernel = name if len(names) == 1 else own
+            new = replace(op, name=kernel, inputs=tuple(inputs), outputs=(own,), attrs={**op.attrs, "groups": count})
+            self.parts[kernel] = Origin(op.name)
+            self.writer.add(new, {own: Indices(1, (filters,)).shape(shape)}, op.outputs)
+            self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
+        self.writer.cat(written, names, 1)
+
     def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
         """What a part writes of each output."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
@@ -252,6 +275,23 @@ class _Splitting:
             own = tuple(each[number] for each in regions)
             self.writer.layouts[name] = Layout(names, own, choice.sharding.summed)
             self.moved.add(name)
+
+
+def _has_filters_in_groups(op: Op, choice: _Chosen) -> bool:
+    """Whether a convolution in groups is divided by its filters, which may divide groups."""
+    weights = choice.sharding.inputs[1:]
+    return "groups" in op.attrs and op.attrs["groups"] != 1 and choice.sharding.inputs[0] is None and any(weights)
+
+
+def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, int]]:
+    """Filters with the number of their first group and of their groups, of which only a single one may be divided."""
+    for start, stop in pieces:
+        at = start
+        while at < stop:
+            whole = (stop - at) // group if at % group == 0 else 0
+            end = at + whole * group if whole else min(stop, at + group - at % group)
+            yield (at, end), at // group, max(whole, 1)
+            at = end
 
 
 def _part_name(tensor: str, choice: _Chosen, part: int) -> str:

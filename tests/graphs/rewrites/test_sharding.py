@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Shape], list[Shape], list[str]]]
         lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=3),
         [(2, 6, 8, 8)],
         [(12, 2, 3, 3), (12,)],
-        ["batch", "channels", "rows"],
+        ["batch", "channels", "output channels", "rows"],
     ),
     "depthwise": (lambda x, w: F.conv2d(x, w, groups=6), [(2, 6, 8, 8)], [(6, 1, 3, 3)], ["channels", "rows"]),
     "conv3d": (F.conv3d, [(2, 4, 5, 5, 5)], [(6, 4, 3, 3, 3)], ["batch", "output channels", "input channels"]),
