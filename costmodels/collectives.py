@@ -17,12 +17,12 @@ A port has latency a and bandwidth w, each way at once. All schemes start togeth
     through a leader             2 (n - 1) / n S a leader    2 (g - 1) (a' + S / w') + 2 (n - 1) (a + S / (n w))
 
 S is what every node has before an all-reduce or a reduce-scatter, after an all-gather, and in all-to-all what it sends
-and keeps. The hierarchical schemes are for n hosts with g devices each; a' and w' are those of a device within its host.
+and keeps. The hierarchical schemes are for n hosts with g devices each; a device has a' and w' within its host.
 
 Sources: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 2009 (ring);
-Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 2005 (trees, halving
-and doubling, all-to-all by pairs); Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014;
-Jia et al., Highly scalable deep learning training system, arXiv 1807.11205 (hierarchical).
+Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 2005 (trees,
+halving and doubling, all-to-all by pairs); Li et al., Scaling distributed machine learning with the parameter server,
+OSDI 2014; Jia et al., Highly scalable deep learning training system, arXiv 1807.11205 (hierarchical).
 """
 
 from collections.abc import Callable, Mapping

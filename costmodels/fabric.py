@@ -82,10 +82,11 @@ class Fabric:
 
     def slowed(self, inside: float, between: float) -> "Fabric":
         """The fabric with these shares of its bandwidths."""
-        ports = {"inside": (self.inside, inside), "between": (self.between, between)}
-        return replace(
-            self, **{name: Port(port.latency_s, port.bytes_per_s * share) for name, (port, share) in ports.items()}
-        )
+        return replace(self, inside=_slowed(self.inside, inside), between=_slowed(self.between, between))
+
+
+def _slowed(port: Port, share: float) -> Port:
+    return Port(port.latency_s, port.bytes_per_s * share)
 
 
 def fabric_of(cluster: Cluster) -> Fabric:

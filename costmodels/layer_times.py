@@ -9,8 +9,8 @@
     optimizer                bytes of gradients, states and parameters / (bandwidth * memory)
 
 Tensor parallelism divides all but the 22 h, which sequence parallelism divides too. The shares of `MEGATRON` and
-`DEEPSPEED` are least squares over published steps on A100 (`tests.benchmarks.hybrid_megatron` says which, and how far the
-others are off).
+`DEEPSPEED` are least squares over published steps on A100; `tests.benchmarks.hybrid_megatron` says which, and how far
+off others are.
 """
 
 from dataclasses import dataclass, replace

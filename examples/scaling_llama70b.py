@@ -21,8 +21,8 @@ import torch
 
 from costmodels.catalogue import entry
 from costmodels.cluster import Cluster, Link
-from costmodels.collectives import Port, ring_all_reduce
 from costmodels.clusterfile import cluster_of
+from costmodels.collectives import Port, ring_all_reduce
 from costmodels.flops import work_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_bytes, format_seconds

@@ -32,8 +32,8 @@ class StageLayers(NamedTuple):
     full: int
 
     @property
-    def count(self) -> int:
-        """How many there are."""
+    def total(self) -> int:
+        """All of them."""
         return sum(self)
 
 

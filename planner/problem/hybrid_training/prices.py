@@ -13,12 +13,12 @@ With m micro-batches, p stages and v chunks of a stage:
                     latter) and the optimizer, of the slowest stage; neither overlaps with computing
 
     held by stage i     min(m, p - i) micro-batches; interleaved min(m, (2 (p - i - 1) + (v - 1) p + 1) / v)
-    bytes               states under ZeRO, activations held, one recomputed layer, and 10 bytes a logit on the last stage
+    bytes               states under ZeRO, activations held, one recomputed layer, 10 bytes a logit on the last stage
 
 Sources of memory are those of `costmodels.memory.transformers`, of collectives those of `costmodels.collectives`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
@@ -61,7 +61,7 @@ class StepPrice(NamedTuple):
     Attributes:
         step_s: all of it.
         computing_s: of the slowest stage.
-        tensor_s: tensor-parallel communication of that stage, and what ZeRO 2 and 3 cannot hide.
+        communicating_s: of that stage: tensor parallelism, messages, and what ZeRO 2 and 3 cannot hide.
         bubble_s: waiting for the pipeline to fill and drain.
         sync_s: gradients and optimizer.
         memory_bytes: of a device of each stage.
@@ -69,7 +69,7 @@ class StepPrice(NamedTuple):
 
     step_s: float
     computing_s: float
-    tensor_s: float
+    communicating_s: float
     bubble_s: float
     sync_s: float
     memory_bytes: tuple[float, ...]
@@ -88,6 +88,7 @@ class LayerBook:
         efficiency = setting.efficiency
         self.fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.between)
         self.sharded_fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.sharded)
+        self.alike = len({device.kind for device in setting.fabric.devices}) == 1
         self._prices: dict[tuple[str, int, int], LayerPrice] = {}
 
     def price(self, device: int, tensor: int, samples: int) -> LayerPrice:
@@ -137,6 +138,8 @@ class ShapePrices:
     def limits(self) -> tuple[float, ...]:
         """Bytes of a device, by stage."""
         devices = self.book.fabric.devices
+        if self.book.alike:
+            return (devices[0].memory_bytes,) * self.shape.pipeline
         return tuple(min(devices[number].memory_bytes for number in members) for members in self._members)
 
     @cached_property
@@ -155,12 +158,14 @@ class ShapePrices:
     def stage_s(self, stage: int, layers: StageLayers) -> float:
         """Seconds of a micro-batch on a stage."""
         price = self.layers[stage]
-        own_s = sum(count * s for count, s in zip(layers, price.total_s, strict=True)) + self._message_s
-        if stage == self.shape.pipeline - 1:
-            own_s += price.head_s
+        own_s = sum(count * s for count, s in zip(layers, price.total_s, strict=True)) + self.end_s(stage)
         if self.shape.zero < 2 or self.shape.data == 1:
             return own_s
-        return overlapped_s(own_s, self._zero_s(stage, layers.count), self.book.setting.efficiency.overlap)
+        return overlapped_s(own_s, self._zero_s(stage, layers.total), self.book.setting.efficiency.overlap)
+
+    def end_s(self, stage: int) -> float:
+        """What a stage takes besides its layers: messages to its neighbours, and the head on the last one."""
+        return self._message_s + (self.layers[stage].head_s if stage == self.shape.pipeline - 1 else 0.0)
 
     def step_s(self, stage_s: Sequence[float]) -> float:
         """The micro-batches of a step, without gradients and optimizer, from the times of the stages."""
@@ -183,30 +188,61 @@ class ShapePrices:
 
     def bytes_of(self, stage: int, layers: StageLayers) -> float:
         """Bytes of a device of a stage."""
-        return self._fixed_bytes(stage, layers.count) + self._activation_bytes(stage, layers)
+        return self._fixed_bytes(stage, layers.total) + self._activation_bytes(stage, layers)
 
     def cheapest(self, stage: int, layers: int) -> StageLayers | None:
         """So many layers of a stage in the least time that its memory allows; None if they do not fit."""
-        own = [found for full in range(layers + 1) if (found := self._with_full(stage, layers, full)) is not None]
-        return min(own, key=lambda found: self.stage_s(stage, found), default=None)
+        asked = self.book.setting.demands.recompute
+        if asked is not None:
+            alike = StageLayers(*(layers if mode == asked else 0 for mode in RECOMPUTE_MODES))
+            return alike if self.bytes_of(stage, alike) <= self.limits[stage] else None
+        none_s, _, full_s = self.layers[stage].total_s
+        best: StageLayers | None = None
+        best_s = inf
+        for full in range(layers + 1):
+            if layers * none_s + full * (full_s - none_s) + self.end_s(stage) >= best_s:
+                break
+            found = self._with_full(stage, layers, full)
+            if found is not None and (found_s := self.stage_s(stage, found)) < best_s:
+                best, best_s = found, found_s
+        return best
+
+    @cached_property
+    def distinct(self) -> tuple[tuple[int, int], ...]:
+        """Stages that differ in more than the micro-batches that they hold, with the number of each.
+
+        Of equal devices in the middle, the first holds the most.
+        """
+        pipeline = self.shape.pipeline
+        if pipeline <= 3 or not self.book.alike:
+            return tuple((stage, 1) for stage in range(pipeline))
+        return (0, 1), (1, pipeline - 2), (pipeline - 1, 1)
+
+    def even_price(self, layers: StageLayers) -> StepPrice:
+        """What a step takes with the same layers on every stage; the memory is that of `distinct` stages."""
+        return self._price({stage: layers for stage, _ in self.distinct}, dict(self.distinct))
 
     def price(self, stages: Sequence[StageLayers]) -> StepPrice:
         """What a step takes with these layers."""
-        numbers = range(self.shape.pipeline)
-        stage_s = [self.stage_s(stage, stages[stage]) for stage in numbers]
-        busiest = max(numbers, key=lambda stage: stage_s[stage])
+        return self._price(dict(enumerate(stages)), dict.fromkeys(range(len(stages)), 1))
+
+    def _price(self, stages: Mapping[int, StageLayers], numbers: Mapping[int, int]) -> StepPrice:
+        """What a step takes with these layers on so many stages each."""
+        own_s = {stage: self.stage_s(stage, layers) for stage, layers in stages.items()}
+        busiest = max(own_s, key=lambda stage: own_s[stage])
+        stage_s = [s for stage, s in own_s.items() for _ in range(numbers[stage])]
         price, micro_batches = self.layers[busiest], self.shape.micro_batches
         computing_s = sum(count * s for count, s in zip(stages[busiest], price.computing_s, strict=True))
         computing_s += price.head_s if busiest == self.shape.pipeline - 1 else 0.0
         streaming_s = self.step_s(stage_s)
-        sync_s = max(self.sync_s(stage, stages[stage].count) for stage in numbers)
+        sync_s = max(self.sync_s(stage, layers.total) for stage, layers in stages.items())
         return StepPrice(
             step_s=streaming_s + sync_s,
             computing_s=micro_batches * computing_s,
-            tensor_s=micro_batches * (stage_s[busiest] - computing_s),
-            bubble_s=streaming_s - micro_batches * stage_s[busiest],
+            communicating_s=micro_batches * (own_s[busiest] - computing_s),
+            bubble_s=streaming_s - micro_batches * own_s[busiest],
             sync_s=sync_s,
-            memory_bytes=tuple(self.bytes_of(stage, stages[stage]) for stage in numbers),
+            memory_bytes=tuple(self.bytes_of(stage, layers) for stage, layers in stages.items()),
         )
 
     def held(self, stage: int) -> float:
@@ -307,7 +343,7 @@ class ShapePrices:
     @cached_property
     def _slowest_devices(self) -> tuple[int, ...]:
         """The slowest device of each stage, which sets its pace."""
-        if len({device.kind for device in self.book.fabric.devices}) == 1:
+        if self.book.alike:
             return (0,) * self.shape.pipeline
         devices = self.book.fabric.devices
         return tuple(
