@@ -24,7 +24,7 @@ from graphs.errors import InputError
 NO_PORT = Port(0.0, inf)
 
 
-class Group(NamedTuple):
+class FabricGroup(NamedTuple):
     """Devices that communicate, by the hosts that they are on."""
 
     hosts: int
@@ -54,12 +54,12 @@ class Fabric:
 
     __repr__ = brief
 
-    def group(self, size: int, stride: int) -> Group:
+    def group(self, size: int, stride: int) -> FabricGroup:
         """The hosts of a group whose members are ``stride`` devices apart."""
         each = max(1, min(size, self.host_devices // stride)) if self.host_devices % stride == 0 else 1
-        return Group(size // each, each) if size % each == 0 else Group(size, 1)
+        return FabricGroup(size // each, each) if size % each == 0 else FabricGroup(size, 1)
 
-    def all_reduce(self, n_bytes: float, group: Group) -> float:
+    def all_reduce(self, n_bytes: float, group: FabricGroup) -> float:
         """Seconds until every member has the sum."""
         if group.hosts == 1:
             return ring_all_reduce(n_bytes, group.devices, self.inside).time_s
@@ -67,7 +67,7 @@ class Fabric:
         parts = hierarchical_all_reduce(n_bytes, group.hosts, group.devices, whole, self.inside)
         return min(parts.time_s, ring_all_reduce(n_bytes, group.size, self.between).time_s)
 
-    def all_gather(self, n_bytes: float, group: Group) -> float:
+    def all_gather(self, n_bytes: float, group: FabricGroup) -> float:
         """Seconds until every member has the parts of all, ``n_bytes`` together; a reduce-scatter takes as long."""
         if group.hosts == 1:
             return all_gather(n_bytes, group.devices, self.inside).time_s

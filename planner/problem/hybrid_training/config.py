@@ -5,6 +5,7 @@
     devices = data × tensor × pipeline        global batch = data × micro-batches × samples
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -174,47 +175,34 @@ def _check_demands(setting: TrainingSetting) -> None:
     network, asked, available = setting.network, setting.demands, len(setting.fabric.devices)
     if asked.devices is not None and asked.devices > available:
         raise InputError(f"{asked.devices} devices asked for; the cluster has {available}")
-    total = setting.n_devices
-    if asked.tensor is not None:
-        _check_among(
-            asked.tensor,
-            tensor_degrees(network, total),
-            "tensor",
-            f"heads ({network.heads} and {network.kv_heads}) on {total} devices",
-        )
-    if asked.pipeline is not None:
-        _check_among(
-            asked.pipeline,
-            list(range(1, min(network.layers, total) + 1)),
-            "pipeline",
-            f"{network.layers} layers on {total} devices",
-        )
-    if asked.data is not None:
-        _check_among(
-            asked.data,
-            data_degrees(setting.batch, total),
-            "data",
-            f"the global batch of {setting.batch} on {total} devices",
-        )
-    if asked.zero is not None:
-        _check_among(asked.zero, [0, 1, 2, 3], "zero", "ZeRO's stages")
+    total, batch = setting.n_devices, setting.batch
+    heads = f"{network.heads} heads and {network.kv_heads} of keys on {total} devices"
+    _check_among(asked.tensor, tensor_degrees(network, total), "tensor", heads)
+    stages = range(1, min(network.layers, total) + 1)
+    _check_among(asked.pipeline, stages, "pipeline", f"{network.layers} layers on {total} devices")
+    _check_among(asked.data, data_degrees(batch, total), "data", f"the global batch of {batch} on {total} devices")
+    _check_among(asked.zero, range(4), "zero", "ZeRO's stages")
+    _check_together(setting)
+    share = batch // (asked.data or 1)
+    _check_among(asked.samples, data_degrees(share, share), "micro-batch", f"{share} samples of a replica")
+
+
+def _check_together(setting: TrainingSetting) -> None:
+    """Check that the degrees that are asked for divide the devices."""
+    asked, total, available = setting.demands, setting.n_devices, len(setting.fabric.devices)
     tensor, pipeline, data = asked.tensor or 1, asked.pipeline or 1, asked.data or 1
     degrees = tensor * pipeline * data
+    named = f"tensor {tensor} × pipeline {pipeline} × data {data} = {degrees}"
     if degrees > total:
-        raise InputError(f"tensor {tensor} × pipeline {pipeline} × data {data} is {degrees} devices; there are {total}")
+        raise InputError(f"{named} devices, and there are {total}; ask for fewer of one")
     if asked.devices is not None and asked.devices % degrees:
         near = max(degrees, round(asked.devices / degrees) * degrees)
-        raise InputError(
-            f"tensor {tensor} × pipeline {pipeline} × data {data} = {degrees} does not divide {asked.devices} devices; "
-            f"the nearest that works is {near if near <= available else near - degrees} devices"
-        )
-    if asked.samples is not None:
-        shares = [share for share in range(1, setting.batch // data + 1) if (setting.batch // data) % share == 0]
-        _check_among(asked.samples, shares, "micro-batch", f"{setting.batch // data} samples of a replica")
+        near -= degrees if near > available else 0
+        raise InputError(f"{named} does not divide {asked.devices} devices; the nearest that works is {near} devices")
 
 
-def _check_among(asked: int, known: list[int], name: str, of: str) -> None:
-    """Check that a number is one of those that work."""
-    if asked not in known:
+def _check_among(asked: int | None, known: Sequence[int], name: str, of: str) -> None:
+    """Check that a number that is asked for is one of those that work."""
+    if asked is not None and asked not in known:
         near = min(known, key=lambda number: (abs(number - asked), number))
         raise InputError(f"{name} = {asked} does not fit {of}; the nearest that works is {near}")

@@ -25,7 +25,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from costmodels.collectives import overlapped_s
-from costmodels.fabric import Fabric, Group
+from costmodels.fabric import Fabric, FabricGroup
 from costmodels.layer_times import LayerTimes
 from costmodels.memory.transformers import (
     ADAM,
@@ -324,7 +324,7 @@ class ShapePrices:
         return 2 * shape.chunks * self.book.fabric.message(n_bytes, stride, shape.pipeline)
 
     @cached_property
-    def _replicas(self) -> Group:
+    def _replicas(self) -> FabricGroup:
         stride = self.shape.tensor * (1 if self.shape.order == "data" else self.shape.pipeline)
         return self.book.fabric.group(self.shape.data, stride)
 

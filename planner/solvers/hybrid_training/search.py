@@ -61,7 +61,7 @@ class ConfigTable:
 def choose_config(setting: TrainingSetting, time_limit_s: float = 60.0, reporter: Reporter = SILENT) -> ConfigTable:
     """Find the configurations that no other one dominates, and prove how good the fastest is."""
     deadline = Deadline(time_limit_s)
-    search = _Search(setting, deadline, reporter)
+    search = _ConfigSearch(setting, deadline, reporter)
     search.even_stages()
     bound_s = search.best_stages()
     rows = tuple(search.front.undominated())
@@ -110,7 +110,7 @@ class _Front:
                 yield row
 
 
-class _Search:
+class _ConfigSearch:
     """Shapes, their bounds, and the rows so far."""
 
     def __init__(self, setting: TrainingSetting, deadline: Deadline, reporter: Reporter) -> None:

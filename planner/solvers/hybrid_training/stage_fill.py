@@ -28,7 +28,7 @@ class StageFill:
     streaming_s: float
 
 
-class StageTable:
+class LayerTable:
     """The least times of numbers of layers, by stage, worked out when they are asked for."""
 
     def __init__(self, prices: ShapePrices) -> None:
@@ -88,7 +88,7 @@ def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
 
     Interleaved and zero-bubble schedules need stages alike, of which each recomputes what it must.
     """
-    table, shape = StageTable(prices), prices.shape
+    table, shape = LayerTable(prices), prices.shape
     layers = prices.book.setting.network.layers
     if must_be_even(shape):
         found = [table.at(stage, layers // shape.pipeline) for stage in range(shape.pipeline)]
