@@ -188,7 +188,7 @@ def _lines(
         yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
     gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
     proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes {gap:.2%} less"
-    yield f"{found.status}: {proof}; {count(found.shapes, 'shape')} in {found.wall_s:.1f} s"
+    yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"
 
 
 def _named(network: Transformer) -> str:

@@ -1,6 +1,6 @@
 """One line for each row of ``planner choose``: where the fastest step's time goes, and what other rows trade for it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from costmodels.units import format_bytes
 from planner.problem.hybrid_training.prices import StepPrice
@@ -17,46 +17,37 @@ def reasons(rows: Sequence[ConfigRow]) -> list[str]:
 
 def _where_time_goes(price: StepPrice) -> str:
     """The parts of a step as shares."""
-    parts = {
+    said = (f"{name} {s / price.step_s:.0%}" for name, s in _parts(price).items() if s > LEAST * price.step_s)
+    return ", ".join(said)
+
+
+def _beside(first: ConfigRow, row: ConfigRow) -> str:
+    """What a row takes more and less than the fastest one, and why."""
+    slower = f"{row.price.step_s / first.price.step_s - 1:.1%} slower than row 1"
+    fewer = first.config.shape.devices - row.config.shape.devices
+    saved = first.price.peak_bytes - row.price.peak_bytes
+    gains = [f"{fewer} devices fewer"] if fewer else []
+    gains += [f"{format_bytes(saved)} less"] if saved > 0 else []
+    if fewer:
+        speed = first.price.step_s * first.config.shape.devices / (row.price.step_s * row.config.shape.devices)
+        why = f"each device is {speed:.1%} as fast"
+    else:
+        why = _most_grown(first.price, row.price)
+    return f"{slower}, {' and '.join(gains)}: {why}"
+
+
+def _most_grown(before: StepPrice, now: StepPrice) -> str:
+    """The part of the step that takes most more."""
+    earlier, later = _parts(before), _parts(now)
+    name = max(later, key=lambda part: later[part] - earlier[part])
+    return f"{name} {later[name] / now.step_s:.0%} of the step, not {earlier[name] / before.step_s:.0%}"
+
+
+def _parts(price: StepPrice) -> dict[str, float]:
+    """Seconds of a step, by what they go to."""
+    return {
         "computing": price.computing_s,
         "communication": price.communicating_s,
         "the pipeline's bubble": price.bubble_s,
         "gradients and optimizer": price.sync_s,
     }
-    said = [f"{name} {s / price.step_s:.0%}" for name, s in parts.items() if s > LEAST * price.step_s]
-    return ", ".join(said)
-
-
-def _beside(first: ConfigRow, row: ConfigRow) -> str:
-    """What a row takes more and less than the fastest one, and what differs."""
-    slower = row.price.step_s / first.price.step_s - 1
-    gains = []
-    if row.config.shape.devices < first.config.shape.devices:
-        gains.append(f"{first.config.shape.devices - row.config.shape.devices} devices fewer")
-    if row.price.peak_bytes < first.price.peak_bytes:
-        gains.append(f"{format_bytes(first.price.peak_bytes - row.price.peak_bytes)} less")
-    said = f"{slower:.1%} slower than row 1, {' and '.join(gains)}: {', '.join(_differences(first, row))}"
-    fewer = row.config.shape.devices < first.config.shape.devices
-    return said if fewer else f"{said}; {_most_grown(first.price, row.price)}"
-
-
-def _differences(first: ConfigRow, row: ConfigRow) -> Iterator[str]:
-    names = {"zero": "ZeRO", "samples": "micro-batch"}
-    for name in ("data", "tensor", "pipeline", "samples", "schedule", "zero"):
-        before, now = getattr(first.config.shape, name), getattr(row.config.shape, name)
-        if before != now:
-            yield f"{names.get(name, name)} {now}, not {before}"
-    if first.config.recompute != row.config.recompute:
-        yield f"recompute {row.config.recompute}"
-
-
-def _most_grown(before: StepPrice, now: StepPrice) -> str:
-    """The part of the step that takes most more."""
-    growth = {
-        "computing": now.computing_s - before.computing_s,
-        "communication": now.communicating_s - before.communicating_s,
-        "the bubble": now.bubble_s - before.bubble_s,
-        "gradients and optimizer": now.sync_s - before.sync_s,
-    }
-    name = max(growth, key=lambda part: growth[part])
-    return f"it takes longest in {name}"

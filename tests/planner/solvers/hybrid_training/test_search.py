@@ -98,8 +98,8 @@ def test_a_slow_host_gets_fewer_layers() -> None:
 
 
 def test_tensor_parallelism_stays_within_hosts() -> None:
-    found = choose_config(TrainingSetting(Transformer(96, 12288, 96), a100s(256), 1536))
-    assert found.rows[0].config.shape.tensor <= 8
+    found = choose_config(TrainingSetting(Transformer(48, 12288, 96), a100s(64, 4), 64))
+    assert found.rows[0].config.shape.tensor <= 4
 
 
 def test_what_fits_nowhere_says_the_least_that_is_needed() -> None:
