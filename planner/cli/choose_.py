@@ -149,7 +149,7 @@ def _document(
         "status": str(found.status),
         "bound_s": found.bound_s,
         "gap": max(0.0, 1 - found.bound_s / best_s),
-        "shapes": found.shapes,
+        **attributes(found, "shapes", "left_out"),
         "wall_s": round(found.wall_s, 3),
         "rows": [
             {
@@ -186,6 +186,8 @@ def _lines(
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
         yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
+    if found.left_out:
+        yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
     gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
     proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes {gap:.2%} less"
     yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"

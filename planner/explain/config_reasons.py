@@ -40,7 +40,7 @@ def _most_grown(before: StepPrice, now: StepPrice) -> str:
     """The part of the step that takes most more."""
     earlier, later = _parts(before), _parts(now)
     name = max(later, key=lambda part: later[part] - earlier[part])
-    return f"{name} {later[name] / now.step_s:.0%} of the step, not {earlier[name] / before.step_s:.0%}"
+    return f"{name} adds {(later[name] - earlier[name]) / before.step_s:.1%}"
 
 
 def _parts(price: StepPrice) -> dict[str, float]:

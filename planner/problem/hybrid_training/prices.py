@@ -88,7 +88,8 @@ class LayerBook:
         efficiency = setting.efficiency
         self.fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.between)
         self.sharded_fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.sharded)
-        self.alike = len({device.kind for device in setting.fabric.devices}) == 1
+        self._kinds = tuple({device.kind: number for number, device in enumerate(setting.fabric.devices)}.values())
+        self.alike = len(self._kinds) == 1
         self._prices: dict[tuple[str, int, int], LayerPrice] = {}
 
     def price(self, device: int, tensor: int, samples: int) -> LayerPrice:
@@ -97,6 +98,11 @@ class LayerBook:
         if key not in self._prices:
             self._prices[key] = self._price(device, tensor, samples)
         return self._prices[key]
+
+    def fastest(self, tensor: int, samples: int) -> LayerPrice:
+        """Of a layer on the device that is fastest with it."""
+        prices = (self.price(device, tensor, samples) for device in self._kinds)
+        return min(prices, key=lambda price: price.total_s[0])
 
     def _price(self, device: int, tensor: int, samples: int) -> LayerPrice:
         network = self.setting.network

@@ -2,7 +2,9 @@
 
 ::
 
-    1  each shape × recomputation, stages alike    one price each; what no other row dominates is kept
+    1  each shape × recomputation, stages alike    by a quick bound, ascending; one price each, unless a row that is
+                                                   faster than the bound has as few devices and less memory than the
+                                                   shape's states; what no other row dominates is kept
     2  shapes by their bound, ascending            until a bound is no less than the fastest step that was found;
                                                    layers of the stages by dynamic programming
 
@@ -11,9 +13,12 @@ When the second part ends by itself, no configuration of the space takes a short
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
+
+import numpy as np
 
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from graphs.brief import brief
@@ -22,9 +27,18 @@ from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape
 from planner.problem.hybrid_training.prices import LayerBook, ShapePrices, StepPrice
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.solvers.hybrid_training.bounds import (
+    different_stages,
+    least_states,
+    least_sync_s,
+    quick_bound_s,
+    streaming_bound_s,
+    sync_bound_s,
+)
 from planner.solvers.hybrid_training.shapes import shapes_of
-from planner.solvers.hybrid_training.stage_fill import best_fill, least_sync_s, streaming_bound_s
+from planner.solvers.hybrid_training.stage_fill import best_fill
 
+FIRST_SHARE = 0.7  # of the time, for stages alike
 TOLD = 1000  # shapes between two reports of progress
 
 
@@ -44,6 +58,7 @@ class ConfigTable:
         status: optimal if the first row is proved to be the fastest; infeasible if nothing fits.
         bound_s: no configuration takes a shorter step.
         shapes: how many there are.
+        left_out: of these, how many were not priced for want of time; rows with less memory may be missing.
         least_bytes: of a device, what the configuration that needs the least takes.
         wall_s: seconds of the search.
     """
@@ -52,6 +67,7 @@ class ConfigTable:
     status: Status
     bound_s: float
     shapes: int
+    left_out: int
     least_bytes: float
     wall_s: float
 
@@ -60,8 +76,7 @@ class ConfigTable:
 
 def choose_config(setting: TrainingSetting, time_limit_s: float = 60.0, reporter: Reporter = SILENT) -> ConfigTable:
     """Find the configurations that no other one dominates, and prove how good the fastest is."""
-    deadline = Deadline(time_limit_s)
-    search = _ConfigSearch(setting, deadline, reporter)
+    search = _ConfigSearch(setting, time_limit_s, reporter)
     search.even_stages()
     bound_s = search.best_stages()
     rows = tuple(search.front.undominated())
@@ -69,25 +84,22 @@ def choose_config(setting: TrainingSetting, time_limit_s: float = 60.0, reporter
         status = Status.UNKNOWN if search.left_out else Status.INFEASIBLE
     else:
         status = Status.OPTIMAL if rows[0].price.step_s * (1 - PROOF_TOLERANCE) <= bound_s else Status.FEASIBLE
-    wall_s = time_limit_s - deadline.left_s
-    return ConfigTable(rows, status, bound_s, len(search.shapes), search.least_bytes, wall_s)
+    return ConfigTable(rows, status, bound_s, len(search.shapes), search.left_out, search.least_bytes, search.wall_s)
 
 
-@dataclass
 class _Front:
     """For each number of devices, the rows that no other one dominates in time and memory."""
 
-    by_devices: dict[int, list[tuple[float, float, int, ConfigRow]]] = field(default_factory=dict)
-    offered: int = 0
-
-    @property
-    def best_s(self) -> float:
-        """The fastest step."""
-        return min((rows[0][0] for rows in self.by_devices.values()), default=inf)
+    def __init__(self, most_devices: int) -> None:
+        self._by_devices: dict[int, list[tuple[float, float, int, ConfigRow]]] = {}
+        self._later: list[tuple[float, int, float]] = []  # a heap of rows: seconds, devices, bytes
+        self._least_bytes = np.full(most_devices + 1, inf)  # by devices: of rows that are faster, with no more devices
+        self.offered = 0
+        self.best_s = inf
 
     def offer(self, row: ConfigRow) -> None:
         """Take a row unless another one with as many devices dominates it, and drop those that it dominates."""
-        rows = self.by_devices.setdefault(row.config.shape.devices, [])
+        rows = self._by_devices.setdefault(row.config.shape.devices, [])
         step_s, peak = row.price.step_s, row.price.peak_bytes
         position = bisect_left(rows, (step_s, peak))
         if position and rows[position - 1][1] <= peak:
@@ -95,11 +107,20 @@ class _Front:
         while position < len(rows) and rows[position][1] >= peak:
             del rows[position]
         self.offered += 1
+        self.best_s = min(self.best_s, step_s)
         insort(rows, (step_s, peak, self.offered, row))
+        heappush(self._later, (step_s, row.config.shape.devices, peak))
+
+    def dominates(self, least_s: float, devices: int, least_bytes: float) -> bool:
+        """Whether a row dominates all that takes so long, and so much memory, or more; times must ascend."""
+        while self._later and self._later[0][0] <= least_s:
+            _, enough, n_bytes = heappop(self._later)
+            self._least_bytes[enough:] = np.minimum(self._least_bytes[enough:], n_bytes)
+        return bool(self._least_bytes[devices] <= least_bytes)
 
     def undominated(self) -> Iterator[ConfigRow]:
         """The rows that none with fewer devices dominates either, the fastest first."""
-        rows = [row for devices in self.by_devices.values() for *_, row in devices]
+        rows = [row for devices in self._by_devices.values() for *_, row in devices]
         rows.sort(key=lambda row: (row.price.step_s, row.config.shape.devices, row.price.peak_bytes))
         kept: list[tuple[int, float]] = []  # devices and memory of faster rows
         for row in rows:
@@ -113,27 +134,37 @@ class _Front:
 class _ConfigSearch:
     """Shapes, their bounds, and the rows so far."""
 
-    def __init__(self, setting: TrainingSetting, deadline: Deadline, reporter: Reporter) -> None:
-        self.setting, self._deadline, self._reporter = setting, deadline, reporter
+    def __init__(self, setting: TrainingSetting, time_limit_s: float, reporter: Reporter) -> None:
+        self.setting, self._reporter = setting, reporter
+        self._first, self._deadline = Deadline(FIRST_SHARE * time_limit_s), Deadline(time_limit_s)
         self._book = LayerBook(setting)
-        self.front = _Front()
+        self.front = _Front(setting.n_devices)
         self.shapes = list(shapes_of(setting))
         self.bounds: list[tuple[float, int]] = []  # seconds, number of the shape
         self.left_out = 0
         self.least_bytes = inf
 
+    @property
+    def wall_s(self) -> float:
+        """Seconds so far."""
+        return self._deadline.limit_s - self._deadline.left_s
+
     def even_stages(self) -> None:
-        """Price every shape with stages alike."""
-        for number, shape in enumerate(self.shapes):
-            if number % TOLD == 0:
-                self._reporter.on_step("pricing shapes", number, len(self.shapes))
-            if self._deadline.over and self.front.offered:
-                self.left_out = len(self.shapes) - number
-                self.bounds += [(0.0, later) for later in range(number, len(self.shapes))]
+        """Price every shape with stages alike, those first that could be fast."""
+        quick = sorted((quick_bound_s(self._book, shape), number) for number, shape in enumerate(self.shapes))
+        for done, (quick_s, number) in enumerate(quick):
+            if done % TOLD == 0:
+                self._reporter.on_step("pricing shapes", done, len(quick))
+            if self._first.over and self.front.offered:
+                self.left_out = len(quick) - done
+                self.bounds += quick[done:]
                 return
+            shape = self.shapes[number]
+            if self.front.dominates(quick_s, shape.devices, least_states(self._book, shape)):
+                continue
             prices = ShapePrices(self._book, shape)
             if self._possible(prices):
-                self.bounds.append((streaming_bound_s(prices) + _sync_bound_s(prices), number))
+                self.bounds.append((max(quick_s, streaming_bound_s(prices) + sync_bound_s(prices)), number))
                 for layers in self._even_layers(shape):
                     self._offer_even(prices, layers)
 
@@ -155,7 +186,7 @@ class _ConfigSearch:
         """Whether the parameters of the mean stage fit, with everything recomputed."""
         layers = -(-self.setting.network.layers // prices.shape.pipeline)
         middle = StageLayers(0, 0, layers)
-        least = min(prices.bytes_of(stage, middle) for stage in _different(prices.shape.pipeline))
+        least = min(prices.bytes_of(stage, middle) for stage in different_stages(prices.shape.pipeline))
         self.least_bytes = min(self.least_bytes, least)
         return least <= max(prices.limits)
 
@@ -181,15 +212,3 @@ class _ConfigSearch:
             return inf
         self.front.offer(ConfigRow(ParallelConfig(prices.shape, found.stages), prices.price(found.stages)))
         return found.streaming_s + sync_s
-
-
-def _sync_bound_s(prices: ShapePrices) -> float:
-    """Gradients and optimizer of a stage that has the mean of the layers or more, whichever it is."""
-    layers = -(-prices.book.setting.network.layers // prices.shape.pipeline)
-    stages = _different(prices.shape.pipeline) if prices.book.alike else range(prices.shape.pipeline)
-    return min(prices.sync_s(stage, layers) for stage in stages)
-
-
-def _different(pipeline: int) -> set[int]:
-    """The first stage, the last one, and of those between the one that holds the least."""
-    return {0, max(0, pipeline - 2), pipeline - 1}

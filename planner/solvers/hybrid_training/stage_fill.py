@@ -12,12 +12,11 @@ The search ends when (m - f) M and f times the least sum of all are no better th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from math import inf
 
-from costmodels.memory.transformers import RECOMPUTE_MODES
-from planner.problem.hybrid_training.config import ParallelShape, StageLayers
+from planner.problem.hybrid_training.config import StageLayers
 from planner.problem.hybrid_training.prices import ShapePrices
+from planner.solvers.hybrid_training.bounds import must_be_even
 
 
 @dataclass(frozen=True)
@@ -41,46 +40,6 @@ class LayerTable:
             found = self._prices.cheapest(stage, layers)
             self._known[stage, layers] = inf if found is None else self._prices.stage_s(stage, found), found
         return self._known[stage, layers]
-
-
-def streaming_bound_s(prices: ShapePrices) -> float:
-    """No layers of the stages stream faster: all work, nothing recomputed, divided equally, or the head alone."""
-    network, shape = prices.book.setting.network, prices.shape
-    asked = prices.book.setting.demands.recompute
-    mode = RECOMPUTE_MODES.index(asked) if asked else 0
-    if prices.book.alike:
-        layer_s, last_s = prices.layers[0].total_s[mode], prices.end_s(shape.pipeline - 1)
-        work_s = network.layers * layer_s + sum(map(prices.end_s, range(shape.pipeline)))
-        longest_s = max(work_s / shape.pipeline, last_s + layer_s)
-    else:
-        layer_s = min(price.total_s[mode] for price in prices.layers)
-        work_s = network.layers * layer_s
-        longest_s = network.layers / sum(1 / price.total_s[mode] for price in prices.layers)
-    return (shape.micro_batches - prices.fill) * longest_s + prices.fill * work_s - prices.shift_s
-
-
-def least_sync_s(prices: ShapePrices) -> float:
-    """Gradients and optimizer of the slowest stage cannot take less, however the layers are divided.
-
-    Each layer in turn goes to the stage that is then the fastest.
-    """
-    shape, layers = prices.shape, prices.book.setting.network.layers
-    if must_be_even(shape):
-        return max(prices.sync_s(stage, layers // shape.pipeline) for stage in range(shape.pipeline))
-    queue = [(prices.sync_s(stage, 1), stage, 1) for stage in range(shape.pipeline)]
-    least_s = max(queue)[0]
-    queue = [(prices.sync_s(stage, 2), stage, 2) for stage in range(shape.pipeline)]
-    heapify(queue)
-    for _ in range(layers - shape.pipeline):
-        sync_s, stage, count = heappop(queue)
-        least_s = max(least_s, sync_s)
-        heappush(queue, (prices.sync_s(stage, count + 1), stage, count + 1))
-    return least_s
-
-
-def must_be_even(shape: ParallelShape) -> bool:
-    """Whether all stages have as many layers."""
-    return shape.chunks > 1 or shape.schedule == "zb-h1" or shape.pipeline == 1
 
 
 def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:

@@ -10,9 +10,9 @@ from costmodels.transformer import Transformer
 from planner.problem.hybrid_training.config import Demands, StageLayers, TrainingSetting
 from planner.problem.hybrid_training.prices import LayerBook, ShapePrices, config_price
 from planner.problem.result import Status
+from planner.solvers.hybrid_training.bounds import must_be_even
 from planner.solvers.hybrid_training.search import choose_config
 from planner.solvers.hybrid_training.shapes import shapes_of
-from planner.solvers.hybrid_training.stage_fill import must_be_even
 from tests.planner.problem.hybrid_training.settings import a100s, random_setting
 
 GPT22B = Transformer(48, 6144, 64)
