@@ -2,6 +2,7 @@
 
 planner choose config.json --cluster cluster.toml --global-batch 1024
 planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 --schedule 1f1b --memory 70GiB
+planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
 """
 
 import argparse
@@ -17,10 +18,13 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.documents import read_json
 from graphs.errors import InputError
 from planner.cli.console import Console, attributes
+from planner.cli.export_ import tell_export
+from planner.cli.files import declare_writes
 from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import reasons
+from planner.export.parallel_config import CONFIG_TARGETS, export_config
 from planner.problem.hybrid_training.config import STEP_SCHEDULES, Demands, TrainingSetting, training_setting
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
@@ -70,6 +74,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds of the search (60)"
     )
     parser.add_argument("--all", action="store_true", help="show all rows that no other row dominates")
+    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
+    parser.add_argument("--row", type=at_least_one, default=1, metavar="N", help="with --to, which row to export (1)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --to, file to write (print it)")
+    declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -80,8 +88,19 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.error(_no_room(setting, found))
         return NO_PLAN
     shown = list(found.rows) if options.all else _apart(found.rows)
+    if options.to is not None:
+        return _export(setting, shown, options, console)
     why = reasons(shown)
     console.tell(_document(setting, found, shown, why), _lines(setting, found, shown, why))
+    return DONE
+
+
+def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
+    """Write or print a row for another tool."""
+    if options.row > len(rows):
+        raise InputError(f"there is no row {options.row}; there are {len(rows)}, and --all has more")
+    exported = export_config(setting, rows[options.row - 1].config, options.to)
+    tell_export(exported, f"row {options.row}", options, console)
     return DONE
 
 

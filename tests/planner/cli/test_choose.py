@@ -102,3 +102,11 @@ def test_a_wrong_model_is_named_with_its_file(refused: Refused) -> None:
     assert refused(COMMAND) == (
         "planner: model.json: heads = 100 does not divide hidden = 6144; the nearest that does is 96"
     )
+
+
+def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+    words = [*COMMAND, "--schedule", "1f1b", "--recompute", "full", "--to", "megatron-args"]
+    assert main([*words, "-o", "arguments.txt"]) == 0
+    assert "row 1 for megatron-args → arguments.txt" in capsys.readouterr().out
+    assert "--global-batch-size 64" in Path("arguments.txt").read_text()
+    assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")
