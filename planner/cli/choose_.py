@@ -75,13 +75,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="show all rows that no other row dominates")
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
-    parser.add_argument("--row", type=at_least_one, default=1, metavar="N", help="with --to, which row to export (1)")
+    parser.add_argument("--row", type=at_least_one, metavar="N", help="with --to, which row to export (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --to, file to write (print it)")
     declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
+    if options.to is None and (options.row or options.output):
+        raise InputError("--row and --output are for an export; say for which tool with --to")
     setting = _setting(options, console)
     found = choose_config(setting, options.time_limit, console)
     if not found.rows:
@@ -97,10 +99,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row for another tool."""
-    if options.row > len(rows):
-        raise InputError(f"there is no row {options.row}; there are {len(rows)}, and --all has more")
-    exported = export_config(setting, rows[options.row - 1].config, options.to)
-    tell_export(exported, f"row {options.row}", options, console)
+    number = options.row or 1
+    if number > len(rows):
+        raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
+    exported = export_config(setting, rows[number - 1].config, options.to)
+    tell_export(exported, f"row {number}", options, console)
     return DONE
 
 

@@ -165,9 +165,8 @@ def _accelerate(setting: TrainingSetting, config: ParallelConfig) -> Export:
     if shape.zero < 2:
         raise refuse(ACCELERATE, f"the row has ZeRO {shape.zero}", "has the stages 2 and 3", "choose with --zero 2")
     if config.recompute == "selective":
-        raise refuse(
-            ACCELERATE, "the row recomputes selectively", "recomputes all or nothing", "choose --recompute full"
-        )
+        reason, way_out = "the row recomputes selectively", "choose with --recompute full"
+        raise refuse(ACCELERATE, reason, "recomputes all or nothing", way_out)
     hosts = -(-shape.devices // setting.fabric.host_devices)
     document = {
         "compute_environment": "LOCAL_MACHINE",

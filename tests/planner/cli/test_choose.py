@@ -109,4 +109,5 @@ def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], ref
     assert main([*words, "-o", "arguments.txt"]) == 0
     assert "row 1 for megatron-args → arguments.txt" in capsys.readouterr().out
     assert "--global-batch-size 64" in Path("arguments.txt").read_text()
+    assert refused([*COMMAND, "--row", "2"]).endswith("are for an export; say for which tool with --to")
     assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")
