@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.collectives import Port, ring_all_reduce
 from graphs.brief import brief
 from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
@@ -53,20 +54,12 @@ class Replicas:
     @property
     def sync_s_per_byte(self) -> float:
         """Seconds for each byte of a sum."""
-        return ring_all_reduce_s(1.0, self.count, self.bytes_per_s)
+        return ring_all_reduce(1.0, self.count, Port(0.0, self.bytes_per_s)).time_s
 
     @property
     def sync_latency_s(self) -> float:
         """Seconds of a sum of no bytes."""
-        return ring_all_reduce_s(0.0, self.count, self.bytes_per_s, self.latency_s)
-
-
-def ring_all_reduce_s(n_bytes: float, replicas: int, bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """Seconds until each replica has the sum: in each of ``2 (r - 1)`` rounds, every replica sends ``n / r`` bytes.
-
-    Source: Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations.
-    """
-    return 2 * (replicas - 1) * (latency_s + n_bytes / (replicas * bytes_per_s))
+        return ring_all_reduce(0.0, self.count, Port(self.latency_s, self.bytes_per_s)).time_s
 
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from costmodels.catalogue import entry
-from costmodels.cluster import Cluster, Link, ring_all_reduce_s
+from costmodels.cluster import Cluster, Link
 from costmodels.clusterfile import cluster_of
+from costmodels.collectives import Port, ring_all_reduce
 from costmodels.flops import work_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_bytes, format_seconds
@@ -281,7 +282,7 @@ def _stage_cost(parts: Sequence[Part], stage: int, way: Way, devices: Cluster) -
         activation_s=float(to_next.seconds(border_bytes)[0]),
         gradient_s=float(to_before.seconds(border_bytes)[0]),
         saved_bytes=round(sum(part.saved_bytes for part in parts)),
-        sync_s=ring_all_reduce_s(parameter_bytes, way.replicas, away.bytes_per_s, away.latency_s),
+        sync_s=ring_all_reduce(parameter_bytes, way.replicas, Port(away.latency_s, away.bytes_per_s)).time_s,
         optimizer_s=MOVED * parameter_bytes / devices.devices[0].memory_bytes_per_s,
     )
     return cost.recomputing(BORDER_BYTES) if way.recompute else cost

@@ -21,6 +21,7 @@ COMMANDS = {
     "solve": "solve a problem in a format of the literature",
     "simulate": "predict what happens when micro-batches go through a plan; what if",
     "compare": "compare training schedules: step time against memory",
+    "choose": "choose how to train a transformer on many devices: data, tensor, pipeline, ZeRO",
     "explain": "why a plan is as it is, and what would help",
     "diff": "compare two plans for one network",
     "run": "run a plan in PyTorch, check the answers and measure",

@@ -10,6 +10,7 @@ from pathlib import Path
 from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
+from planner.export.records import Export
 from planner.export.targets import TARGETS, export
 from planner.plans.files import load_plan
 
@@ -23,8 +24,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Write or print the export; what the tool does otherwise than the plan goes to stderr."""
-    exported = export(load_plan(options.plan), options.to)
+    """Write or print the export."""
+    tell_export(export(load_plan(options.plan), options.to), options.plan, options, console)
+    return 0
+
+
+def tell_export(exported: Export, source: object, options: argparse.Namespace, console: Console) -> None:
+    """Write an export or print it; what the tool does otherwise goes to stderr."""
     if options.output is not None:
         write_text(exported.text, options.output)
     if console.json:
@@ -39,7 +45,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
     elif options.output is None:
         console.print(exported.text.rstrip("\n"))
     else:
-        console.say(f"{options.plan} for {options.to} → {options.output}")
+        console.say(f"{source} for {options.to} → {options.output}")
     for note in exported.notes:
         console.error(f"note: {note}")
-    return 0

@@ -20,6 +20,7 @@ from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one, bandwidth, share, size
 from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
 from planner.cli.solve_layerwise import solve_layerwise_setting
+from planner.cli.solve_layouts import solve_layers, solve_layouts
 from planner.cli.solve_placement import GOALS, solve_placement
 from planner.cli.solve_sharding import solve_sharding
 from planner.cli.solve_strategies import solve_strategy_problem
@@ -39,6 +40,8 @@ FORMATS = (
     Format("placement problem", "maxFPGAs", ("goal", "contiguous", "solver", "gap", "seed"), solve_placement),
     Format("sharding program", "ops", ("mesh",), solve_sharding),
     Format("layer-wise setting", "layer_memory", ("given",), solve_layerwise_setting),
+    Format("layout problem", "cases", (), solve_layouts),
+    Format("layer problem", "networks", (), solve_layers),
     Format("strategy problem", "problem", (), solve_strategy_problem),
     Format("hybrid pipeline", "mbsInBatch", tuple(FIELDS), solve_hybrid_pipeline),
 )

@@ -5,8 +5,12 @@
 DIR holds a folder for each KIND with its problems and an independent ``evaluate.py``, which judges every answer:
 ``sharding``, tensor programs on a mesh of devices, by their price; ``layerwise``, settings of a stack of equal layers,
 by samples a second, and the plans that are published for them; ``piper`` (in ``../piper``), pipelines of stages that
-are copied and shared, by seconds a sample, beside what the authors' program finds. Other answers are proved optima.
-Seconds are those of the whole process. All of it takes less than 50 s, so that ``--quick`` leaves nothing out.
+are copied and shared, by seconds a sample, beside what the authors' program finds; ``layout``, named dimensions by
+their peak memory; ``classic``, data or model parallelism a layer, by bytes. Other answers are proved optima.
+
+``memory``, ``communication`` and ``megatron`` compare closed forms and predicted steps with published figures;
+``choose`` times ``planner choose`` for 80 layers on 64 and 1,024 GPUs, which takes half a minute. Seconds are those of
+the whole process. ``--quick`` leaves out the 1,024 GPUs, and searches for four of the ten settings.
 """
 
 import argparse
@@ -15,12 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from costmodels.cluster import Replicas
+from costmodels.clusterwriter import write_cluster
+from costmodels.paper import catalogue_cluster
+from planner.problem.hybrid_training.config import Demands
+from planner.solvers.hybrid_training.search import choose_config
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.benchmarks.hybrid_closed_forms import Figure, collective_figures, memory_figures
+from tests.benchmarks.hybrid_megatron import left_out, published_runs
 
 ROOT = Path(__file__).parents[2]
 PROBLEMS = ROOT / ".." / "shared" / "bench" / "hybrid"
@@ -128,9 +140,100 @@ def _options(names: tuple[str, ...], values: tuple[int, ...]) -> list[str]:
     return [word for name, value in zip(names, values, strict=True) for word in (name, str(value))]
 
 
-KINDS: Mapping[str, Callable[[Path], Iterator[Row]]] = {"sharding": sharding, "layerwise": layerwise, "piper": piper}
+def layout(folder: Path) -> Iterator[Row]:
+    """Every case of named dimensions."""
+    path = folder / "cases.json"
+    with tempfile.TemporaryDirectory() as scratch:
+        said, wall_s = solved(path, Path(scratch, "answer.json"))
+    for case, answer in zip(json.loads(path.read_text(encoding="utf-8"))["cases"], said["cases"], strict=True):
+        text = ";".join(f"{name}:{axis}" for name, axis in sorted(answer["layout"].items()))
+        judge = (sys.executable, str(folder / "evaluate.py"), str(path), case["name"], text)
+        judged = json.loads(output_of(*judge))
+        judged_bytes = judged["peak_bytes"] if judged["legal"] and text == case["expected"] else inf
+        yield Row(case["name"], answer["peak_bytes"], judged_bytes, case["expected_bytes"], wall_s)
+
+
+def classic(folder: Path) -> Iterator[Row]:
+    """Data or model parallelism for each layer; the judge compares our choice and its bytes with the best of all."""
+    path = folder / "cases.json"
+    with tempfile.TemporaryDirectory() as scratch:
+        own = Path(scratch, "case.json")
+        said, wall_s = solved(path, Path(scratch, "answer.json"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for case, answer in zip(content["layers"], said["cases"], strict=True):
+            modes, sent_bytes = answer["modes"], answer["sent_bytes"]
+            judged = {**case, "choices": {"ours": modes}, "expected": {"ours": sent_bytes, "best": modes}}
+            own.write_text(json.dumps({**content, "layers": [judged]}), encoding="utf-8")
+            judge = (sys.executable, str(folder / "evaluate.py"), "layers", str(own))
+            agrees = subprocess.run(judge, capture_output=True, timeout=MOST_S, check=False).returncode == 0
+            name = f"{case['network']}, {case['batch']} on {case['gpus']}: {modes}"
+            yield Row(name, sent_bytes, sent_bytes if agrees else inf, sent_bytes, wall_s)
+
+
+KINDS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
+    "sharding": sharding,
+    "layerwise": layerwise,
+    "piper": piper,
+    "layout": layout,
+    "classic": classic,
+}
 FOLDERS = {"piper": "../piper"}  # where it is not the name of the kind
-MOST_SECONDS = {"sharding": 5.0, "layerwise": 10.0, "piper": 10.0}
+MOST_SECONDS = {"sharding": 5.0, "layerwise": 10.0, "piper": 10.0, "layout": 5.0, "classic": 5.0}
+
+
+def figures(name: str, found: Iterable[Figure]) -> list[Bar]:
+    """Closed forms beside published figures."""
+    shown = list(found)
+    print(f"\n{name}: {len(shown)} figures")
+    for figure in shown:
+        if not figure.holds:
+            print(f"  {figure.name}: {figure.ours:.10g}, published {figure.published:.10g}")
+    return [at_least(f"{name}: figures as published", sum(figure.holds for figure in shown), len(shown))]
+
+
+def megatron(path: Path, quick: bool) -> list[Bar]:
+    """Published settings fit, ours are no slower by our own prediction, and left-out seconds are predicted."""
+    runs = published_runs(path)
+    settings = [run for run in runs if len(run.name) < len("22B full")]  # the ten are named by their parameters alone
+    prices = [run.predicted() for run in settings]
+    unseen = [abs(run.error()) for run in left_out(runs)]
+    choices = []
+    for run, price in list(zip(settings, prices, strict=True))[: 4 if quick else None]:
+        found = choose_config(replace(run.setting, demands=Demands(devices=run.config.shape.devices)), 20.0)
+        choices.append(found.rows[0].price.step_s / price.step_s)
+        seconds = f"theirs {price.step_s:8.2f} s, ours {choices[-1]:.1%} of it"
+        print(f"{run.name:10}{price.peak_bytes / 1e9:8.1f} GB  {seconds}", flush=True)
+    return [
+        at_most("megatron: fullest of ten settings, GB", max(price.peak_bytes for price in prices) / 1e9, 80.0),
+        at_most("megatron: ours beside the ten settings, worst ratio of predicted steps", max(choices), 1.0),
+        at_most(f"megatron: {len(unseen)} steps left out of the fit, worst error", max(unseen), 0.1),
+    ]
+
+
+def choose(hosts: int, most_s: float) -> Bar:
+    """``planner choose`` for 80 layers on hosts of eight GPUs, each pair joined by a link of its own."""
+    cluster = catalogue_cluster("A100-SXM-80GB", 8, "NVLink3", hosts, "InfiniBand-400")
+    with tempfile.TemporaryDirectory() as scratch:
+        model, path = Path(scratch, "model.json"), Path(scratch, "cluster.toml")
+        model.write_text(json.dumps({"layers": 80, "hidden": 8192, "heads": 64, "sequence": 4096}), encoding="utf-8")
+        one = replace(cluster.first(8), replicas=Replicas(hosts, 6.25e9, 2e-6))
+        write_cluster(one, path)
+        start_s = time.perf_counter()
+        command = ("choose", str(model), "--cluster", str(path), "--global-batch", str(16 * hosts * 8), "--json")
+        said = json.loads(output_of(sys.executable, "-m", "planner", *command))
+        wall_s = time.perf_counter() - start_s
+    print(f"\nchoose on {hosts * 8} GPUs: {said['status']}, {said['shapes']} shapes, gap {said['gap']:.2%}")
+    return at_most(f"choose: 80 layers on {hosts * 8} GPUs, s", wall_s, most_s)
+
+
+COMPARED: Mapping[str, Callable[[Path, bool], list[Bar]]] = {
+    "memory": lambda problems, _: figures("memory", memory_figures(problems / "memory" / "cases.json")),
+    "communication": lambda problems, _: figures(
+        "communication", collective_figures(problems / "classic" / "cases.json")
+    ),
+    "megatron": lambda problems, quick: megatron(problems / "megatron" / "cases.json", quick),
+    "choose": lambda _, quick: [choose(8, 30.0), *([] if quick else [choose(128, 120.0)])],
+}
 
 
 def bars_of(kind: str, rows: list[Row]) -> list[Bar]:
@@ -146,12 +249,15 @@ def bars_of(kind: str, rows: list[Row]) -> list[Bar]:
 def main() -> int:
     """Solve and judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"some of {', '.join(KINDS)} (all)")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"some of {', '.join((*KINDS, *COMPARED))} (all)")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, metavar="DIR", help="the published problems")
     declare(parser)
     options = parser.parse_args()
-    bars = []
-    for kind in options.kinds or KINDS:
+    bars: list[Bar] = []
+    for kind in options.kinds or (*KINDS, *COMPARED):
+        if kind in COMPARED:
+            bars += COMPARED[kind](options.problems, options.quick)
+            continue
         print(f"\n{kind:44}{'ours':>18}{'judged':>18}{'best known':>18}")
         rows = []
         for row in KINDS[kind](options.problems / FOLDERS.get(kind, kind)):

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link, Replicas, ring_all_reduce_s
+from costmodels.cluster import Cluster, Device, Link, Replicas
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.clusterfile import cluster_of, read_cluster
 from costmodels.clusterwriter import write_cluster
+from costmodels.collectives import Port, ring_all_reduce
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
@@ -30,19 +31,11 @@ LINKS = tuple(Link(f"gpu{a}", f"gpu{b}", rate(a, b), 0.5) for a, b in permutatio
 FOUR = Cluster("four", DEVICES, LINKS)
 
 
-@pytest.mark.parametrize(("replicas", "seconds"), [(1, 0), (2, 10), (4, 15), (100, 19.8)])
-def test_a_ring_sends_almost_everything_twice(replicas: int, seconds: float) -> None:
-    # 2 (r - 1) / r · 100 bytes at 10 bytes/s
-    assert ring_all_reduce_s(100, replicas, 10) == pytest.approx(seconds)
-
-
-def test_a_ring_has_its_latency_in_each_round() -> None:
-    assert ring_all_reduce_s(0, 5, 1, latency_s=0.5) == 2 * 4 * 0.5
-
-
 def test_what_replicas_take_adds_up_to_the_ring() -> None:
     ring = Replicas(5, 10.0, 0.5)
-    assert ring.sync_latency_s + 70 * ring.sync_s_per_byte == pytest.approx(ring_all_reduce_s(70, 5, 10.0, 0.5))
+    assert ring.sync_latency_s + 70 * ring.sync_s_per_byte == pytest.approx(
+        ring_all_reduce(70, 5, Port(0.5, 10.0)).time_s
+    )
     assert Replicas(5, inf).sync_s_per_byte == 0
 
 

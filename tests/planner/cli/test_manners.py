@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.clusterwriter import write_cluster
+from costmodels.paper import catalogue_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
 from planner.plans.files import load_plan, save_plan
@@ -41,6 +42,7 @@ DONE = {
     "solve": ["problem.json", "--goal", "throughput", "-o", "answer.json"],
     "simulate": ["plan.json"],
     "compare": [MNIST, "--cluster", "paper.toml", "--batch", "2", "--time-limit", "20"],
+    "choose": ["gpt.json", "--cluster", "gpus.toml", "--global-batch", "4"],
     "explain": ["plan.json", "--time-limit", "1"],
     "diff": ["plan.json", "plan.json"],
     "show": ["plan.json", "-o", "plan.svg"],
@@ -61,6 +63,7 @@ BAD = {
     "solve": ["no.json", "--goal", "latency"],
     "simulate": ["no.json"],
     "compare": [MNIST, "--cluster", "no.toml"],
+    "choose": ["no.json", "--cluster", "gpus.toml", "--global-batch", "4"],
     "explain": ["graph.json"],
     "diff": ["plan.json", "no.json"],
     "run": ["no.json", MNIST],
@@ -81,6 +84,8 @@ def folder(tmp_path: Path) -> Path:
     write_cluster(cluster(), tmp_path / "desk.toml")
     (tmp_path / "paper.toml").write_text(PAPER)
     (tmp_path / "problem.json").write_text(json.dumps(PROBLEM))
+    (tmp_path / "gpt.json").write_text(json.dumps({"layers": 2, "hidden": 64, "heads": 2}))
+    write_cluster(catalogue_cluster("A100-SXM-80GB", 2, "NVLink3"), tmp_path / "gpus.toml")
     (tmp_path / "map.json").write_text(json.dumps({"stem": "cpu0", "block": "cpu1"}))
     return tmp_path
 

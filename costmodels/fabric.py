@@ -1,0 +1,170 @@
+"""Fabric: hosts of equally many devices, what joins the devices of a host, and what joins the hosts.
+
+::
+
+    host 0            host 1
+    d0 d1 d2 d3       d4 d5 d6 d7         a group has a size and a stride: size 4 and stride 2 is d0 d2 d4 d6,
+    └──inside──┘                          two hosts with two of its devices in each
+     │  │  │  │   between   │  │  │  │    every device has a port of its own, or a part of its host's
+
+Within a group, an all-reduce is one ring, or rings within hosts and between them, whichever is faster.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, inf
+from typing import NamedTuple
+
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
+from graphs.brief import brief
+from graphs.errors import InputError
+
+NO_PORT = Port(0.0, inf)
+
+
+class FabricGroup(NamedTuple):
+    """Devices that communicate, by the hosts that they are on."""
+
+    hosts: int
+    devices: int  # of each host
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.hosts * self.devices
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Devices in the order of their hosts, the fastest hosts first.
+
+    Attributes:
+        devices: of all hosts.
+        host_devices: of each host; the largest number that divides all hosts, where they differ.
+        inside: a device's port within its host.
+        between: a device's port to other hosts while all devices of its host use theirs.
+    """
+
+    devices: tuple[Device, ...]
+    host_devices: int
+    inside: Port
+    between: Port
+
+    __repr__ = brief
+
+    def group(self, size: int, stride: int) -> FabricGroup:
+        """The hosts of a group whose members are ``stride`` devices apart."""
+        each = max(1, min(size, self.host_devices // stride)) if self.host_devices % stride == 0 else 1
+        return FabricGroup(size // each, each) if size % each == 0 else FabricGroup(size, 1)
+
+    def all_reduce(self, n_bytes: float, group: FabricGroup) -> float:
+        """Seconds until every member has the sum."""
+        if group.hosts == 1:
+            return ring_all_reduce(n_bytes, group.devices, self.inside).time_s
+        whole = Port(self.between.latency_s, self.between.bytes_per_s * group.devices)
+        parts = hierarchical_all_reduce(n_bytes, group.hosts, group.devices, whole, self.inside)
+        return min(parts.time_s, ring_all_reduce(n_bytes, group.size, self.between).time_s)
+
+    def all_gather(self, n_bytes: float, group: FabricGroup) -> float:
+        """Seconds until every member has the parts of all, ``n_bytes`` together; a reduce-scatter takes as long."""
+        if group.hosts == 1:
+            return all_gather(n_bytes, group.devices, self.inside).time_s
+        within = all_gather(n_bytes, group.devices, self.inside)
+        across = all_gather(n_bytes / group.devices, group.hosts, self.between)
+        return min(within.time_s + across.time_s, all_gather(n_bytes, group.size, self.between).time_s)
+
+    def message(self, n_bytes: float, stride: int, size: int) -> float:
+        """Seconds of a message to a neighbour in a group, at its slowest border."""
+        inside = self.host_devices % (stride * size) == 0
+        return (self.inside if inside else self.between).time_s(n_bytes)
+
+    def slowed(self, inside: float, between: float) -> "Fabric":
+        """The fabric with these shares of its bandwidths."""
+        return replace(self, inside=_slowed(self.inside, inside), between=_slowed(self.between, between))
+
+
+def _slowed(port: Port, share: float) -> Port:
+    return Port(port.latency_s, port.bytes_per_s * share)
+
+
+def fabric_of(cluster: Cluster) -> Fabric:
+    """The hosts of a cluster: by the names that devices give, or else by its fastest links; replicas are more hosts.
+
+    Raises:
+        InputError: if some devices do not reach each other.
+    """
+    hosts = _hosts(cluster)
+    _check_reached(cluster)
+    host_of = {device: number for number, host in enumerate(hosts) for device in host}
+    near = [link for (a, b), link in cluster.link.items() if host_of[a] == host_of[b]]
+    far = [link for (a, b), link in cluster.link.items() if host_of[a] != host_of[b]]
+    between = _slowest(far)
+    hosts = sorted(hosts, key=lambda host: -min(_speed(cluster.devices[device]) for device in host))
+    devices = tuple(cluster.devices[device] for host in hosts for device in host)
+    host_devices = gcd(*map(len, hosts))
+    if cluster.replicas is not None:
+        again = Port(cluster.replicas.latency_s, cluster.replicas.bytes_per_s)
+        between = again if between is NO_PORT or again.bytes_per_s < between.bytes_per_s else between
+        devices *= cluster.replicas.count
+    return Fabric(devices, host_devices, _slowest(near), between)
+
+
+def _speed(device: Device) -> float:
+    return max(device.flops_per_s.values())
+
+
+def _slowest(links: Sequence[Link]) -> Port:
+    """The port of the slowest link, where each device has its part of a channel that several send through."""
+    if not links:
+        return NO_PORT
+    senders = Counter(channel for channel, _ in {(link.channel, link.src) for link in links})
+    rate = min(link.bytes_per_s / (senders[link.channel] if link.channel else 1) for link in links)
+    return Port(max(link.latency_s for link in links), rate)
+
+
+def _hosts(cluster: Cluster) -> list[list[int]]:
+    """The devices of each host."""
+    if any(device.host for device in cluster.devices):
+        by_name: dict[str, list[int]] = {}
+        for index, device in enumerate(cluster.devices):
+            by_name.setdefault(device.host, []).append(index)
+        return list(by_name.values())
+    fastest = max((link.bytes_per_s for link in cluster.links), default=0.0)
+    return list(_reached(cluster, fastest))
+
+
+def _check_reached(cluster: Cluster) -> None:
+    """Check that messages can go from any device to any other."""
+    parts = list(_reached(cluster, 0.0))
+    if len(parts) > 1:
+        largest = max(parts, key=len)
+        ends = (cluster.devices[parts[0][0]].name, cluster.devices[parts[1][0]].name)
+        raise InputError(
+            f"no link leads from '{ends[0]}' to '{ends[1]}'; add a [[link]], or keep the "
+            f"{len(largest)} devices from '{cluster.devices[largest[0]].name}' to "
+            f"'{cluster.devices[largest[-1]].name}', which reach each other"
+        )
+
+
+def _reached(cluster: Cluster, least_bytes_per_s: float) -> Iterator[list[int]]:
+    """The parts whose devices reach each other over links that are fast enough, both ways."""
+    neighbours: dict[int, list[int]] = {index: [] for index in range(len(cluster.devices))}
+    fast = {ends for ends, link in cluster.link.items() if link.bytes_per_s >= least_bytes_per_s}
+    for a, b in fast:
+        if (b, a) in fast:
+            neighbours[a].append(b)
+    seen: set[int] = set()
+    for first in neighbours:
+        if first in seen:
+            continue
+        part, waiting = [], [first]
+        seen.add(first)
+        while waiting:
+            part.append(device := waiting.pop())
+            for other in neighbours[device]:
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        yield sorted(part)

@@ -1,0 +1,237 @@
+"""Choose how to train a transformer on many devices: parallelism, ZeRO, recomputation, micro-batches and schedule.
+
+planner choose config.json --cluster cluster.toml --global-batch 1024
+planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 --schedule 1f1b --memory 70GiB
+planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from costmodels.clusterfile import read_cluster
+from costmodels.memory.transformers import RECOMPUTE_MODES
+from costmodels.transformer import Transformer
+from costmodels.units import format_bytes, format_seconds
+from graphs.documents import read_json
+from graphs.errors import InputError
+from planner.cli.console import Console, attributes
+from planner.cli.export_ import tell_export
+from planner.cli.files import declare_writes
+from planner.cli.numbers import at_least_one, positive_seconds, size
+from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.text import count, table, wrapped
+from planner.explain.config_reasons import reasons
+from planner.export.parallel_config import CONFIG_TARGETS, export_config
+from planner.problem.hybrid_training.config import STEP_SCHEDULES, Demands, TrainingSetting, training_setting
+from planner.problem.hybrid_training.model_file import transformer_of
+from planner.problem.hybrid_training.throughput import model_flops_share
+from planner.problem.result import Status
+from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+
+HEADS = (
+    "",
+    "step",
+    "tokens/s",
+    "MFU",
+    "memory",
+    "devices",
+    "d × t × p",
+    "micro-batches",
+    "schedule",
+    "ZeRO",
+    "recompute",
+)
+GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
+SHOWN = 12
+ALIKE = 1.25  # without --all, a row is left out beside a faster one that takes less than so many times its memory
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``planner choose``."""
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="a transformer: config.json, or JSON with its numbers"
+    )
+    parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
+    parser.add_argument(
+        "--global-batch", type=at_least_one, required=True, metavar="N", help="samples of a step, of all replicas"
+    )
+    parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
+    parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all of it)")
+    parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
+    parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
+    parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
+    parser.add_argument("--micro-batch", type=at_least_one, metavar="N", help="samples of a micro-batch (open)")
+    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO (open)")
+    parser.add_argument("--schedule", choices=STEP_SCHEDULES, help="of the pipeline (open)")
+    parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
+    parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
+    parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")
+    parser.add_argument(
+        "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds of the search (60)"
+    )
+    parser.add_argument("--all", action="store_true", help="show all rows that no other row dominates")
+    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
+    parser.add_argument("--row", type=at_least_one, metavar="N", help="with --to, which row to export (1)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --to, file to write (print it)")
+    declare_writes(parser, "output")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Search, and print the configurations that no other one dominates."""
+    if options.to is None and (options.row or options.output):
+        raise InputError("--row and --output are for an export; say for which tool with --to")
+    setting = _setting(options, console)
+    found = choose_config(setting, options.time_limit, console)
+    if not found.rows:
+        console.error(_no_room(setting, found))
+        return NO_PLAN
+    shown = list(found.rows) if options.all else _apart(found.rows)
+    if options.to is not None:
+        return _export(setting, shown, options, console)
+    why = reasons(shown)
+    console.tell(_document(setting, found, shown, why), _lines(setting, found, shown, why))
+    return DONE
+
+
+def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
+    """Write or print a row for another tool."""
+    number = options.row or 1
+    if number > len(rows):
+        raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
+    exported = export_config(setting, rows[number - 1].config, options.to)
+    tell_export(exported, f"row {number}", options, console)
+    return DONE
+
+
+def _setting(options: argparse.Namespace, console: Console) -> TrainingSetting:
+    """What is asked."""
+    if options.model.suffix != ".json" and not options.model.is_dir():
+        raise InputError(
+            f"'{options.model}' is no .json; choose reads a transformer's config.json or its numbers, and planner "
+            "compare divides other networks"
+        )
+    path = options.model / "config.json" if options.model.is_dir() else options.model
+    try:
+        network = transformer_of(read_json(path, "model", finite=False), options.sequence, options.flash_attention)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    console.on_step(f"reading {options.cluster}", 0, 0)
+    cluster = read_cluster(options.cluster)
+    if options.memory is not None:
+        less = (replace(device, memory_bytes=min(device.memory_bytes, options.memory)) for device in cluster.devices)
+        cluster = replace(cluster, devices=tuple(less))
+    demands = Demands(
+        devices=options.devices,
+        tensor=options.tensor,
+        pipeline=options.pipeline,
+        data=options.data,
+        samples=options.micro_batch,
+        zero=options.zero,
+        schedule=options.schedule,
+        recompute=options.recompute,
+    )
+    return training_setting(network, cluster, options.global_batch, demands, GRADIENT_BYTES[options.gradients])
+
+
+def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
+    if found.status is Status.UNKNOWN:
+        return "nothing was found in time; allow more with --time-limit"
+    room = format_bytes(max(device.memory_bytes for device in setting.fabric.devices))
+    return (
+        f"nothing fits: every way needs {format_bytes(found.least_bytes)} of a device or more, which has {room}; add "
+        "devices or memory, or leave more open"
+    )
+
+
+def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
+    """The rows without those that save little beside a faster one."""
+    kept: list[ConfigRow] = []
+    for row in rows:
+        if not any(
+            other.config.shape.devices <= row.config.shape.devices
+            and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
+            for other in kept
+        ):
+            kept.append(row)
+    return kept[:SHOWN]
+
+
+def _document(
+    setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
+) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    best_s = rows[0].price.step_s
+    return {
+        "model": {**asdict(setting.network), "parameters": setting.network.parameters},
+        "global_batch": setting.batch,
+        "status": str(found.status),
+        "bound_s": found.bound_s,
+        "gap": max(0.0, 1 - found.bound_s / best_s),
+        **attributes(found, "shapes", "left_out"),
+        "wall_s": round(found.wall_s, 3),
+        "rows": [
+            {
+                "number": number,
+                "devices": row.config.shape.devices,
+                **row.config.shape._asdict(),
+                "recompute": row.config.recompute,
+                "stages": [stage._asdict() for stage in row.config.stages],
+                **attributes(row.price, "step_s", "computing_s", "communicating_s", "bubble_s", "sync_s", "peak_bytes"),
+                **_speeds(setting, row),
+                "reason": reason,
+            }
+            for number, (row, reason) in enumerate(zip(rows, why, strict=True), 1)
+        ],
+    }
+
+
+def _speeds(setting: TrainingSetting, row: ConfigRow) -> dict[str, float]:
+    samples_per_s = setting.batch / row.price.step_s
+    return {
+        "samples_per_s": samples_per_s,
+        "tokens_per_s": samples_per_s * setting.network.sequence,
+        "mfu": model_flops_share(setting, row.config, row.price.step_s),
+    }
+
+
+def _lines(
+    setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
+) -> Iterator[str]:
+    """A row for each configuration, then the reasons and the proof."""
+    yield f"{_named(setting.network)}: steps of {count(setting.batch, 'sample')} on up to {setting.n_devices} devices"
+    yield from table(HEADS, [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
+    for number, reason in enumerate(why, 1):
+        yield from wrapped(f"{number}  {reason}")
+    if len(found.rows) > len(rows):
+        yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
+    if found.left_out:
+        yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
+    gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
+    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes {gap:.2%} less"
+    yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"
+
+
+def _named(network: Transformer) -> str:
+    return f"{network.parameters / 1e9:.4g} billion parameters, {network.sequence:,} tokens a sample"
+
+
+def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, ...]:
+    shape, speeds = row.config.shape, _speeds(setting, row)
+    schedule = f"{shape.schedule} × {shape.chunks}" if shape.chunks > 1 else shape.schedule
+    return (
+        str(number),
+        format_seconds(row.price.step_s),
+        f"{speeds['tokens_per_s']:,.0f}",
+        f"{speeds['mfu']:.1%}",
+        format_bytes(row.price.peak_bytes),
+        str(shape.devices),
+        f"{shape.data} × {shape.tensor} × {shape.pipeline}",
+        f"{shape.micro_batches} of {shape.samples}",
+        schedule if shape.pipeline > 1 else "",
+        str(shape.zero),
+        row.config.recompute,
+    )

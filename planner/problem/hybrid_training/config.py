@@ -1,0 +1,208 @@
+"""ParallelConfig: degrees of parallelism, micro-batches, schedule, ZeRO and recomputation of a training step.
+
+::
+
+    devices = data × tensor × pipeline        global batch = data × micro-batches × samples
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from costmodels.cluster import Cluster
+from costmodels.fabric import Fabric, fabric_of
+from costmodels.layer_times import MEGATRON, Efficiency
+from costmodels.memory.transformers import FLOAT32_GRADIENT, RECOMPUTE_MODES, RecomputeMode
+from costmodels.transformer import Transformer
+from graphs.brief import brief
+from graphs.checks import whole
+from graphs.errors import InputError
+
+StepSchedule: TypeAlias = Literal["1f1b", "interleaved", "zb-h1"]
+STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
+
+RankOrder: TypeAlias = Literal["data", "pipeline"]
+"""What is next to a tensor-parallel group: its replicas, or the neighbouring stages."""
+
+
+class StageLayers(NamedTuple):
+    """Layers of a stage, by what of them runs again in the backward pass."""
+
+    none: int
+    selective: int
+    full: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+class ParallelShape(NamedTuple):
+    """How devices and batch are divided; which layers a stage has is left open.
+
+    Attributes:
+        data: replicas of the pipeline.
+        tensor: devices that share every product of a layer, with sequence parallelism if more than one.
+        pipeline: stages.
+        samples: of a micro-batch.
+        micro_batches: of each replica in a step.
+        zero: stage of ZeRO, 0 to 3.
+        schedule: of the pipeline.
+        chunks: parts of a stage that interleaved scheduling runs in turns; 1 for other schedules.
+        order: of the ranks.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    samples: int
+    micro_batches: int
+    zero: int = 0
+    schedule: StepSchedule = "1f1b"
+    chunks: int = 1
+    order: RankOrder = "data"
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self.data * self.tensor * self.pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    """One way to train: a shape, and the layers of each stage."""
+
+    shape: ParallelShape
+    stages: tuple[StageLayers, ...]
+
+    __repr__ = brief
+
+    @property
+    def recompute(self) -> str:
+        """What all layers run again, or how many of them what."""
+        totals = [sum(stage[mode] for stage in self.stages) for mode in range(len(RECOMPUTE_MODES))]
+        used = [(name, total) for name, total in zip(RECOMPUTE_MODES, totals, strict=True) if total]
+        return used[0][0] if len(used) == 1 else " + ".join(f"{total} {name}" for name, total in used)
+
+    @property
+    def even(self) -> bool:
+        """Whether all stages are alike."""
+        return len(set(self.stages)) == 1
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a user asks of the configuration; None leaves it open.
+
+    Attributes:
+        devices: how many to use, at most.
+        tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
+        recompute: what every layer runs again.
+    """
+
+    devices: int | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
+    data: int | None = None
+    samples: int | None = None
+    zero: int | None = None
+    schedule: StepSchedule | None = None
+    recompute: RecomputeMode | None = None
+
+
+@dataclass(frozen=True)
+class TrainingSetting:
+    """What is trained, on what, and what is asked.
+
+    Attributes:
+        network: the transformer.
+        fabric: devices and ports.
+        batch: samples of a step.
+        gradient_bytes: of a parameter.
+        efficiency: shares of the devices' peaks.
+        demands: of the configuration.
+    """
+
+    network: Transformer
+    fabric: Fabric
+    batch: int
+    gradient_bytes: int = FLOAT32_GRADIENT
+    efficiency: Efficiency = MEGATRON
+    demands: Demands = Demands()
+
+    __repr__ = brief
+
+    @property
+    def n_devices(self) -> int:
+        """How many may be used."""
+        return self.demands.devices or len(self.fabric.devices)
+
+
+def training_setting(
+    network: Transformer,
+    cluster: Cluster,
+    batch: int,
+    demands: Demands = Demands(),
+    gradient_bytes: int = FLOAT32_GRADIENT,
+) -> TrainingSetting:
+    """A setting, checked.
+
+    Raises:
+        InputError: for devices that do not reach each other, or demands that do not divide devices, heads, layers or
+            the batch; the message names the nearest that do.
+    """
+    setting = TrainingSetting(
+        network, fabric_of(cluster), whole(batch, "the global batch", 1), gradient_bytes, demands=demands
+    )
+    _check_demands(setting)
+    return setting
+
+
+def tensor_degrees(network: Transformer, most: int) -> list[int]:
+    """Ways to share a layer: what divides heads, key heads, values within it and tokens."""
+    sizes = (network.heads, network.kv_heads, network.ffn, network.hidden, network.sequence)
+    return [degree for degree in range(1, most + 1) if not any(size % degree for size in sizes)]
+
+
+def data_degrees(batch: int, most: int) -> list[int]:
+    """Replicas that the samples of a batch can be divided among."""
+    return [degree for degree in range(1, min(batch, most) + 1) if batch % degree == 0]
+
+
+def _check_demands(setting: TrainingSetting) -> None:
+    """Check that what is asked can be had, one after the other and together."""
+    network, asked, available = setting.network, setting.demands, len(setting.fabric.devices)
+    if asked.devices is not None and asked.devices > available:
+        raise InputError(f"{asked.devices} devices asked for; the cluster has {available}")
+    total, batch = setting.n_devices, setting.batch
+    heads = f"{network.heads} heads and {network.kv_heads} of keys on {total} devices"
+    _check_among(asked.tensor, tensor_degrees(network, total), "tensor", heads)
+    stages = range(1, min(network.layers, total) + 1)
+    _check_among(asked.pipeline, stages, "pipeline", f"{network.layers} layers on {total} devices")
+    _check_among(asked.data, data_degrees(batch, total), "data", f"the global batch of {batch} on {total} devices")
+    _check_among(asked.zero, range(4), "zero", "ZeRO's stages")
+    _check_together(setting)
+    share = batch // (asked.data or 1)
+    _check_among(asked.samples, data_degrees(share, share), "micro-batch", f"{share} samples of a replica")
+
+
+def _check_together(setting: TrainingSetting) -> None:
+    """Check that the degrees that are asked for divide the devices."""
+    asked, total, available = setting.demands, setting.n_devices, len(setting.fabric.devices)
+    tensor, pipeline, data = asked.tensor or 1, asked.pipeline or 1, asked.data or 1
+    degrees = tensor * pipeline * data
+    named = f"tensor {tensor} × pipeline {pipeline} × data {data} = {degrees}"
+    if degrees > total:
+        raise InputError(f"{named} devices, and there are {total}; ask for fewer of one")
+    if asked.devices is not None and asked.devices % degrees:
+        near = max(degrees, round(asked.devices / degrees) * degrees)
+        near -= degrees if near > available else 0
+        raise InputError(f"{named} does not divide {asked.devices} devices; the nearest that works is {near} devices")
+
+
+def _check_among(asked: int | None, known: Sequence[int], name: str, of: str) -> None:
+    """Check that a number that is asked for is one of those that work."""
+    if asked is not None and asked not in known:
+        near = min(known, key=lambda number: (abs(number - asked), number))
+        raise InputError(f"{name} = {asked} does not fit {of}; the nearest that works is {near}")

@@ -1,0 +1,91 @@
+"""Reads a transformer from JSON: its numbers under plain names, or the config.json of transformers.
+
+::
+
+    {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocabulary": 128256, "sequence": 4096,
+     "gated": true, "norm": "rms", "biases": false, "positions": false, "untied": true, "dropout": false, "flash": true}
+
+Only the first three are needed. What a config.json leaves out follows from its kind: one with ``rms_norm_eps`` has
+gated products without biases, rotated positions, no dropout, and weights of its own for the head.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.transformer import LAYER_NORM, RMS_NORM, Transformer
+from graphs.errors import InputError
+from planner.problem.json_object import JsonObject
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("layers", "num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden", "hidden_size", "n_embd", "d_model"),
+    "heads": ("heads", "num_attention_heads", "n_head"),
+    "kv_heads": ("kv_heads", "num_key_value_heads"),
+    "ffn": ("ffn", "intermediate_size", "n_inner", "ffn_dim"),
+    "vocabulary": ("vocabulary", "vocab_size"),
+    "sequence": ("sequence",),
+}
+NEEDED = ("layers", "hidden", "heads")
+MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+LEARNED_POSITIONS = ("n_positions", "position_embedding_type")
+DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
+
+
+def transformer_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
+    """A transformer from the content of its file.
+
+    Args:
+        document: the file's content.
+        sequence: tokens of a sample, in place of the file's.
+        flash: whether attention keeps no scores, whatever the file says.
+
+    Raises:
+        InputError: if a number is missing or wrong, or the network is a mixture of experts.
+    """
+    top = JsonObject("the model", document)
+    mixture = next((name for name in MIXTURES if top.has(name)), None)
+    if mixture is not None:
+        raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
+    numbers = {name: number for name, names in NAMES.items() if (number := _number(top, names)) is not None}
+    missing = [name for name in NEEDED if name not in numbers]
+    if missing:
+        known = " or ".join(NAMES[missing[0]])
+        raise InputError(f"the model has no {missing[0]}; add {known}")
+    if sequence is not None:
+        numbers["sequence"] = sequence
+    modern = top.has("rms_norm_eps") or document.get("norm") == "rms"
+    return Transformer(
+        **numbers,
+        norm_vectors=RMS_NORM if modern else LAYER_NORM,
+        gated=_flag(top, ("gated",), modern),
+        biases=_flag(top, ("biases", "attention_bias"), not modern),
+        positions=_flag(top, ("positions",), _learned_positions(top, modern)),
+        untied=not top.flag("tie_word_embeddings")
+        if top.has("tie_word_embeddings")
+        else _flag(top, ("untied",), modern),
+        dropout=_flag(top, ("dropout",), _has_dropout(top, modern)),
+        flash=flash or _flag(top, ("flash",), False),
+    )
+
+
+def _number(top: JsonObject, names: tuple[str, ...]) -> int | None:
+    found = next((known for known in names if top.has(known)), None)
+    return None if found is None else top.count(found, 1)
+
+
+def _flag(top: JsonObject, names: tuple[str, ...], default: bool) -> bool:
+    found = next((name for name in names if top.has(name)), None)
+    if found == "dropout" and not isinstance(top.content[found], bool):
+        return top.number(found) > 0
+    return default if found is None else top.flag(found)
+
+
+def _learned_positions(top: JsonObject, modern: bool) -> bool:
+    """A config.json names them in one of two ways; a file with plain names has them unless it is modern."""
+    config = top.has("model_type")
+    return any(top.has(name) for name in LEARNED_POSITIONS) if config else not modern
+
+
+def _has_dropout(top: JsonObject, modern: bool) -> bool:
+    rates = [top.number(name) for name in DROPOUTS if top.has(name)]
+    return any(rates) if rates else not modern

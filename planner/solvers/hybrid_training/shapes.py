@@ -1,0 +1,82 @@
+"""Every way to divide devices and batch: the space that a search for a parallel configuration covers."""
+
+from collections.abc import Iterator
+from math import gcd
+
+from planner.problem.hybrid_training.config import (
+    ParallelShape,
+    RankOrder,
+    StepSchedule,
+    TrainingSetting,
+    data_degrees,
+    tensor_degrees,
+)
+
+ZERO_STAGES = (0, 1, 2, 3)
+MOST_CHUNKS = 8
+
+
+def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
+    """All shapes that keep the demands, in a fixed order."""
+    for data, tensor, pipeline in _degrees(setting):
+        for samples in _micro_batch_sizes(setting, data):
+            micro_batches = setting.batch // data // samples
+            for schedule, chunks in _schedules(setting, pipeline, micro_batches):
+                for zero in _zero_stages(setting, data):
+                    for order in _orders(setting, data, tensor, pipeline):
+                        yield ParallelShape(
+                            data, tensor, pipeline, samples, micro_batches, zero, schedule, chunks, order
+                        )
+
+
+def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
+    """Data, tensor and pipeline."""
+    asked, total = setting.demands, setting.n_devices
+    for tensor in tensor_degrees(setting.network, total) if asked.tensor is None else [asked.tensor]:
+        most = min(setting.network.layers, total // tensor)
+        for pipeline in range(1, most + 1) if asked.pipeline is None else [asked.pipeline]:
+            known = data_degrees(setting.batch, total // (tensor * pipeline))
+            for data in known if asked.data is None else [asked.data]:
+                if data * tensor * pipeline <= total:
+                    yield data, tensor, pipeline
+
+
+def _micro_batch_sizes(setting: TrainingSetting, data: int) -> list[int]:
+    """Numbers of samples that divide a replica's part of the batch."""
+    share, asked = setting.batch // data, setting.demands.samples
+    sizes = range(1, share + 1) if asked is None else [asked]
+    return [size for size in sizes if share % size == 0]
+
+
+def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> Iterator[tuple[StepSchedule, int]]:
+    """Schedules with their chunks; interleaving takes micro-batches in turns of as many as there are stages.
+
+    Zero-bubble scheduling and interleaving are for stages alike.
+    """
+    asked = setting.demands.schedule
+    even, each = setting.network.layers % pipeline == 0, setting.network.layers // pipeline
+    if asked in (None, "1f1b") or pipeline == 1:
+        yield "1f1b", 1
+    if pipeline == 1 or not even:
+        return
+    if asked in (None, "zb-h1") and micro_batches >= pipeline:
+        yield "zb-h1", 1
+    if asked in (None, "interleaved") and micro_batches % pipeline == 0:
+        for chunks in range(2, min(each, MOST_CHUNKS) + 1):
+            if each % chunks == 0:
+                yield "interleaved", chunks
+
+
+def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
+    """Stages of ZeRO, which divides among replicas."""
+    if setting.demands.zero is not None:
+        return (setting.demands.zero,)
+    return ZERO_STAGES if data > 1 else (0,)
+
+
+def _orders(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> tuple[RankOrder, ...]:
+    """Both orders of the ranks, where that makes a difference."""
+    hosts = setting.fabric.host_devices
+    if data == 1 or pipeline == 1 or (gcd(tensor, hosts) == hosts and tensor >= hosts):
+        return ("data",)
+    return ("data", "pipeline")

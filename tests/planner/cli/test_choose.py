@@ -1,0 +1,113 @@
+"""planner choose: rows, reasons and proof; what cannot be asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main
+from tests.planner.cli.given import MNIST, Refused
+
+GPUS = [f"gpu{i}" for i in range(8)]
+CLUSTER = "\n".join(
+    [
+        "version = 2",
+        *(f'[[device]]\nname = "{name}"\nlike = "A100-SXM-80GB"' for name in GPUS),
+        f'[[link]]\nbetween = {json.dumps(GPUS)}\nlike = "NVLink3"',
+        '[replicas]\ncount = 2\nbandwidth = "25 GB/s"',
+    ]
+)
+GPT = {"layers": 24, "hidden": 6144, "heads": 64}
+COMMAND = ["choose", "model.json", "--cluster", "hosts.toml", "--global-batch", "64"]
+
+
+@pytest.fixture(autouse=True)
+def _files(_in_folder: None) -> None:
+    Path("hosts.toml").write_text(CLUSTER)
+    Path("model.json").write_text(json.dumps(GPT))
+
+
+def test_rows_with_a_reason_each_and_a_proof(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--all", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["status"], answer["gap"]) == ("optimal", 0.0)
+    first, *others = answer["rows"]
+    assert first["reason"].startswith("the fastest; computing ")
+    assert all("slower than row 1" in row["reason"] for row in others)
+    assert all(row["devices"] == row["data"] * row["tensor"] * row["pipeline"] <= 16 for row in answer["rows"])
+    assert all(row["data"] * row["micro_batches"] * row["samples"] == 64 for row in answer["rows"])
+    assert first["tokens_per_s"] == pytest.approx(64 * 2048 / first["step_s"])
+    assert 0 < first["mfu"] < 0.685
+
+
+def test_the_table_fits_and_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "11.2 billion parameters, 2,048 tokens a sample: steps of 64 samples on up to 16 devices"
+    assert lines[-1].startswith("optimal: no way takes less; ")
+    assert "near these: --all shows them" in lines[-2]
+    assert max(map(len, lines)) <= 100
+
+
+def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--memory", "2 GiB"]) == 1
+    told = capsys.readouterr().err
+    assert "planner: nothing fits: every way needs " in told
+    assert "of a device or more, which has 2 GiB; add devices or memory, or leave more open" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--tensor", "3"],
+            "tensor = 3 does not fit 64 heads and 64 of keys on 16 devices; the nearest that works is 2",
+        ),
+        (["--pipeline", "30"], "pipeline = 30 does not fit 24 layers on 16 devices; the nearest that works is 16"),
+        (["--data", "7"], "data = 7 does not fit the global batch of 64 on 16 devices; the nearest that works is 8"),
+        (
+            ["--data", "4", "--micro-batch", "3"],
+            "micro-batch = 3 does not fit 16 samples of a replica; the nearest that works is 2",
+        ),
+        (
+            ["--tensor", "8", "--data", "4"],
+            "tensor 8 × pipeline 1 × data 4 = 32 devices, and there are 16; ask for fewer of one",
+        ),
+        (
+            ["--tensor", "4", "--devices", "10"],
+            "tensor 4 × pipeline 1 × data 1 = 4 does not divide 10 devices; the nearest that works is 8 devices",
+        ),
+        (["--devices", "17"], "17 devices asked for; the cluster has 16"),
+    ],
+)
+def test_what_does_not_divide_is_named_with_the_nearest_that_does(
+    refused: Refused, words: list[str], told: str
+) -> None:
+    assert refused([*COMMAND, *words]) == f"planner: {told}"
+
+
+def test_devices_that_do_not_reach_each_other_are_named(refused: Refused) -> None:
+    Path("hosts.toml").write_text(CLUSTER.replace('"gpu7"]', '"gpu6"]').replace('"gpu6", "gpu6"', '"gpu6"'))
+    told = refused(COMMAND)
+    assert "no link leads from 'gpu0' to 'gpu7'; add a [[link]], or keep the 7 devices" in told
+
+
+def test_other_networks_are_sent_to_compare(refused: Refused) -> None:
+    told = refused(["choose", MNIST, *COMMAND[2:]])
+    assert told.endswith("and planner compare divides other networks")
+
+
+def test_a_wrong_model_is_named_with_its_file(refused: Refused) -> None:
+    Path("model.json").write_text(json.dumps(GPT | {"heads": 100}))
+    assert refused(COMMAND) == (
+        "planner: model.json: heads = 100 does not divide hidden = 6144; the nearest that does is 96"
+    )
+
+
+def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+    words = [*COMMAND, "--schedule", "1f1b", "--recompute", "full", "--to", "megatron-args"]
+    assert main([*words, "-o", "arguments.txt"]) == 0
+    assert "row 1 for megatron-args → arguments.txt" in capsys.readouterr().out
+    assert "--global-batch-size 64" in Path("arguments.txt").read_text()
+    assert refused([*COMMAND, "--row", "2"]).endswith("are for an export; say for which tool with --to")
+    assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")

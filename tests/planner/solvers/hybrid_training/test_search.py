@@ -1,0 +1,108 @@
+"""The search for a configuration, beside every configuration there is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from costmodels.transformer import Transformer
+from planner.problem.hybrid_training.config import Demands, StageLayers, TrainingSetting
+from planner.problem.hybrid_training.prices import LayerBook, ShapePrices, config_price
+from planner.problem.result import Status
+from planner.solvers.hybrid_training.bounds import must_be_even
+from planner.solvers.hybrid_training.search import choose_config
+from planner.solvers.hybrid_training.shapes import shapes_of
+from tests.planner.problem.hybrid_training.settings import a100s, random_setting
+
+GPT22B = Transformer(48, 6144, 64)
+
+
+def divisions(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give each stage a layer or more."""
+    if stages == 1:
+        yield (layers,)
+        return
+    for first in range(1, layers - stages + 2):
+        for rest in divisions(layers - first, stages - 1):
+            yield (first, *rest)
+
+
+def fastest_s(setting: TrainingSetting) -> float:
+    """The shortest step of all shapes, divisions of the layers and kinds of recomputation."""
+    book, best_s = LayerBook(setting), inf
+    for shape in shapes_of(setting):
+        prices = ShapePrices(book, shape)
+        for division in divisions(setting.network.layers, shape.pipeline):
+            if must_be_even(shape) and len(set(division)) > 1:
+                continue
+            stages = [fastest_stage(prices, stage, layers) for stage, layers in enumerate(division)]
+            if None not in stages:
+                best_s = min(best_s, prices.price([stage for stage in stages if stage]).step_s)
+    return best_s
+
+
+def fastest_stage(prices: ShapePrices, stage: int, layers: int) -> StageLayers | None:
+    """Of all kinds of recomputation of so many layers that fit, the fastest."""
+    kinds = (
+        StageLayers(layers - selective - full, selective, full)
+        for selective in range(layers + 1)
+        for full in range(layers + 1 - selective)
+    )
+    fitting = [kind for kind in kinds if prices.bytes_of(stage, kind) <= prices.limits[stage]]
+    return min(fitting, key=lambda kind: prices.stage_s(stage, kind), default=None)
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_nothing_is_faster_than_what_it_finds_nor_than_its_bound(seed: int) -> None:
+    setting = random_setting(seed)
+    found, best_s = choose_config(setting), fastest_s(setting)
+    if best_s == inf:
+        assert (found.status, found.rows) == (Status.INFEASIBLE, ())
+        return
+    assert found.rows[0].price.step_s == pytest.approx(best_s)
+    assert found.bound_s <= best_s * (1 + 1e-9)
+    assert found.bound_s >= best_s * 0.99
+
+
+def test_no_row_dominates_another_and_each_costs_what_it_says() -> None:
+    setting = TrainingSetting(GPT22B, a100s(16), 64)
+    found = choose_config(setting)
+    rows = [(row.price.step_s, row.price.peak_bytes, row.config.shape.devices) for row in found.rows]
+    assert found.status is Status.OPTIMAL
+    assert not [1 for a in rows for b in rows if a != b and all(x <= y for x, y in zip(a, b, strict=True))]
+    for row in found.rows:
+        price = config_price(setting, row.config)
+        assert (price.step_s, price.peak_bytes) == pytest.approx((row.price.step_s, row.price.peak_bytes))
+        assert price.peak_bytes <= 80e9
+        assert sum(stage.total for stage in row.config.stages) == 48
+
+
+def test_demands_are_kept() -> None:
+    demands = Demands(8, tensor=4, pipeline=2, data=1, samples=2, zero=0, schedule="1f1b", recompute="full")
+    found = choose_config(TrainingSetting(GPT22B, a100s(16), 64, demands=demands))
+    (row,) = found.rows
+    assert row.config.shape[:7] == (1, 4, 2, 2, 32, 0, "1f1b")
+    assert row.config.recompute == "full"
+
+
+def test_a_slow_host_gets_fewer_layers() -> None:
+    fast = a100s(4, 2)
+    slow = replace(fast.devices[0], kind="half", flops_per_s={"bfloat16": 156e12}, memory_bytes_per_s=1e12)
+    fabric = replace(fast, devices=(*fast.devices[:2], slow, slow))
+    demands = Demands(data=1, tensor=2, pipeline=2, schedule="1f1b")
+    found = choose_config(TrainingSetting(Transformer(12, 4096, 32), fabric, 64, demands=demands))
+    first, second = found.rows[0].config.stages
+    assert first.total in (8, 9)
+    assert first.total + second.total == 12
+
+
+def test_tensor_parallelism_stays_within_hosts() -> None:
+    found = choose_config(TrainingSetting(Transformer(48, 12288, 96), a100s(64, 4), 64))
+    assert found.rows[0].config.shape.tensor <= 4
+
+
+def test_what_fits_nowhere_says_the_least_that_is_needed() -> None:
+    found = choose_config(TrainingSetting(GPT22B, a100s(1), 4))
+    assert (found.status, found.rows) == (Status.INFEASIBLE, ())
+    assert found.least_bytes > 80e9
