@@ -115,8 +115,8 @@ class Team:
 
 
 @dataclass(frozen=True)
-class ShardingChoice:
-    """The choice of a sharding for each operator of a network.
+class SplitSearch:
+    """The search for a sharding of each operator of a network.
 
     Attributes:
         graph: the network without fused operators.
@@ -129,8 +129,8 @@ class ShardingChoice:
     team: Team
 
     @classmethod
-    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> ShardingChoice | None:
-        """The choice for a network whose operators may be fused in the ``planned`` graph, of which the table is.
+    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
+        """The search for a network whose operators may be fused in the ``planned`` graph, of which the table is.
 
         A fused operator's seconds count for its first member. None without equal devices that are linked, and where
         one of them cannot run an operator.
@@ -306,7 +306,7 @@ class Splits:
         cls, graph: Graph, whole: Graph, table: CostTable, cluster: Cluster, time_limit_s: float = inf
     ) -> Splits | None:
         """The splits of a network; None where they do not pay. The ``table`` is that of the perhaps fused ``whole``."""
-        choice = ShardingChoice.of(graph, whole, table, cluster)
+        choice = SplitSearch.of(graph, whole, table, cluster)
         split = choice.found(time_limit_s) if choice else None
         if choice is None or split is None or not split.choices:
             return None

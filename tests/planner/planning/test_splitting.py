@@ -19,7 +19,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.rewrites.sharding import Shard
 from graphs.rewrites.split import Split
-from planner.planning.splitting import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, ShardingChoice, Splits, Team
+from planner.planning.splitting import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Splits, SplitSearch, Team
 from planner.problem.constraints import Constraint, pin
 from planner.runtime.benchmark.check import compare_outputs
 from tests.planner.runtime.small import cpu
@@ -64,9 +64,9 @@ def imported(module: nn.Module, *shape: int) -> Program:
     return program_from_module(module.eval(), (torch.randn(shape or (1, 16, 64)),), name="net")
 
 
-def splitting(program: Program, cluster: Cluster) -> ShardingChoice:
+def splitting(program: Program, cluster: Cluster) -> SplitSearch:
     graph = program.graph
-    found = ShardingChoice.of(graph, graph, tabulate(graph, cluster, Workload(), {}), cluster)
+    found = SplitSearch.of(graph, graph, tabulate(graph, cluster, Workload(), {}), cluster)
     assert found is not None
     return found
 
