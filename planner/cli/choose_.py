@@ -211,7 +211,7 @@ def _lines(
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
     gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
-    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes {gap:.2%} less"
+    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes more than {gap:.2%} less"
     yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"
 
 
