@@ -86,6 +86,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise InputError("--row and --output are for an export; say for which tool with --to")
     setting = _setting(options, console)
     found = choose_config(setting, options.time_limit, console)
+    if not found.shapes:
+        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
     if not found.rows:
         console.error(_no_room(setting, found))
         return NO_PLAN
