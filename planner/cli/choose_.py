@@ -86,6 +86,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise InputError("--row and --output are for an export; say for which tool with --to")
     setting = _setting(options, console)
     found = choose_config(setting, options.time_limit, console)
+    if not found.shapes:
+        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
     if not found.rows:
         console.error(_no_room(setting, found))
         return NO_PLAN
@@ -211,7 +213,7 @@ def _lines(
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
     gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
-    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes {gap:.2%} less"
+    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes more than {gap:.2%} less"
     yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"
 
 

@@ -21,6 +21,9 @@ from graphs.errors import InputError
 StepSchedule: TypeAlias = Literal["1f1b", "interleaved", "zb-h1"]
 STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
+EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
+"""Schedules of stages that have as many layers each."""
+
 RankOrder: TypeAlias = Literal["data", "pipeline"]
 """What is next to a tensor-parallel group: its replicas, or the neighbouring stages."""
 
@@ -180,6 +183,11 @@ def _check_demands(setting: TrainingSetting) -> None:
     _check_among(asked.tensor, tensor_degrees(network, total), "tensor", heads)
     stages = range(1, min(network.layers, total) + 1)
     _check_among(asked.pipeline, stages, "pipeline", f"{network.layers} layers on {total} devices")
+    if asked.schedule in EVEN_SCHEDULES:
+        alike = [number for number in stages if network.layers % number == 0]
+        _check_among(
+            asked.pipeline, alike, "pipeline", f"{asked.schedule}, whose stages of {network.layers} layers are alike"
+        )
     _check_among(asked.data, data_degrees(batch, total), "data", f"the global batch of {batch} on {total} devices")
     _check_among(asked.zero, range(4), "zero", "ZeRO's stages")
     _check_together(setting)

@@ -43,14 +43,12 @@ def transformer_of(document: Mapping[str, Any], sequence: int | None = None, fla
         InputError: if a number is missing or wrong, or the network is a mixture of experts.
     """
     top = JsonObject("the model", document)
-    mixture = next((name for name in MIXTURES if top.has(name)), None)
-    if mixture is not None:
-        raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
     numbers = {name: number for name, names in NAMES.items() if (number := _number(top, names)) is not None}
     missing = [name for name in NEEDED if name not in numbers]
     if missing:
         known = " or ".join(NAMES[missing[0]])
         raise InputError(f"the model has no {missing[0]}; add {known}")
+    _check_kind(top, numbers)
     if sequence is not None:
         numbers["sequence"] = sequence
     modern = top.has("rms_norm_eps") or document.get("norm") == "rms"
@@ -66,6 +64,20 @@ def transformer_of(document: Mapping[str, Any], sequence: int | None = None, fla
         dropout=_flag(top, ("dropout",), _has_dropout(top, modern)),
         flash=flash or _flag(top, ("flash",), False),
     )
+
+
+def _check_kind(top: JsonObject, numbers: Mapping[str, int]) -> None:
+    """Check that the network is one stack of equal dense layers, whose heads make up its hidden size."""
+    mixture = next((name for name in MIXTURES if top.has(name)), None)
+    if mixture is not None:
+        raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
+    if top.has("is_encoder_decoder") and top.flag("is_encoder_decoder"):
+        raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers")
+    if top.has("head_dim") and top.count("head_dim", 1) * numbers["heads"] != numbers["hidden"]:
+        raise InputError(
+            f"the model has head_dim = {top.count('head_dim')}, and {numbers['heads']} heads of a hidden size of "
+            f"{numbers['hidden']}; choose reckons with hidden / heads"
+        )
 
 
 def _number(top: JsonObject, names: tuple[str, ...]) -> int | None:

@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 
 from costmodels.memory.transformers import ADAM, RECOMPUTE_MODES, zero_states
-from planner.problem.hybrid_training.config import ParallelShape
+from planner.problem.hybrid_training.config import EVEN_SCHEDULES, ParallelShape
 from planner.problem.hybrid_training.prices import LayerBook, ShapePrices
 
 
@@ -62,7 +62,7 @@ def least_sync_s(prices: ShapePrices) -> float:
 
 def must_be_even(shape: ParallelShape) -> bool:
     """Whether all stages have as many layers."""
-    return shape.chunks > 1 or shape.schedule == "zb-h1" or shape.pipeline == 1
+    return shape.schedule in EVEN_SCHEDULES or shape.pipeline == 1
 
 
 def sync_bound_s(prices: ShapePrices) -> float:

@@ -77,6 +77,14 @@ def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) 
             ["--tensor", "4", "--devices", "10"],
             "tensor 4 × pipeline 1 × data 1 = 4 does not divide 10 devices; the nearest that works is 8 devices",
         ),
+        (
+            ["--pipeline", "5", "--schedule", "interleaved"],
+            "pipeline = 5 does not fit interleaved, whose stages of 24 layers are alike; the nearest that works is 4",
+        ),
+        (
+            ["--pipeline", "8", "--schedule", "interleaved", "--data", "2", "--micro-batch", "32"],
+            "no way keeps all that is asked for at once; leave one of the options open",
+        ),
         (["--devices", "17"], "17 devices asked for; the cluster has 16"),
     ],
 )

@@ -307,3 +307,17 @@ def test_a_placement_problem_needs_a_goal(capsys: pytest.CaptureFixture[str]) ->
     assert main(["solve", "p.json"]) == 2
     expected = "planner: p.json: a placement problem needs --goal, throughput or latency; add it\n"
     assert capsys.readouterr().err == expected
+
+
+def test_layouts_and_layers_are_read_by_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {"x": {"a": 4, "b": 2}}
+    case = {"name": "x", "mesh": {"m": 2}, "bytes_each": 4, "tensors": tensors, "unsplittable": ["b"], "final": []}
+    Path("p.json").write_text(json.dumps({"cases": [case | {"ops": [{"inputs": [], "outputs": ["x"]}]}]}))
+    assert main(["solve", "p.json"]) == 0
+    assert answer()["cases"] == [{"name": "x", "layout": {"a": "m"}, "peak_bytes": 16, "status": "optimal"}]
+    layer = {"name": "fc", "parameters": 1000, "in": 10, "out": 10}
+    problem = {"networks": {"net": [layer]}, "layers": [{"network": "net", "batch": 1, "gpus": 2}]}
+    Path("p.json").write_text(json.dumps(problem))
+    assert main(["solve", "p.json", "--force"]) == 0
+    assert "net, 1 sample, 2 devices" in capsys.readouterr().out
+    assert answer()["cases"][0]["modes"] == "m"  # 20 bytes of output instead of 4,000 of gradients

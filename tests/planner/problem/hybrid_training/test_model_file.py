@@ -48,6 +48,8 @@ def test_options_override_the_file() -> None:
     [
         ({"hidden": 64, "heads": 2}, "the model has no layers; add layers or num_hidden_layers"),
         ({**GPT2, "num_local_experts": 8}, "the model has num_local_experts; choose divides dense transformers"),
+        ({**GPT2, "is_encoder_decoder": True}, "the model has an encoder and a decoder; choose divides one stack"),
+        ({**LLAMA8B, "head_dim": 256}, "the model has head_dim = 256, and 32 heads of a hidden size of 4096"),
         ({**GPT2, "n_head": 0}, "the model has n_head = 0; it must be a whole number of 1 or more"),
         ({**GPT2, "n_head": 7}, "heads = 7 does not divide hidden = 768; the nearest that does is 6"),
     ],
