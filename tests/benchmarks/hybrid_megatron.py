@@ -118,7 +118,7 @@ def fitted(runs: Sequence[PublishedRun]) -> tuple[Efficiency, Efficiency]:
     sharded, overlap = _least_squares(
         [run for run in runs if run.name in FITTED_DEEPSPEED],
         lambda x: replace(megatron, between=x[0], sharded=x[0], overlap=x[1]),
-        start=(0.1, 1.2),
+        start=(0.15, 1.4),
         most=(1.0, 2.0),
     )
     return (

@@ -91,6 +91,7 @@ def test_a_server_on_the_workers_is_a_ring_with_two_messages() -> None:
     assert ring.time_s - server.time_s == pytest.approx(12 * SLOW.latency_s)
 
 
-def test_what_overlaps_takes_the_longer_time_and_slows_both_down() -> None:
+def test_what_overlaps_takes_the_longer_time_and_slows_computing_down() -> None:
     assert overlapped_s(3.0, 2.0) == 3.0
-    assert overlapped_s(3.0, 2.0, slowdown=1.5) == 4.0
+    assert overlapped_s(3.0, 2.0, slowdown=2.0) == 4.0  # in 2 s, 1 s of computing is done
+    assert overlapped_s(1.0, 2.0, slowdown=2.0) == 2.0
