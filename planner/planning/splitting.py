@@ -120,12 +120,14 @@ class SplitSearch:
 
     Attributes:
         graph: the network without fused operators.
-        seconds: [n_ops], of each operator on one device of the team.
+        seconds: [n_ops], of each operator on one device of the team while the others are idle.
+        slowdown: [n_ops], by what share that is longer while all compute.
         team: the devices.
     """
 
     graph: Graph
     seconds: Floats
+    slowdown: Floats
     team: Team
 
     @classmethod
@@ -138,10 +140,11 @@ class SplitSearch:
         team = Team.of(cluster)
         if team is None:
             return None
-        seconds = np.zeros(len(graph.ops))
-        for op, each_s in zip(planned.ops, table.forward_s[:, team.numbers[0]], strict=True):
-            seconds[graph.index[op.name]] = each_s
-        return cls(graph, seconds, team) if np.isfinite(seconds).all() else None
+        seconds, slowdown = np.zeros(len(graph.ops)), np.zeros(len(graph.ops))
+        for number, op in enumerate(planned.ops):
+            at = number, team.numbers[0]
+            seconds[graph.index[op.name]], slowdown[graph.index[op.name]] = table.forward_s[at], table.slowdown[at]
+        return cls(graph, seconds, slowdown, team) if np.isfinite(seconds).all() else None
 
     @cached_property
     def strategies(self) -> list[list[Sharding | None]]:
@@ -187,6 +190,7 @@ class SplitSearch:
         own = []
         for sharding in self.strategies[number]:
             part_s = min(launch_s, whole_s) + max(0.0, whole_s - launch_s) * self._share(number, sharding)
+            part_s *= 1 + self.slowdown[number] if sharding else 1.0
             for name in {*op.outputs} & {*self.graph.outputs}:
                 part_s += self.team.relaid_s(_layout(op, sharding, name), WHOLE, self.graph.tensor[name].n_bytes)
             own.append(part_s)
