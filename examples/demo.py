@@ -27,7 +27,7 @@ ROUNDS = 5
 
 
 def main() -> int:
-    """Run the loop; 0 if the answers are bit-equal."""
+    """Run the loop; 0 if the answers are equal, but for the rounding of quick kernels."""
     console = Console()
     start_s = time.perf_counter()
 

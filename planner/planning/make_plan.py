@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
+SPLITS_S = 2.0  # at most, to choose what to split
+HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
 SCATTER_MARGIN = 0.05
@@ -130,7 +132,10 @@ def make_plan(
         return replace(plan, rewrites=rewrites)
 
     whole = asked(rewrites_for(search.rewrites, graph, cluster.devices, workload.trains))
-    splits = splits_for(search.rewrites, graph, whole, search.time_limit_s * ASIDE)
+    try:
+        splits = splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S))
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
     if splits is None:
         return search_plan(whole, search)
     fusions = rewrites_for(search.rewrites, splits.graph, cluster.devices, workload.trains)
@@ -141,19 +146,25 @@ def make_plan(
 def _better(whole: Plan, divided: Plan, in_step: Placement, search: Search) -> Plan:
     """The better one of a plan for the operators as they are and one for their parts, a placement of which is given."""
     half = search.part((1 - ASIDE) / 2)
-    answers: list[Plan] = []
     refused: NoPlanError | None = None
-    for each in (divided, whole):
+    stopped: Interrupted | None = None
+    answers = [divided.answered(Result(Status.FEASIBLE, in_step, inf, lower_bound(divided.problem), 0.0, SPLIT))]
+    for each in (whole, divided):
         try:
             answers.append(search_plan(each, half))
         except NoPlanError as error:
             refused = error
-    result = Result(Status.FEASIBLE, in_step, inf, lower_bound(divided.problem), 0.0, SPLIT)
-    answers.append(divided.answered(result))
+        except Interrupted as error:
+            stopped = error
+            answers.append(error.best)
+            break
     feasible = [plan for plan in answers if plan.evaluation.feasible]
     if refused and not feasible:
         raise refused
-    return min(feasible, key=attrgetter("predicted_s"))
+    best = min(feasible, key=attrgetter("predicted_s"))
+    if stopped:
+        raise Interrupted(best) from stopped
+    return best
 
 
 def search_plan(asked: Plan, search: Search) -> Plan:

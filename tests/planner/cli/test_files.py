@@ -74,6 +74,7 @@ WRITING = {
     "simulate": ["no.json", "--trace", "x"],
     "run": ["no.json", *MODEL, "-o", "x"],
     "shard": ["no.json", *MODEL, "-o", "x"],
+    "choose": ["no.json", "--cluster", "no.toml", "--global-batch", "8", "--to", "deepspeed-zero", "-o", "x"],
     "show": ["no.json", "-o", "x", "--format", "svg"],
     "export": ["no.json", "--to", "graph-json", "-o", "x"],
     "import-map": ["no.json", *MODEL, "--cluster", "no.toml", "-o", "x"],
