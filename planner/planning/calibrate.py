@@ -25,7 +25,7 @@ from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
 from planner.planning.rewriting import SPLIT, allows, check_rewrites, rewrites_for
-from planner.planning.splitting import Splits
+from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
 from planner.plans.given import Named, given_program
 from planner.problem.reporter import SILENT, Reporter
 
@@ -214,11 +214,19 @@ def _parts(
         return
     whole = rewritten(program.graph, rewrites_for(calibration_options.rewrites, program.graph, cluster.devices, False))
     table = tabulate(whole, cluster, Workload(), cached_profiles(cluster), learned_costs)
-    splits = Splits.of(program.graph, whole, table, cluster)
-    if splits is not None:
-        devices = [cluster.devices[number] for number in splits.team.numbers]
-        own = profile(rewritten_program(program, (splits.split,)), devices, reporter, calibration_options)
+    splits = Splits.of(program.graph, whole, table, cluster, SPLITS_S)
+    for _ in range(ROUNDS):
+        if splits is None:
+            break
+        devices = [cluster.devices[number] for number in splits.search.team.numbers]
+        divided = rewritten_program(program, (splits.split,))
+        own = profile(divided, devices, reporter, calibration_options)
         yield replace(own, kind=f"{own.kind}, split")
+        parts = rewritten(
+            divided.graph, rewrites_for(calibration_options.rewrites, divided.graph, cluster.devices, False)
+        )
+        table = tabulate(parts, cluster, Workload(), cached_profiles(cluster), learned_costs)
+        splits = splits.again(parts, table, SPLITS_S)
 
 
 def profile(

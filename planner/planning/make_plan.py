@@ -17,15 +17,15 @@ from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
+from graphs.rewrites.split import Split
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
 from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import COPIES, SPLIT, allows, check_rewrites, rewrites_for
-from planner.planning.splitting import splits_for
+from planner.planning.rewriting import COPIES, allows, check_rewrites, rewrites_for
+from planner.planning.splitting import SPLITS_S, best_in_step, splits_for
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
-from planner.problem.bounds import lower_bound
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
 from planner.problem.evaluate import backward_edge
@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
-SPLITS_S = 2.0  # at most, to choose what to split
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
@@ -138,18 +137,20 @@ def make_plan(
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
     if splits is None:
         return search_plan(whole, search)
-    fusions = rewrites_for(search.rewrites, splits.graph, cluster.devices, workload.trains)
-    divided = splits.with_costs(asked((splits.split, *fusions)))
-    return _better(whole, divided, splits.placement(divided), search)
+
+    def divided(split: Split, network: Graph) -> Plan:
+        return asked((split, *rewrites_for(search.rewrites, network, cluster.devices, workload.trains)))
+
+    return _better(whole, best_in_step(splits, divided, SPLITS_S), search)
 
 
-def _better(whole: Plan, divided: Plan, in_step: Placement, search: Search) -> Plan:
-    """The better one of a plan for the operators as they are and one for their parts, a placement of which is given."""
+def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
+    """The best plan of the network as it is and of the split one, of which a plan is given."""
     half = search.part((1 - ASIDE) / 2)
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
-    answers = [divided.answered(Result(Status.FEASIBLE, in_step, inf, lower_bound(divided.problem), 0.0, SPLIT))]
-    for each in (whole, divided):
+    answers = [in_step]
+    for each in (whole, in_step):
         try:
             answers.append(search_plan(each, half))
         except NoPlanError as error:

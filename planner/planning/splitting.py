@@ -12,10 +12,11 @@ operator, with a bound (Alpa's problem: Zheng et al., OSDI 2022); the split netw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,13 +31,17 @@ from graphs.rewrites.sharding_rules import network_shardings
 from graphs.rewrites.split import Origin, Split
 from planner.planning.rewriting import AUTO, SPLIT, allows
 from planner.plans.plan import Plan
+from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal
+from planner.problem.result import Result, Status
 from planner.problem.strategies import Edge, Live, StrategyProblem
 from planner.solvers.strategies.solve import solve_strategies
 from simulator.placement import Placement
 
 LEAST_GAIN = 0.02  # of the seconds of all operators, for which a network is split
 SURE = (Source.MEASURED, Source.GIVEN)
+ROUNDS = 3  # of choosing what to split
+SPLITS_S = 2.0  # of a search for splits, at most
 PART_SPREAD = 0.2  # of the seconds of a part that was not measured
 STATE = (Role.PARAMETER, Role.BUFFER)
 
@@ -123,12 +128,14 @@ class SplitSearch:
         seconds: [n_ops], of each operator on one device of the team while the others are idle.
         slowdown: [n_ops], by what share that is longer while all compute.
         team: the devices.
+        known: by operator and sharding, what the largest part takes if the parts were looked at, see `Splits.again`.
     """
 
     graph: Graph
     seconds: Floats
     slowdown: Floats
     team: Team
+    known: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
@@ -191,6 +198,7 @@ class SplitSearch:
         for sharding in self.strategies[number]:
             part_s = min(launch_s, whole_s) + max(0.0, whole_s - launch_s) * self._share(number, sharding)
             part_s *= 1 + self.slowdown[number] if sharding else 1.0
+            part_s = self.known.get((op.name, sharding.name), part_s) if sharding else part_s
             for name in {*op.outputs} & {*self.graph.outputs}:
                 part_s += self.team.relaid_s(_layout(op, sharding, name), WHOLE, self.graph.tensor[name].n_bytes)
             own.append(part_s)
@@ -295,7 +303,7 @@ class Splits:
         parts: where its operators come from.
         whole: the network as it would be planned for without splits, perhaps fused.
         table: costs of the whole network.
-        team: the devices.
+        search: what found the split.
     """
 
     split: Split
@@ -303,19 +311,42 @@ class Splits:
     parts: Mapping[str, Origin]
     whole: Graph
     table: CostTable
-    team: Team
+    search: SplitSearch
 
     @classmethod
     def of(
         cls, graph: Graph, whole: Graph, table: CostTable, cluster: Cluster, time_limit_s: float = inf
     ) -> Splits | None:
         """The splits of a network; None where they do not pay. The ``table`` is that of the perhaps fused ``whole``."""
-        choice = SplitSearch.of(graph, whole, table, cluster)
-        split = choice.found(time_limit_s) if choice else None
-        if choice is None or split is None or not split.choices:
+        search = SplitSearch.of(graph, whole, table, cluster)
+        return cls._of(search, whole, table, time_limit_s) if search else None
+
+    @classmethod
+    def _of(cls, search: SplitSearch, whole: Graph, table: CostTable, time_limit_s: float) -> Splits | None:
+        split = search.found(time_limit_s)
+        if split is None or not split.choices:
             return None
-        applied = split.applied(graph)
-        return cls(split, applied.graph, applied.parts, whole, table, choice.team)
+        applied = split.applied(search.graph)
+        return cls(split, applied.graph, applied.parts, whole, table, search)
+
+    def again(self, graph: Graph, table: CostTable, time_limit_s: float) -> Splits | None:
+        """The splits that pay now that these parts are known; None if nothing changes.
+
+        Args:
+            graph: the split network, perhaps fused.
+            table: its costs.
+            time_limit_s: of the search.
+        """
+        taken_s: dict[str, float] = dict.fromkeys(self.split.choices, 0.0)
+        together = (table.forward_s * (1 + table.slowdown))[:, self.search.team.numbers[0]]
+        for op, seconds in zip(graph.ops, together.tolist(), strict=True):
+            origin = self.parts.get((op.members or (op,))[0].name)
+            if origin and origin.op in taken_s:
+                taken_s[origin.op] = max(taken_s[origin.op], seconds)
+        own = {(name, sharding): taken_s[name] for name, (sharding, _) in self.split.choices.items()}
+        search = replace(self.search, known={**self.search.known, **own})
+        found = self._of(search, self.whole, self.table, time_limit_s)
+        return found if found and found.split != self.split else None
 
     def with_costs(self, divided: Plan) -> Plan:
         """A plan for the split network, in which parts that were not measured take their share of what was.
@@ -326,8 +357,9 @@ class Splits:
         forward_s, source, spread = table.forward_s.copy(), table.source.copy(), table.spread.copy()
         slowdown = table.slowdown.copy()
         group_of = {member.name: number for number, op in enumerate(graph.ops) for member in op.members or (op,)}
+        work = work_of(divided.graph), work_of(graph)
         for device_number, device in enumerate(divided.cluster.devices):
-            part_s, whole_s = (roofline_s(work_of(each), device) for each in (divided.graph, graph))
+            part_s, whole_s = (roofline_s(each, device) for each in work)
             for number, op in enumerate(divided.graph.ops):
                 part = self.parts.get((op.members or (op,))[0].name)
                 at = (group_of[part.op] if part else 0), device_number
@@ -340,9 +372,30 @@ class Splits:
         costs = replace(table, forward_s=forward_s, source=source, spread=spread, slowdown=slowdown)
         return replace(divided, table=costs)
 
-    def placement(self, divided: Plan) -> Placement:
-        """Parts side by side."""
-        return Placement(side_by_side(divided.graph, self.team))
+    def in_step(self, divided: Plan) -> Plan:
+        """A plan for the split network with the parts side by side."""
+        placement = Placement(side_by_side(divided.graph, self.search.team))
+        bound_s = lower_bound(divided.problem)
+        return divided.answered(Result(Status.FEASIBLE, placement, inf, bound_s, 0.0, SPLIT))
+
+
+def best_in_step(splits: Splits, asked: Callable[[Split, Graph], Plan], time_limit_s: float) -> Plan:
+    """The best plan with parts side by side: of some splits, and of those that pay once the parts are known.
+
+    Args:
+        splits: the first ones.
+        asked: makes a plan without an answer of a split, whose network is given.
+        time_limit_s: of each search.
+    """
+    plans: list[Plan] = []
+    for _ in range(ROUNDS):
+        plans.append(splits.in_step(splits.with_costs(asked(splits.split, splits.graph))))
+        again = splits.again(plans[-1].graph, plans[-1].table, time_limit_s)
+        if again is None:
+            break
+        splits = again
+    feasible = [plan for plan in plans if plan.evaluation.feasible]
+    return min(feasible or plans, key=attrgetter("predicted_s"))
 
 
 def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Splits | None:

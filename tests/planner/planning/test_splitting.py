@@ -201,3 +201,19 @@ def test_what_does_not_go_with_splits(
     search = planner.Search(rewrites="split")
     with pytest.raises(InputError, match=text.replace("(", r"\(")):
         planner.plan(program, cluster=cluster, goal=goal, constraints=constraints, search=search)
+
+
+def test_what_parts_take_changes_the_choice() -> None:
+    """Products by columns then rows are chosen, turn out ten times as slow, and others are."""
+    cluster = pair(latency_s=0.0)
+    slow = replace(cluster, devices=tuple(replace(each, memory_bytes_per_s=1e8) for each in cluster.devices))
+    graph = imported(Block()).graph
+    splits = Splits.of(graph, graph, tabulate(graph, slow, Workload(), {}), slow)
+    assert splits is not None
+    table = tabulate(splits.graph, slow, Workload(), {})
+    assert splits.again(splits.graph, table, 10.0) is None  # as it was thought
+    slowed = np.array([10.0 if "linear" in op.name else 1.0 for op in splits.graph.ops])[:, None]
+    again = splits.again(splits.graph, replace(table, forward_s=table.forward_s * slowed), 10.0)
+    assert again is not None
+    assert again.split.choices.get("linear", ("", 2))[0] != "output features"
+    assert again.split.choices.get("linear_1", ("", 2))[0] != "input features"
