@@ -31,6 +31,10 @@ class Source(StrEnum):
     GIVEN = "given"  # by the user or by a problem file
 
 
+SURE = (Source.MEASURED, Source.GIVEN)
+"""Where numbers come from that are no predictions."""
+
+
 @dataclass(frozen=True)
 class Offload:
     """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.

@@ -28,7 +28,8 @@ from graphs.ir import Graph, Role
 from graphs.rewrites.sharding_rules import shardings
 from graphs.rewrites.split import Split
 from planner.cli.console import Console
-from planner.planning.splitting import Team, side_by_side
+from planner.planning.splitting import side_by_side
+from planner.planning.team import Team
 from planner.plans.plan import Plan, plan_by_hand
 from planner.view.picture import svg_picture
 from simulator.placement import Placement

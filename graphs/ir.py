@@ -46,6 +46,10 @@ class Role(StrEnum):
     ACTIVATION = "activation"  # written by an operator
 
 
+STATE = (Role.PARAMETER, Role.BUFFER)
+"""The roles of what a network holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A value with a fixed shape.
@@ -220,7 +224,7 @@ class Graph:
     def state(self, op: Op) -> Iterator[Tensor]:
         """The parameters and buffers that an operator reads, each once."""
         for name in dict.fromkeys(op.inputs):
-            if self.tensor[name].role in (Role.PARAMETER, Role.BUFFER):
+            if self.tensor[name].role in STATE:
                 yield self.tensor[name]
 
 

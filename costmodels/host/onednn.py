@@ -18,7 +18,7 @@ import torch
 from costmodels.cluster import Kernels
 from costmodels.host.rows import row_addmm, row_product
 from graphs.errors import InputError
-from graphs.ir import Op, Role
+from graphs.ir import STATE, Op
 from graphs.program.program import Program
 
 
@@ -212,7 +212,7 @@ def as_is(names: Sequence[str | None]) -> dict[str, Pack]:
 
 def held(program: Program, name: str) -> bool:
     """Whether a tensor is a weight that does not change from run to run."""
-    return program.graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) and name not in program.statistics
+    return program.graph.tensor[name].role in STATE and name not in program.statistics
 
 
 def onednn() -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.memory.footprints import STATE, Footprints
+from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.table import Floats, joined
 from costmodels.workload import Workload
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role
+from graphs.ir import STATE, Graph, Op, Role
 
 LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's step
 

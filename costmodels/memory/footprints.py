@@ -4,9 +4,8 @@ from functools import cached_property
 
 from costmodels.views import STOPS, bases, operation
 from graphs.footprint import Backward, Gradient, Run
-from graphs.ir import ITEM_BYTES, Graph, Op, Role
+from graphs.ir import ITEM_BYTES, STATE, Graph, Op, Role
 
-STATE = (Role.PARAMETER, Role.BUFFER)
 FLOATS = frozenset(name for name in ITEM_BYTES if "float" in name or "complex" in name)
 
 

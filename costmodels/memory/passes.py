@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodels.memory.footprints import STATE, Footprints
+from costmodels.memory.footprints import Footprints
 from graphs.footprint import Gradient
-from graphs.ir import Graph, Op
+from graphs.ir import STATE, Graph, Op
 
 
 @dataclass(eq=False, slots=True)

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from graphs.documents import DAMAGED, parse_json
 from graphs.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
-from graphs.ir import Graph, Op, Role, Tensor, unfused
+from graphs.ir import STATE, Graph, Op, Role, Tensor, unfused
 from graphs.program.calls import known_operator
 from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
@@ -149,7 +149,7 @@ def _calls(documents: Mapping[str, Any], graph: Graph) -> tuple[dict[str, Call],
 
 def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
     """A parameter or buffer on the meta device, whose storage has no holes."""
-    if tensor.role not in (Role.PARAMETER, Role.BUFFER):
+    if tensor.role not in STATE:
         raise InputError(f"the program has '{tensor.name}' among the weights, which is an {tensor.role}")
     empty = torch.empty_strided(tensor.shape, about["stride"], dtype=getattr(torch, tensor.dtype), device="meta")
     if empty.stride() != _stride(empty):

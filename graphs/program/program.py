@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.brief import brief
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role, unfused
+from graphs.ir import STATE, Graph, Op, unfused
 from graphs.program.arguments import Arguments, named_alike, same
 from graphs.program.calls import check_call
 from graphs.program.strides import laid
@@ -133,7 +133,7 @@ class Program:
             check_call(op, call.node, self.tensor_of)
             if not (call.unpack or len(op.outputs) == 1):
                 raise InputError(f"operator '{op.name}' returns one tensor; its graph has {len(op.outputs)}")
-        kept = {tensor.name for tensor in self.graph.tensors if tensor.role in (Role.PARAMETER, Role.BUFFER)}
+        kept = {tensor.name for tensor in self.graph.tensors if tensor.role in STATE}
         for name in sorted(kept ^ self.state.keys() | self.statistics - kept):
             raise InputError(f"'{name}' must be a parameter or buffer of both the graph and the program; import again")
         self._check_ends()

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.ir import STATE, Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
 FULL = "aten.full_like.default"
-STATE = (Role.PARAMETER, Role.BUFFER)
 
 
 class Indices(NamedTuple):

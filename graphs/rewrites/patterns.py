@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from graphs.ir import Attr, Graph, Op, Role
+from graphs.ir import STATE, Attr, Graph, Op
 
 ANCHORS = frozenset({"aten.conv2d", "aten.linear", "aten.addmm"})
 """Kinds, without their overload, whose result a kernel can go on computing with before it is written."""
@@ -206,7 +206,7 @@ def _passes(graph: Graph, op: Op, tensor: str, convolves: bool) -> bool:
 
 def _folds(graph: Graph, op: Op) -> bool:
     """Whether a batch norm multiplies by and adds what never changes."""
-    held = all(graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER) for name in op.inputs[1:])
+    held = all(graph.tensor[name].role in STATE for name in op.inputs[1:])
     return held and len(op.inputs) == 5 and op.attrs.get("training") is False
 
 

@@ -9,6 +9,7 @@ Parts read slices of the model's own parameters. Where neighbours divide a tenso
 them; else slices, concatenations and sums do. A tensor that is put together has its own name again.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
@@ -23,7 +24,19 @@ from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, named, 
 from graphs.rewrites.sharding_rules import VIEWS, shardings
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
+PART = re.compile(r".*\[(\d+)/\d+\]")  # a name by `part_name`
 STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the strides of the trace
+
+
+def part_name(name: str, part: int, parts: int) -> str:
+    """The name of a part of an operator or tensor."""
+    return f"{name}[{part}/{parts}]"
+
+
+def part_number(name: str) -> int | None:
+    """The number of a part, by its name; None for an operator that is none."""
+    found = PART.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -219,7 +232,7 @@ class _Splitting:
             new: region.shape(self.graph.tensor[name].shape) if region else self.graph.tensor[name].shape
             for new, name, region in zip(outputs, op.outputs, self._regions(op, choice, part), strict=True)
         }
-        name = f"{op.name}[{part}/{choice.parts}]"
+        name = part_name(op.name, part, choice.parts)
         new = replace(op, name=name, inputs=tuple(inputs), outputs=outputs, footprint=None)
         first = shapes[outputs[0]]
         new = _changed(new, choice, part, first)
@@ -236,7 +249,7 @@ class _Splitting:
         assert region
         shape, n_read = self.graph.tensor[output].shape, self.graph.tensor[x].shape[1] // groups
         segments = list(_filters(region.ranges, shape[1] // groups))
-        name, written = f"{op.name}[{part}/{choice.parts}]", _part_name(output, choice, part)
+        name, written = part_name(op.name, part, choice.parts), _part_name(output, choice, part)
         names = [f"{written}.{number}" for number in range(len(segments))] if len(segments) > 1 else [written]
         for own, (filters, first, count) in zip(names, segments, strict=True):
             read = Indices(1, ((first * n_read, (first + count) * n_read),))
@@ -298,7 +311,7 @@ def _part_name(tensor: str, choice: _Chosen, part: int) -> str:
     """The name of what a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
-    return f"{tensor}[{part}/{choice.parts}]"
+    return part_name(tensor, part, choice.parts)
 
 
 def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:

@@ -12,8 +12,7 @@ from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES
-from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import NONE as NO_REWRITES
+from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal

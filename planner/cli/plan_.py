@@ -40,8 +40,7 @@ from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.make_plan import Search, batch_of, make_plan
-from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import NONE as NO_REWRITES
+from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
 from planner.plans.files import plan_to_dict, save_plan

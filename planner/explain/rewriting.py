@@ -7,7 +7,7 @@ from costmodels.flops import work_of
 from graphs.brief import brief
 from graphs.ir import unfused
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.split import Split
+from graphs.rewrites.split import Split, part_number
 from planner.plans.plan import Plan
 
 
@@ -40,8 +40,7 @@ def divided(plan: Plan) -> Divided | None:
     if not choices:
         return None
     parts = max(count for _, count in choices)
-    suffixes = tuple(f"/{parts}]" for parts in {count for _, count in choices})
-    numbers = [number for number, op in enumerate(plan.graph.ops) if op.name.endswith(suffixes)]
+    numbers = [number for number, op in enumerate(plan.graph.ops) if part_number(op.name) is not None]
     on = [[number for number in numbers if plan.placement.device[number] == d] for d in plan.placement.used]
     seconds = max(float(plan.costs.forward_s[here, d].sum()) for here, d in zip(on, plan.placement.used, strict=True))
     return Divided(tuple(Counter(name for name, _ in choices).most_common()), parts, seconds)

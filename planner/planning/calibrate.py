@@ -12,6 +12,7 @@ from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
+from costmodels.table import CostTable
 from costmodels.tabulate import guessed_kinds, tabulate
 from costmodels.workload import Workload
 from graphs.brief import brief
@@ -23,8 +24,7 @@ from graphs.ir import Graph
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
-from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import SPLIT, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
 from planner.plans.given import Named, given_program
 from planner.problem.reporter import SILENT, Reporter
@@ -212,9 +212,13 @@ def _parts(
 
     if calibration_options.training or not allows(calibration_options.rewrites, SPLIT):
         return
-    whole = rewritten(program.graph, rewrites_for(calibration_options.rewrites, program.graph, cluster.devices, False))
-    table = tabulate(whole, cluster, Workload(), cached_profiles(cluster), learned_costs)
-    splits = Splits.of(program.graph, whole, table, cluster, SPLITS_S)
+
+    def known(graph: Graph) -> tuple[Graph, CostTable]:
+        """A network as it is planned for, and what is known of its costs."""
+        planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
+        return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
+
+    splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
     for _ in range(ROUNDS):
         if splits is None:
             break
@@ -222,11 +226,7 @@ def _parts(
         divided = rewritten_program(program, (splits.split,))
         own = profile(divided, devices, reporter, calibration_options)
         yield replace(own, kind=f"{own.kind}, split")
-        parts = rewritten(
-            divided.graph, rewrites_for(calibration_options.rewrites, divided.graph, cluster.devices, False)
-        )
-        table = tabulate(parts, cluster, Workload(), cached_profiles(cluster), learned_costs)
-        splits = splits.again(parts, table, SPLITS_S)
+        splits = splits.again(*known(divided.graph), SPLITS_S)
 
 
 def profile(

@@ -21,8 +21,7 @@ from graphs.rewrites.split import Split
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
-from planner.planning.rewriting import AUTO as AUTO_REWRITES
-from planner.planning.rewriting import COPIES, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import AUTO_REWRITES, COPIES, allows, check_rewrites, rewrites_for
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of

@@ -9,7 +9,7 @@ from graphs.ir import Graph
 from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite
 
-AUTO, NONE = "auto", "none"
+AUTO_REWRITES, NO_REWRITES = "auto", "none"
 COPIES, FUSE, SPLIT = "copies", "fuse", "split"
 NAMES = (COPIES, *REWRITES)
 """What a plan may change: copies are placements of the same graph, and whoever searches makes them."""
@@ -21,13 +21,13 @@ def check_rewrites(asked: str) -> None:
     Raises:
         InputError: for another name.
     """
-    for name in [asked] if asked in (AUTO, NONE) else asked.split(","):
-        checks.one_of(name, "the rewrite", NAMES if "," in asked else (AUTO, NONE, *NAMES))
+    for name in [asked] if asked in (AUTO_REWRITES, NO_REWRITES) else asked.split(","):
+        checks.one_of(name, "the rewrite", NAMES if "," in asked else (AUTO_REWRITES, NO_REWRITES, *NAMES))
 
 
 def allows(asked: str, name: str) -> bool:
     """Whether a choice has a rewrite among others."""
-    return asked == AUTO or name in asked.split(",")
+    return asked == AUTO_REWRITES or name in asked.split(",")
 
 
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
@@ -40,7 +40,7 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
         InputError: if a rewrite is asked for by its name and does not go with the devices or with training.
     """
     exact = [device.name for device in devices if not device.quick]
-    if not allows(asked, FUSE) or (asked == AUTO and (trains or exact)):
+    if not allows(asked, FUSE) or (asked == AUTO_REWRITES and (trains or exact)):
         return ()
     if trains:
         raise InputError("the rewrite 'fuse' is for inference, and the goal is training; leave --rewrites out")

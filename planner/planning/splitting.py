@@ -17,19 +17,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster
 from costmodels.flops import roofline_s, work_of
-from costmodels.table import CostTable, Floats, Source
+from costmodels.table import SURE, CostTable, Floats, Source
 from graphs.errors import InputError
-from graphs.ir import Graph, Op, Role
-from graphs.rewrites.sharding import REPLICATED, Shard, Sharding, shares
+from graphs.ir import STATE, Graph, Op
+from graphs.rewrites.sharding import REPLICATED, Sharding, shares
 from graphs.rewrites.sharding_rules import network_shardings
-from graphs.rewrites.split import Origin, Split
-from planner.planning.rewriting import AUTO, SPLIT, allows
+from graphs.rewrites.split import Origin, Split, part_number
+from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
+from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal
@@ -39,84 +39,9 @@ from planner.solvers.strategies.solve import solve_strategies
 from simulator.placement import Placement
 
 LEAST_GAIN = 0.02  # of the seconds of all operators, for which a network is split
-SURE = (Source.MEASURED, Source.GIVEN)
 ROUNDS = 3  # of choosing what to split
 SPLITS_S = 2.0  # of a search for splits, at most
 PART_SPREAD = 0.2  # of the seconds of a part that was not measured
-STATE = (Role.PARAMETER, Role.BUFFER)
-
-
-class Overlapping(NamedTuple):
-    """Shares that have some rows in common, as a convolution reads them.
-
-    Attributes:
-        shard: the axis of the rows.
-        common: the rows in common, as a share of all.
-    """
-
-    shard: Shard
-    common: float
-
-
-WHOLE, EVERYWHERE, SUMMED = "whole", "everywhere", "summed"
-Held: TypeAlias = Shard | Overlapping | str
-"""How devices hold a tensor: the first one all of it, each all of it, each a term of a sum, or each a share."""
-
-
-@dataclass(frozen=True)
-class Team:
-    """Equal devices that are all linked, which compute operators together.
-
-    Attributes:
-        numbers: of the devices in their cluster.
-        device: any of them.
-        link: between any two of them.
-    """
-
-    numbers: tuple[int, ...]
-    device: Device
-    link: Link
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> Team | None:
-        """The largest team of a cluster; None if no two equal devices are linked."""
-        kinds: dict[str, list[int]] = {}
-        for number, device in enumerate(cluster.devices):
-            kinds.setdefault(device.kind, []).append(number)
-        for numbers in sorted(kinds.values(), key=len, reverse=True):
-            pairs = [(one, other) for one in numbers for other in numbers if one != other]
-            if pairs and all(pair in cluster.link for pair in pairs):
-                return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[pairs[0]])
-        return None
-
-    @property
-    def size(self) -> int:
-        """The number of devices."""
-        return len(self.numbers)
-
-    def send_s(self, n_bytes: float) -> float:
-        """Seconds until another device has a tensor."""
-        return float(self.link.seconds(np.array([n_bytes]))[0]) + 2 * self.device.overhead_s
-
-    def copy_s(self, n_bytes: float) -> float:
-        """Seconds of an operator that reads and writes so many bytes."""
-        return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
-
-    def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
-        """Seconds to bring a tensor from one layout into another."""
-        if written in (read, EVERYWHERE):
-            return 0.0
-        others = (self.size - 1) / self.size
-        if isinstance(read, Overlapping) and read.shard == written:
-            return self.send_s(n_bytes * read.common) + self.copy_s(n_bytes / self.size)
-        if written == SUMMED:
-            sent = n_bytes if read in (WHOLE, EVERYWHERE) else n_bytes * others
-            return self.send_s(sent) + (self.size - 1) * self.copy_s(1.5 * sent)
-        if written == WHOLE:
-            return self.send_s(n_bytes if read == EVERYWHERE else n_bytes / self.size)
-        if read in (WHOLE, EVERYWHERE):
-            return self.send_s(n_bytes * others) + self.copy_s(n_bytes)
-        return self.send_s(n_bytes * others / self.size) + self.copy_s(n_bytes / self.size)
 
 
 @dataclass(frozen=True)
@@ -285,10 +210,9 @@ def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
     place: dict[str, int] = {}
     wanted: dict[str, int] = {}  # tensor -> the place of an operator that reads it
     for op in reversed(split.ops):
-        _, _, suffix = op.name.rpartition("[")
-        part = suffix.partition("/")[0]
+        part = part_number(op.name)
         read_at = next((wanted[name] for name in op.outputs if name in wanted), 0)
-        place[op.name] = int(part) if part.isdigit() and suffix.endswith("]") else read_at
+        place[op.name] = read_at if part is None else part
         wanted.update(dict.fromkeys(op.inputs, place[op.name]))
     return tuple(team.numbers[place[op.name]] for op in split.ops)
 
@@ -409,14 +333,14 @@ def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Sp
     if not allows(asked, SPLIT):
         return None
     problem = "the goal is training" if whole.workload.trains else "there are constraints" if whole.constraints else ""
-    if problem and asked != AUTO:
+    if problem and asked != AUTO_REWRITES:
         raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
     largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
-    if asked != AUTO and Team.of(whole.cluster) is None:
+    if asked != AUTO_REWRITES and Team.of(whole.cluster) is None:
         raise InputError(
             "the rewrite 'split' divides operators between equal devices with a link from each to each, and "
             f"'{whole.cluster.name}' has no two of them; leave it out, or describe the links"
         )
-    if problem or (asked == AUTO and whole.goal is not Goal.LATENCY and not largest):
+    if problem or (asked == AUTO_REWRITES and whole.goal is not Goal.LATENCY and not largest):
         return None
     return Splits.of(graph, whole.graph, whole.table, whole.cluster, time_limit_s)

@@ -16,7 +16,7 @@ from math import exp, hypot, inf
 import numpy as np
 
 from costmodels.pace import PACE_KINDS, contended, network_pace, pace_kinds
-from costmodels.table import QUARTILES, CostTable, Floats, Source
+from costmodels.table import QUARTILES, SURE, CostTable, Floats
 from costmodels.units import format_seconds
 from graphs.ir import Graph
 from simulator.placement import Placement
@@ -111,7 +111,7 @@ def spreads_of(
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:
     """The standard deviation of the seconds of all operators that were not measured."""
     numbers = range(table.n_ops), device
-    known = np.isin(table.source[numbers], (Source.MEASURED, Source.GIVEN))
+    known = np.isin(table.source[numbers], SURE)
     deviations_s = np.where(known, 0.0, seconds * table.spread[numbers] / QUARTILES)
     of_kinds: dict[str, float] = {}
     for op, deviation_s in zip(graph.ops, deviations_s.tolist(), strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.table import Floats, Source
-from graphs.ir import Graph, Op, Role, Tensor
+from graphs.ir import STATE, Graph, Op, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
@@ -190,7 +190,7 @@ def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
     """The tensors that an operator reads: its parameters and buffers, or the others."""
     for name in dict.fromkeys(op.inputs):
         tensor = graph.tensor[name]
-        if (tensor.role in (Role.PARAMETER, Role.BUFFER)) is state:
+        if (tensor.role in STATE) is state:
             yield tensor
 
 

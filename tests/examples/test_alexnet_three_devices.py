@@ -1,7 +1,6 @@
 """AlexNet on three devices: published figures to the printed digit, and the division itself is run."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -42,14 +41,3 @@ def test_the_division_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     devices = tuple(cpu(f"gpu{i}") for i in range(alexnet.DEVICES))
     with start(replace(divided, cluster=replace(divided.cluster, devices=devices)), program) as runner:
         assert not compare_outputs(runner).wrong
-
-
-def test_it_prints_and_draws_what_stands_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert alexnet.main() == 0
-    beside = Path(alexnet.__file__)
-    assert capsys.readouterr().out.split() == beside.with_suffix(".out").read_text(encoding="utf-8").split()
-    drawn = Path("alexnet_three_devices.svg").read_text(encoding="utf-8")
-    assert drawn == beside.with_suffix(".svg").read_text(encoding="utf-8")

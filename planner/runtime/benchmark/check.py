@@ -10,7 +10,6 @@ from torch.utils import _pytree as pytree
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.brief import brief
-from graphs.rewrites.split import Split
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import randomized
@@ -41,8 +40,7 @@ def compare_outputs(runner: Runner) -> Answers:
     """
     program, devices = runner.program, runner.plan.cluster.devices
     used = runner.plan.placement.used or (0,)
-    split = any(isinstance(rewrite, Split) for rewrite in runner.plan.rewrites)
-    allowed = TOLERANCE if split or any(devices[number].quick for number in used) else {}
+    allowed = TOLERANCE if runner.plan.is_split or any(devices[number].quick for number in used) else {}
     args, kwargs = program.example_arguments
     if not randomized(program):
         return answers(Eager(program, devices[used[0]], "reference").result(), runner(*args, **kwargs), allowed)

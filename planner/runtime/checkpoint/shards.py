@@ -25,7 +25,7 @@ from torch import nn
 from graphs.documents import parse_json, read_json
 from graphs.errors import InputError
 from graphs.files import write_text
-from graphs.ir import Role
+from graphs.ir import STATE
 from graphs.program.files import hollow_of, program_from_dict, program_to_dict, reading_program
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import laid
@@ -159,7 +159,7 @@ def names_held(plan: Plan) -> Mapping[str, tuple[str, ...]]:
         for number in homes:
             held[number].update(dict.fromkeys(tensor.name for tensor in graph.state(op)))
     if held:
-        handed = (name for name in graph.outputs if graph.tensor[name].role in (Role.PARAMETER, Role.BUFFER))
+        handed = (name for name in graph.outputs if graph.tensor[name].role in STATE)
         held[min(held)].update(dict.fromkeys(handed))
     return {devices[number].name: tuple(names) for number, names in held.items()}
 

@@ -19,7 +19,7 @@ from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.fused import Read
 from costmodels.host.kernels import Kernel, kernels_of
 from graphs.errors import InputError
-from graphs.ir import Graph, Role
+from graphs.ir import STATE, Graph
 from graphs.program.program import Program, as_held, on_device
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
@@ -106,7 +106,6 @@ def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], valu
 
 
 HOST = torch.device("cpu")
-STATE = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True)

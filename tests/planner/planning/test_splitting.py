@@ -19,7 +19,8 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.rewrites.sharding import Shard
 from graphs.rewrites.split import Split
-from planner.planning.splitting import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Splits, SplitSearch, Team
+from planner.planning.splitting import Splits, SplitSearch
+from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
 from planner.problem.constraints import Constraint, pin
 from planner.runtime.benchmark.check import compare_outputs
 from tests.planner.runtime.small import cpu

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from costmodels.host.affinity import torch_device_of
 from graphs.errors import InputError
-from graphs.ir import Role
+from graphs.ir import STATE, Role
 from graphs.program.program import Program, on_device
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import hold
@@ -66,7 +66,7 @@ def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
 
     Inputs of the network come to the first stage, if they are read. The result is the same on all ranks.
     """
-    state = {tensor.name for tensor in wiring.graph.tensors if tensor.role in (Role.PARAMETER, Role.BUFFER)}
+    state = {tensor.name for tensor in wiring.graph.tensors if tensor.role in STATE}
     kept = {copy for name in state for copy in wiring.forks.get(name, (name,))}  # these stay with their device
     moving = sorted(name for name in wiring.home if name in wiring.readers and name not in kept)
     return tuple(

@@ -1,0 +1,84 @@
+"""Teams: equal devices that compute operators together, and what it takes to hand a tensor on in another layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from costmodels.cluster import Cluster, Device, Link
+from graphs.rewrites.sharding import Shard
+
+
+class Overlapping(NamedTuple):
+    """Shares that have some rows in common, as a convolution reads them.
+
+    Attributes:
+        shard: the axis of the rows.
+        common: the rows in common, as a share of all.
+    """
+
+    shard: Shard
+    common: float
+
+
+WHOLE, EVERYWHERE, SUMMED = "whole", "everywhere", "summed"
+Held: TypeAlias = Shard | Overlapping | str
+"""How devices hold a tensor: the first one all of it, each all of it, each a term of a sum, or each a share."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """Equal devices that are all linked, which compute operators together.
+
+    Attributes:
+        numbers: of the devices in their cluster.
+        device: any of them.
+        link: between any two of them.
+    """
+
+    numbers: tuple[int, ...]
+    device: Device
+    link: Link
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Team | None:
+        """The largest team of a cluster; None if no two equal devices are linked."""
+        kinds: dict[str, list[int]] = {}
+        for number, device in enumerate(cluster.devices):
+            kinds.setdefault(device.kind, []).append(number)
+        for numbers in sorted(kinds.values(), key=len, reverse=True):
+            pairs = [(one, other) for one in numbers for other in numbers if one != other]
+            if pairs and all(pair in cluster.link for pair in pairs):
+                return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[pairs[0]])
+        return None
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.numbers)
+
+    def send_s(self, n_bytes: float) -> float:
+        """Seconds until another device has a tensor."""
+        return float(self.link.seconds(np.array([n_bytes]))[0]) + 2 * self.device.overhead_s
+
+    def copy_s(self, n_bytes: float) -> float:
+        """Seconds of an operator that reads and writes so many bytes."""
+        return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
+
+    def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
+        """Seconds to bring a tensor from one layout into another."""
+        if written in (read, EVERYWHERE):
+            return 0.0
+        others = (self.size - 1) / self.size
+        if isinstance(read, Overlapping) and read.shard == written:
+            return self.send_s(n_bytes * read.common) + self.copy_s(n_bytes / self.size)
+        if written == SUMMED:
+            sent = n_bytes if read in (WHOLE, EVERYWHERE) else n_bytes * others
+            return self.send_s(sent) + (self.size - 1) * self.copy_s(1.5 * sent)
+        if written == WHOLE:
+            return self.send_s(n_bytes if read == EVERYWHERE else n_bytes / self.size)
+        if read in (WHOLE, EVERYWHERE):
+            return self.send_s(n_bytes * others) + self.copy_s(n_bytes)
+        return self.send_s(n_bytes * others / self.size) + self.copy_s(n_bytes / self.size)
