@@ -14,14 +14,15 @@ apart. There are fewer stages than operators: ridge regression takes the factors
 Errors are taken to grow with the time like those of a sum of independent parts, in a stage as in an operator. So a
 single stage that takes 1.2 times as long gives each of its operators the factor 1 + 0.2 / (1 + λ).
 
-Operators with the same key share their times, on all devices of a kind. Each has an isolated and a contended time, as
-in a profile, and a stage holds as much of both as its device has contention: what a plan did not use is not corrected,
-and what it hardly used hardly.
+Operators with the same key share their times, on all devices of a kind. Each has an isolated time, a contended one and
+one in lockstep, as in a profile, and a stage holds as much of these as its device has contention: what a plan did not
+use is not corrected, and what it hardly used hardly.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from graphs.brief import brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
 LIMIT = 10.0  # factors are between its inverse and it
+
+Way: TypeAlias = Literal["isolated", "contended", "lockstep"]
+"""How an operator was timed, see `costmodels.measured.Profile`."""
 
 Factors: TypeAlias = Mapping[tuple[int, str], float]
 """By the contention group of a device and the key of an operator; what is missing has the factor 1."""
@@ -45,34 +49,39 @@ class StageTime:
         device: index of its device.
         contention: the share of its work during which other devices computed, 0 to 1.
         seconds: measured, of one micro-batch, at the pace of the table.
+        lockstep: whether the others then computed copies of it in lockstep.
     """
 
     ops: tuple[int, ...]
     device: int
     contention: float
     seconds: float
+    lockstep: bool = False
 
     __repr__ = brief
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Factors of the isolated and of the contended times."""
+    """Factors of the isolated times, of the contended ones, and of those in lockstep."""
 
     isolated: Factors
     contended: Factors
+    lockstep: Factors = field(default_factory=dict)
 
     __repr__ = brief
 
     def table(self, table: CostTable, keys: Sequence[str]) -> CostTable:
         """The table with corrected times; ``keys`` are those of its operators, [n_ops]."""
         contends = np.asarray(table.slowdown.any(axis=0))
-        isolated, contended = (_factors(each, table, keys) for each in (self.isolated, self.contended))
+        ways = (self.isolated, self.contended, self.lockstep)
+        isolated, contended, lockstep = (_factors(each, table, keys) for each in ways)
         return replace(
             table,
             forward_s=table.forward_s * isolated,
             backward_s=table.backward_s * isolated,
             slowdown=np.where(contends, (1 + table.slowdown) * contended / isolated - 1, 0.0),
+            lockstep_slowdown=np.where(contends, (1 + table.lockstep_slowdown) * lockstep / isolated - 1, 0.0),
         )
 
     def profile(self, profile: Profile, group: int, n_devices: int, training: bool) -> Profile:
@@ -84,24 +93,32 @@ class Correction:
             n_devices: how many devices the group has.
             training: correct the times of training, not of inference.
         """
-        isolated = {key: factor for (number, key), factor in self.isolated.items() if number == group}
-        contended = {key: factor for (number, key), factor in self.contended.items() if number == group}
-        names = ("training", "training_contended") if training else ("ops", "contended")
-        times: Mapping[str, Any] = getattr(profile, names[0])
-        by_count: Mapping[int, Mapping[str, Any]] = getattr(profile, names[1])
-        alone = {key: _scaled(one, isolated.get(key, 1.0)) for key, one in times.items()}
-        count, part = nearest_count(by_count, n_devices)
-        if part:
-
-            def corrected(key: str, old: Any) -> Any:
-                if key not in times or key not in isolated.keys() | contended.keys() or old.seconds <= 0:
-                    return old
-                factor = contended.get(key, 1.0) / isolated.get(key, 1.0)
-                slowdown = ((1 + profile.slowdown(key, n_devices, training)) * factor - 1) / part
-                return _scaled(old, alone[key].seconds * max(1 / LIMIT, 1 + slowdown) / old.seconds)
-
-            by_count = {**by_count, count: {key: corrected(key, old) for key, old in by_count[count].items()}}
-        changed: dict[str, Any] = dict(zip(names, (alone, by_count), strict=True))
+        isolated = _of_group(self.isolated, group)
+        times: Mapping[str, Any] = profile.training if training else profile.ops
+        changed: dict[str, Any] = {
+            "training" if training else "ops": {key: _scaled(one, isolated.get(key, 1.0)) for key, one in times.items()}
+        }
+        ways: Mapping[str, tuple[Factors, Callable[[str, int], float]]]
+        if training:
+            ways = {"training_contended": (self.contended, partial(profile.slowdown, training=True))}
+        else:
+            ways = {
+                "contended": (self.contended, profile.slowdown),
+                "lockstep": (self.lockstep, profile.lockstep_slowdown),
+            }
+        for name, (factors, slowdown_of) in ways.items():
+            by_count: Mapping[int, Mapping[str, Any]] = getattr(profile, name)
+            count, part = nearest_count(by_count, n_devices)
+            if not part:
+                continue
+            own, corrected = _of_group(factors, group), dict(by_count[count])
+            for key, old in by_count[count].items():
+                if key in times and key in isolated.keys() | own.keys() and old.seconds > 0:
+                    factor = own.get(key, 1.0) / isolated.get(key, 1.0)
+                    slowdown = ((1 + slowdown_of(key, n_devices)) * factor - 1) / part
+                    alone_s = times[key].seconds * isolated.get(key, 1.0)
+                    corrected[key] = _scaled(old, alone_s * max(1 / LIMIT, 1 + slowdown) / old.seconds)
+            changed[name] = {**by_count, count: corrected}
         return replace(profile, **changed)
 
 
@@ -118,7 +135,7 @@ def fit_correction(
     """
     both_s = table.forward_s + table.backward_s
     contends = np.asarray(table.slowdown.any(axis=0))
-    columns: dict[tuple[bool, int, str], int] = {}
+    columns: dict[tuple[Way, int, str], int] = {}
     rows: list[dict[int, float]] = []
     whole_s: dict[int, float] = {}  # by column
     measured_s: list[float] = []
@@ -129,10 +146,16 @@ def fit_correction(
         whole: dict[int, float] = {}
         for op in stage.ops:
             isolated_s = float(both_s[op, device])
-            contended_s = isolated_s * float(1 + table.slowdown[op, device])
-            for contended, part, seconds in ((False, 1 - share, isolated_s), (True, share, contended_s)):
+            slowdown = table.lockstep_slowdown if stage.lockstep else table.slowdown
+            contended_s = isolated_s * float(1 + slowdown[op, device])
+            at_once: Way = "lockstep" if stage.lockstep else "contended"
+            shares: tuple[tuple[Way, float, float], ...] = (
+                ("isolated", 1 - share, isolated_s),
+                (at_once, share, contended_s),
+            )
+            for way, part, seconds in shares:
                 if part * seconds > 0:
-                    column = columns.setdefault((contended, group, keys[op]), len(columns))
+                    column = columns.setdefault((way, group, keys[op]), len(columns))
                     row[column] = row.get(column, 0.0) + part * seconds
                     whole[column] = whole.get(column, 0.0) + seconds
         if row:
@@ -144,10 +167,10 @@ def fit_correction(
         predicted_s[number, list(row)] = list(row.values())
     time_s = np.array([whole_s[column] for column in range(len(columns))])
     factors = fit_factors(predicted_s, time_s, np.array(measured_s), ridge)
-    found: tuple[dict[tuple[int, str], float], ...] = ({}, {})
-    for (contended, group, key), column in columns.items():
-        found[contended][group, key] = float(np.clip(factors[column], 1 / LIMIT, LIMIT))
-    return Correction(*found)
+    found: dict[Way, dict[tuple[int, str], float]] = {way: {} for way in get_args(Way)}
+    for (way, group, key), column in columns.items():
+        found[way][group, key] = float(np.clip(factors[column], 1 / LIMIT, LIMIT))
+    return Correction(**found)
 
 
 def fit_factors(predicted_s: Floats, time_s: Floats, measured_s: Floats, ridge: float) -> Floats:
@@ -171,6 +194,11 @@ def _factors(factors: Factors, table: CostTable, keys: Sequence[str]) -> Floats:
     """[n_ops, n_devices]."""
     groups = table.contention_group.tolist()
     return np.array([[factors.get((group, key), 1.0) for group in groups] for key in keys])
+
+
+def _of_group(factors: Factors, group: int) -> dict[str, float]:
+    """The factors of a contention group by key."""
+    return {key: factor for (number, key), factor in factors.items() if number == group}
 
 
 def _scaled(one: Measurement | TrainingMeasurement, factor: float) -> Measurement | TrainingMeasurement:

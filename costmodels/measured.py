@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from math import isfinite, log, sqrt
@@ -173,7 +173,7 @@ class Profile:
     """Measurements on one kind of device.
 
     Contended times are by the number of devices of this kind that compute on the same host at once, and share a cache
-    and the memory's bandwidth.
+    and the memory's bandwidth: each a part of a network or, in lockstep, each a copy of it with one set of weights.
     """
 
     fingerprint: str  # fingerprint of the hardware and software
@@ -182,6 +182,7 @@ class Profile:
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
+    lockstep: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
     pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by when, in units of `MOMENT_S`
 
@@ -201,9 +202,16 @@ class Profile:
         ops, training = {**self.ops, **newer.ops}, {**self.training, **newer.training}
         contended = _both(self.contended, newer.contended)
         training_contended = _both(self.training_contended, newer.training_contended)
-        moments = dict(list(_both(self.moments, newer.moments).items())[-MOMENTS:])
-        pace = newer.pace or self.pace
-        return Profile(self.fingerprint, newer.machine, ops, training, contended, training_contended, pace, moments)
+        return replace(
+            newer,
+            ops=ops,
+            training=training,
+            contended=contended,
+            training_contended=training_contended,
+            lockstep=_both(self.lockstep, newer.lockstep),
+            pace=newer.pace or self.pace,
+            moments=dict(list(_both(self.moments, newer.moments).items())[-MOMENTS:]),
+        )
 
     @property
     def usual_pace(self) -> Mapping[str, float]:
@@ -231,10 +239,18 @@ class Profile:
         """
         return self._contentions[training].slowdown(key, n_devices)
 
+    def lockstep_slowdown(self, key: str, n_devices: int) -> float:
+        """The same while they compute copies of one network in lockstep; as `slowdown` if nobody measured that."""
+        return self._contentions[2 if self.lockstep else 0].slowdown(key, n_devices)
+
     @cached_property
-    def _contentions(self) -> tuple[Contention, Contention]:
-        """In inference, and in training."""
-        return Contention(self.ops, self.contended), Contention(self.training, self.training_contended)
+    def _contentions(self) -> tuple[Contention, Contention, Contention]:
+        """In inference, in training, and in lockstep."""
+        return (
+            Contention(self.ops, self.contended),
+            Contention(self.training, self.training_contended),
+            Contention(self.ops, self.lockstep),
+        )
 
 
 def _both(older: Mapping[int, Mapping[str, T]], newer: Mapping[int, Mapping[str, T]]) -> Mapping[int, Mapping[str, T]]:

@@ -11,8 +11,8 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 6  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace
-READABLE = (1, 2, 3, 4, 5, 6)
+VERSION = 7  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace, 6 no lockstep
+READABLE = (1, 2, 3, 4, 5, 6, 7)
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
@@ -39,8 +39,18 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         training_contended = {int(count): _steps(steps) for count, steps in trained}
         pace = {str(kind): float(seconds) for kind, seconds in document.get("pace", {}).items()}
         moments = {int(at): dict(seconds) for at, seconds in document.get("moments", {}).items()}
-        machine = dict(document["machine"])
-        return Profile(fingerprint, machine, ops, training, contended, training_contended, pace, moments)
+        lockstep = {int(count): _measured(ops_of_count) for count, ops_of_count in document.get("lockstep", {}).items()}
+        return Profile(
+            fingerprint=fingerprint,
+            machine=dict(document["machine"]),
+            ops=ops,
+            training=training,
+            contended=contended,
+            training_contended=training_contended,
+            lockstep=lockstep,
+            pace=pace,
+            moments=moments,
+        )
 
 
 def add_profile(directory: Path, newer: Profile) -> None:
@@ -70,6 +80,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "training_contended": {
             str(count): _numbers(steps) for count, steps in sorted(profile.training_contended.items())
         },
+        "lockstep": {str(count): _numbers(ops) for count, ops in sorted(profile.lockstep.items())},
         "pace": dict(profile.pace),
         "moments": {str(at): dict(pace) for at, pace in sorted(profile.moments.items())},
     }

@@ -85,7 +85,7 @@ class StepUpdate:
 
 
 SHAPES: Mapping[str, str] = (
-    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "source"), "od")
+    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source"), "od")
     | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "update.gradient_bytes"), "o")
     | dict.fromkeys(("flow_bytes", "gradient"), "f")
     | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
@@ -95,7 +95,12 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
-NO_COSTS = frozenset({"source", "slowdown", "gradient", "contention_group", "offload.host", "link_class", "channel"})
+NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient"}) | {
+    "contention_group",
+    "offload.host",
+    "link_class",
+    "channel",
+}
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,8 @@ class CostTable:
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
         slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
             group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
+        lockstep_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network in
+            lockstep, which read each weight from memory once for all of them; ``slowdown`` if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
@@ -169,6 +176,7 @@ class CostTable:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
+    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
     contention_group: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     offload: Offload | None = None
     update: StepUpdate | None = None
@@ -179,7 +187,8 @@ class CostTable:
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.default_factory is not MISSING):
             if not (value := getattr(self, name)).size:
-                object.__setattr__(self, name, np.zeros(_shape(self, name), value.dtype))
+                same = self.slowdown if name == "lockstep_slowdown" else np.zeros(_shape(self, name), value.dtype)
+                object.__setattr__(self, name, same)
         _check_shapes(self)
         _check_numbers(self)
         _check_flows(self)
@@ -207,20 +216,25 @@ class CostTable:
         """The costs while all devices compute all the time."""
         return self.with_contention(np.ones(self.n_devices))
 
+    @cached_property
+    def in_lockstep(self) -> "CostTable":
+        """The costs while the devices of each group compute copies of the network in lockstep."""
+        return self._longer(1 + self.lockstep_slowdown)
+
     def with_contention(self, share: Floats) -> "CostTable":
         """The costs where the others of a device's group compute during a share of its work, [n_devices].
 
-        This is the only place where contention is counted: the result has no ``slowdown`` left.
+        Here and in `in_lockstep` contention is counted, and nowhere else: the results have no slowdown left.
         """
-        if not self.slowdown.any():
+        return self._longer(1 + share * self.slowdown)
+
+    def _longer(self, times: Floats) -> "CostTable":
+        """The costs where operators take so many times as long, [n_ops, n_devices]."""
+        if not self.slowdown.any() and not self.lockstep_slowdown.any():
             return self
-        longer = 1 + share * self.slowdown
-        return replace(
-            self,
-            forward_s=self.forward_s * longer,
-            backward_s=self.backward_s * longer,
-            slowdown=np.zeros_like(self.slowdown),
-        )
+        none = np.zeros_like(self.slowdown)
+        forward_s, backward_s = self.forward_s * times, self.backward_s * times
+        return replace(self, forward_s=forward_s, backward_s=backward_s, slowdown=none, lockstep_slowdown=none)
 
     @cached_property
     def contends(self) -> NDArray[np.bool_]:
@@ -313,10 +327,11 @@ def _check_shapes(table: CostTable) -> None:
 
 def _check_numbers(table: CostTable) -> None:
     _check_costs(table)
-    if not (table.slowdown > -1).all():
-        raise InputError(
-            "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
-        )
+    for name in ("slowdown", "lockstep_slowdown"):
+        if not (getattr(table, name) > -1).all():
+            raise InputError(
+                f"the cost table's {name} holds a number that is not above -1; it is a share of the isolated time"
+            )
     if table.offload and table.slowdown.any():
         raise InputError(
             "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "

@@ -46,6 +46,7 @@ class OperatorTimes:
         backward_s: [n_ops, n_devices], isolated seconds; zeros if left out.
         spread: [n_ops, n_devices], the distance of the quartiles as a share of the time; zeros if left out.
         slowdown: [n_ops, n_devices], see `CostTable`; zeros if left out.
+        lockstep_slowdown: [n_ops, n_devices], see `CostTable`; ``slowdown`` if left out.
     """
 
     forward_s: Floats
@@ -53,6 +54,7 @@ class OperatorTimes:
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
+    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
 
     __repr__ = brief
 
@@ -145,7 +147,7 @@ def operator_times(
 
     Measured where there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned, else by
     the roofline. Where several devices are of one kind,
-    ``slowdown`` is what was measured while as many compute; operators without such a measurement are slowed down as
+    the slowdowns are what was measured while as many compute; operators without such a measurement are slowed down as
     those of the device usually are, see `Profile.slowdown`. A backward pass that was not measured is as many passes
     forward as it has products, unless learned (see `costmodels.learning.in_training`).
     """
@@ -208,7 +210,7 @@ def _column(
     """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead."""
     forward_s = roofline_s(operators.work, device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
-    slowdown = np.zeros(len(forward_s))
+    slowdown, lockstep = np.zeros(len(forward_s)), np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
     backward_s = forward_s * operators.products
     learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
@@ -220,6 +222,7 @@ def _column(
     if profile:
         for i, key in enumerate(operators.keys):
             slowdown[i] = profile.slowdown(key, equals, operators.trains)
+            lockstep[i] = slowdown[i] if operators.trains else profile.lockstep_slowdown(key, equals)
             if operators.trains and (step := profile.training.get(key)):
                 forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
                 spread[i], source[i] = step.spread, Source.MEASURED
@@ -227,10 +230,10 @@ def _column(
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
         usual, kinds = profile.usual_pace, operators.pace_kinds
         isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
-        slowdown = np.maximum(0.0, (1 + slowdown) * contended / isolated - 1)
+        slowdown, lockstep = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, lockstep))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
-    return OperatorTimes(forward_s, source, backward_s, spread, slowdown)
+    return OperatorTimes(forward_s, source, backward_s, spread, slowdown, lockstep)
 
 
 def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:

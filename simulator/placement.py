@@ -51,6 +51,11 @@ class Placement:
         """The devices that have anything to do, ascending."""
         return tuple(sorted({device for copy in self.copies for device in copy.device}))
 
+    @cached_property
+    def uncut(self) -> bool:
+        """Whether each copy is on a single device."""
+        return all(len(set(copy.device)) <= 1 for copy in self.copies)
+
     def operators(self, device: int) -> tuple[int, ...]:
         """The operators that a device runs in any copy, ascending."""
         return tuple(op for op, homes in enumerate(self.homes) if device in homes)
@@ -113,21 +118,33 @@ class Placement:
         return (cut for copy in self.copies for cut in copy.cuts(table))
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
-        """What operators take under this placement, see `contention`."""
+        """What operators take under this placement, see `contention` and `lockstep`."""
         if not table.slowdown.any():
             return table
+        if streaming and self.lockstep(table):
+            return table.in_lockstep
         share = self.contention(table, streaming)
         return table.contended if (share == 1).all() else table.with_contention(share)
+
+    def lockstep(self, table: CostTable) -> bool:
+        """Whether there are copies of the network in lockstep: each on an own device of one contention group.
+
+        Copies that begin together stay together where they are bound by memory. Who is ahead waits for memory, and who
+        is behind finds the same weights in the cache.
+        """
+        if not self.others or not self.uncut or len(self.used) < len(self.copies):
+            return False
+        return bool(table.contends[self.used[0], self.used[1:]].all())
 
     def contention(self, table: CostTable, streaming: bool) -> Floats:
         """[n_devices], the share of its work that a device does under contention: while others compute too.
 
-        All on one device, the others are idle. Streaming, all begin each micro-batch together, so the one that is busy
-        for longest is under contention until the others are through, see `contended_share`. For one micro-batch, or
-        one step, nobody knows beforehand who waits for whom; whoever shares it is taken to be under contention all the
-        time, which is never too short.
+        All on one device, or one micro-batch with each copy on one, the others are idle. Streaming, all begin each
+        micro-batch together, so the one that is busy for longest is under contention until the others are through, see
+        `contended_share`. For one micro-batch, or one step, nobody knows beforehand who waits for whom; whoever shares
+        it is taken to be under contention all the time, which is never too short.
         """
-        if len(self.used) == 1:
+        if self.uncut and (len(self.used) == 1 or not streaming):
             return np.zeros(table.n_devices)
         return self.contended_share(table) if streaming else np.ones(table.n_devices)
 

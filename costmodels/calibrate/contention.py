@@ -6,6 +6,11 @@ takes up to a fifth longer under contention than isolated. So the devices run th
     device 0    a b c   of micro-batch k        all parts have about the same isolated time
     device 1    d e f   of micro-batch k - 1
 
+or as copies of the network in lockstep would, which read each weight from memory once for all of them::
+
+    device 0    a b c d e f   of micro-batch k
+    device 1    a b c d e f   of micro-batch k + 1
+
 All devices start at the same moment, and every operator is timed on its device. In training, each device runs the
 backward pass of its part right after the forward pass, with ones as gradients from the next device.
 """
@@ -29,6 +34,8 @@ from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 PartResult: TypeAlias = "list[list[float]] | BaseException"
+Parts: TypeAlias = Sequence[range]
+"""The operators that each device runs."""
 
 MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
@@ -48,17 +55,15 @@ class InParts(Pass, Protocol):
 
 
 class CoRun:
-    """A pipeline of equal devices, each a thread. Use `co_run`."""
+    """Equal devices that run parts of a program at once, each a thread. Use `co_run`."""
 
-    def __init__(
-        self, program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False
-    ) -> None:
+    def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
         """Bring the program's state to the devices, which share it.
 
         Args:
             program: the program; tensors without values get values.
             devices: CPU devices of this host.
-            cuts: [n_devices + 1], the first operator of each, ascending from 0 to the number of operators.
+            parts: [n_devices], the operators of each; together they are all operators.
             training: whether to run backward passes, too.
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
@@ -72,15 +77,15 @@ class CoRun:
 
         self._run = run_on(devices[0], brought)
         self._torch_device = torch_device
-        self._cuts = cuts
+        self._parts = parts
         self._start = Barrier(len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
         self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
-        self._inputs = [self._inputs_of(part) for part in range(len(devices))]
+        self._inputs = [self._inputs_of(part) for part in parts]
         self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
     def one_pass(self) -> list[list[float]]:
-        """[n_phases][n_ops], seconds."""
+        """[n_phases][n_ops], seconds, in the mean of the devices that ran an operator."""
         with drawing_apart(self._torch_device):
             for inbox, env in zip(self._inbox, self._inputs, strict=True):
                 inbox.put(env)
@@ -88,9 +93,15 @@ class CoRun:
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
             raise error  # the cause; parts that it aborted have a BrokenBarrierError
-        parts = [result for result in results if not isinstance(result, BaseException)]
-        self._inputs = [dict(self._run.given), *self._inputs[:-1]]
-        return [[seconds for part in phase for seconds in part] for phase in zip(*parts, strict=True)]
+        passed = {part.stop: env for part, env in zip(self._parts, self._inputs, strict=True)}
+        self._inputs = [dict(passed[part.start] if part.start else self._run.given) for part in self._parts]
+        timed = [np.array(result) for result in results if not isinstance(result, BaseException)]
+        total_s = np.zeros((len(timed[0]), max(part.stop for part in self._parts)))
+        times = np.zeros(total_s.shape[1])
+        for part, seconds in zip(self._parts, timed, strict=True):
+            total_s[:, part.start : part.stop] += seconds
+            times[part.start : part.stop] += 1
+        return [list(map(float, phase)) for phase in total_s / times]
 
     def close(self) -> None:
         """End the other threads."""
@@ -100,19 +111,18 @@ class CoRun:
         for thread in self._threads:
             thread.result()
 
-    def _inputs_of(self, part: int) -> Tensors:
+    def _inputs_of(self, part: range) -> Tensors:
         """The tensors of a micro-batch before this part."""
         env = dict(self._run.given)
         with torch.no_grad(), drawing_apart(self._torch_device):
-            for before in range(part):
-                self._run.run(env, self._cuts[before], self._cuts[before + 1])
+            self._run.run(env, 0, part.start)
         return env
 
     def _tried(self, part: int, env: Tensors) -> PartResult:
         """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
-            return self._run.run(env, self._cuts[part], self._cuts[part + 1])
+            return self._run.run(env, self._parts[part].start, self._parts[part].stop)
         except BaseException as error:  # `one_pass` raises it
             self._start.abort()
             return error
@@ -125,18 +135,19 @@ class CoRun:
 
 
 @contextmanager
-def co_run(program: Program, devices: Sequence[Device], cuts: Sequence[int], training: bool = False) -> Iterator[CoRun]:
-    """A pipeline whose threads end with the block; see `CoRun`."""
-    with closing(CoRun(program, devices, cuts, training)) as pipeline:
-        yield pipeline
+def co_run(program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> Iterator[CoRun]:
+    """Devices whose threads end with the block; see `CoRun`."""
+    with closing(CoRun(program, devices, parts, training)) as together:
+        yield together
 
 
-def balanced_cuts(seconds: Floats, n: int) -> tuple[int, ...]:
-    """[n + 1], the cuts of a sequence of operators into ``n`` parts of about the same time.
+def balanced_parts(seconds: Floats, n: int) -> Parts:
+    """[n], a sequence of operators in parts of about the same time.
 
     An operator belongs to the part that contains the middle of its time. ``seconds`` is [n_ops].
     """
     ends_s = np.cumsum(seconds)
     middles_s = ends_s - seconds / 2
     inner = [int(np.searchsorted(middles_s, ends_s[-1] * part / n)) for part in range(1, n)] if len(seconds) else []
-    return (0, *(inner or [0] * (n - 1)), len(seconds))
+    cuts = (0, *(inner or [0] * (n - 1)), len(seconds))
+    return tuple(map(range, cuts, cuts[1:]))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.contention import balanced_cuts, co_run
+from costmodels.calibrate.contention import Parts, balanced_parts, co_run
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
@@ -125,7 +125,9 @@ def profile_contended(
     training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
-    """Measure the operators of a program under contention, while several equal devices compute (see `co_run`).
+    """Measure the operators of a program while several equal devices compute (see `co_run`).
+
+    They are measured while each device computes a part, and in inference also while each computes a copy in lockstep.
 
     Args:
         program: the program of one micro-batch.
@@ -145,24 +147,28 @@ def profile_contended(
     isolated = profile_program(program, devices[0], effort, on_step, training, cache)
     keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
     cached = read_profile(cache, isolated.fingerprint) if cache and not effort.again else None
-    contended = (cached.training_contended if training else cached.contended) if cached else {}
-    before = _phases(contended.get(count, {}), training, keys)
-
-    def profile(measured: Any) -> Profile:
-        paced = replace(isolated, pace=pace.reference, moments={**isolated.moments, **pace.moment})
-        if training:
-            return replace(paced, training_contended={count: measured})
-        return replace(paced, contended={count: measured})
-
-    pace = SessionPace(program.graph, devices, isolated.pace, here=False)
-    session = _Session(keys, before, effort, training, profile, cache, pace)
-    if not session.task.wanted:
-        return session.result([])
     alone: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
-    cuts = balanced_cuts(np.array([alone[key].seconds for key in keys]), count)
-    activity = f"measuring {program.graph.name} on {count} devices at once"
-    with co_run(program, devices, cuts, training) as pipeline:
-        return session.result(_passes(pipeline, session, partial(on_step, activity)))
+    divided = balanced_parts(np.array([alone[key].seconds for key in keys]), count)
+    ways: dict[str, Parts] = {"training_contended" if training else "contended": divided}
+    if not training:
+        ways["lockstep"] = (range(len(keys)),) * count
+    found = isolated
+    for name, parts in ways.items():
+        pace = SessionPace(program.graph, devices, isolated.pace, here=False)
+
+        def profile(measured: Any, name: str = name, before: Profile = found, pace: SessionPace = pace) -> Profile:
+            found: dict[str, Any] = {name: {count: measured}, "moments": {**before.moments, **pace.moment}}
+            return replace(before, pace=pace.reference, **found)
+
+        known = getattr(cached, name, {}).get(count, {})
+        session = _Session(keys, _phases(known, training, keys), effort, training, profile, cache, pace)
+        rows: Rows = []
+        if session.task.wanted:
+            activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
+            with co_run(program, devices, parts, training) as together:
+                rows = _passes(together, session, activity)
+        found = session.result(rows)
+    return found
 
 
 def _identified(device: Device) -> tuple[Mapping[str, str], str]:

@@ -142,4 +142,4 @@ def _rescaled(times: OperatorTimes, work: Work, after: Work, cluster: Cluster, c
     forward_s, backward_s = (np.where(old_s > 0, s * ratio, s + new_s) for s in (times.forward_s, times.backward_s))
     backward_s = np.where(times.backward_s > 0, backward_s, 0.0)
     source = np.where(old_s == new_s, times.source, str(Source.ROOFLINE))
-    return OperatorTimes(forward_s, source, backward_s, times.spread, times.slowdown)
+    return replace(times, forward_s=forward_s, source=source, backward_s=backward_s)

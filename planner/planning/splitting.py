@@ -294,7 +294,7 @@ class Splits:
                 forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
                 source[here], spread[here] = Source.LEARNED, PART_SPREAD
         costs = replace(table, forward_s=forward_s, source=source, spread=spread, slowdown=slowdown)
-        return replace(divided, table=costs)
+        return replace(divided, table=replace(costs, lockstep_slowdown=slowdown))
 
     def in_step(self, divided: Plan) -> Plan:
         """A plan for the split network with the parts side by side."""

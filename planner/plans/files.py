@@ -37,9 +37,11 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 7  # 2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites
+VERSION = 8
+"""2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep."""
 PACES = ("pace", "pace_spread")  # by kind of device
-COSTS = ("forward_s", "backward_s", "spread", "slowdown", "source")  # of each operator on each device
+COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
+"""Of each operator on each device."""
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -166,6 +168,9 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         document = {**document, "copies": []}
     if version < 7:
         document = {**document, "rewrites": []}
+    if version < 8:
+        costs = ({"lockstep_slowdown": cost["slowdown"]} if "slowdown" in cost else {} for cost in document["costs"])
+        document = {**document, "costs": [old | new for old, new in zip(document["costs"], costs, strict=True)]}
     return document
 
 

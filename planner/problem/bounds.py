@@ -33,7 +33,8 @@ def lower_bound(problem: Problem) -> float:
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
         quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))
-        return max(load_bound(merge_blocks(quickest), problem.copies), streaming_bound(table, bound_s))
+        bound_s = max(load_bound(merge_blocks(quickest), problem.copies), streaming_bound(table, bound_s))
+        return min(bound_s, lockstep_bound(table)) if problem.copies else bound_s
     return min(bound_s, float(one_device_bounds(problem).min(initial=inf)))
 
 
@@ -51,6 +52,12 @@ def one_device_bounds(problem: Problem) -> Floats:
     room_bytes = table.capacity_bytes * (1 + 2 * MEMORY_TOLERANCE) - table.working_bytes
     bound_s[table.placed_bytes.sum() > room_bytes] = inf
     return np.asarray(bound_s)
+
+
+def lockstep_bound(table: CostTable) -> float:
+    """What copies of everything in lockstep take at least for a micro-batch, one on each device of a group."""
+    whole_s = table.in_lockstep.forward_s.sum(axis=0) / (1 + table.contends.sum(axis=1))
+    return float(whole_s.min(initial=inf))
 
 
 def streaming_bound(table: CostTable, contended_s: float) -> float:

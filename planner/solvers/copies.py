@@ -3,7 +3,8 @@
 ::
 
     copies of everything          cpu0: micro-batches 0, 2, 4, ...        a device that is twice as fast gets twice as
-                                  cpu1: micro-batches 1, 3, 5, ...        many; no tensor leaves its device
+                                  cpu1: micro-batches 1, 3, 5, ...        many; no tensor leaves its device; equal ones
+                                                                          of a host are in lockstep
 
     copies of a stage             a on gpu0 ──► b on gpu1: 0, 2, 4, ...   where the memory holds no more, or a device
                                            └──► b on gpu2: 1, 3, 5, ...   cannot run everything
@@ -36,8 +37,9 @@ Teams: TypeAlias = tuple[tuple[int, ...], ...]
 def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
     """The fewest copies of the whole network that are within the gap of any number of them; None for one copy.
 
-    Each micro-batch goes to the device that is through with it first, which is best for devices of any speeds (Graham,
-    Bounds on multiprocessing timing anomalies, SIAM Journal on Applied Mathematics 1969, for equal ones).
+    One on each of a host's devices is in lockstep, see `Placement.lockstep`. Else each micro-batch goes to the device
+    that is through with it first, which is best for devices of any speeds (Graham, Bounds on multiprocessing timing
+    anomalies, SIAM Journal on Applied Mathematics 1969, for equal ones).
     """
     table = problem.table.contended
     seconds = table.forward_s.sum(axis=0)
@@ -52,7 +54,12 @@ def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
         turns.append(int(able[first]))
         period_s.append(float(free_s.max()) / number)
     fewest = next(number for number, each_s in enumerate(period_s, 1) if each_s * (1 - gap) <= min(period_s))
-    return _in_turns([Placement((device,) * table.n_ops) for device in turns[:fewest]]) if fewest > 1 else None
+    group_of = problem.table.contention_group
+    groups = [able[group_of[able] == group].tolist() for group in np.unique(group_of)]
+    ways = [turns[:fewest], *(group for group in groups if len(group) > 1)]
+    found = [_in_turns([Placement((device,) * table.n_ops) for device in way]) for way in ways]
+    best = min(found, key=lambda each: float(each.busy_s(each.costs(problem.table, streaming=True)).max()))
+    return best if best.others else None
 
 
 def copies_of_stages(

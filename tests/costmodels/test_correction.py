@@ -88,6 +88,12 @@ class TestTable:
         assert corrected.forward_s == pytest.approx(table().forward_s)
         assert corrected.contended.forward_s[:, 0] == pytest.approx([3.0, 6.0, 4.5, 6.0])
 
+    def test_in_lockstep_only_those_times_change(self) -> None:
+        correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 1.0, 9.0, lockstep=True)], EXACT)
+        corrected = correction.table(table(0.5), KEYS)
+        assert corrected.contended.forward_s == pytest.approx(table(0.5).contended.forward_s)
+        assert corrected.in_lockstep.forward_s[:, 0] == pytest.approx([3.0, 6.0, 3.0, 4.0])
+
     def test_in_isolation_the_contended_times_stay(self) -> None:
         correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 0.0, 6.0)], EXACT)
         corrected = correction.table(table(0.5), KEYS)
@@ -121,6 +127,11 @@ class TestProfile:
         profile = correction.profile(self.PROFILE, 0, 2, training=False)
         assert profile.ops == measured(a=2.0, b=2.0)
         assert profile.contended == {2: measured(a=4.5, b=3.0), 4: measured(a=2.0)}
+
+    def test_lockstep_has_its_own_column(self) -> None:
+        both = replace(self.PROFILE, lockstep={2: measured(a=1.2, b=2.0)})
+        profile = Correction({}, {}, {(0, "a"): 2.0}).profile(both, 0, 2, training=False)
+        assert profile == replace(both, lockstep={2: measured(a=2.4, b=2.0)})
 
     @pytest.mark.parametrize("n_devices", [2, 3, 4])
     def test_the_profile_has_the_slowdown_of_the_table(self, n_devices: int) -> None:

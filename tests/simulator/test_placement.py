@@ -39,8 +39,8 @@ def crowds(draw: st.DrawFn) -> CostTable:
     """Operators on two devices, slower by different shares under contention."""
     seconds = draw(st.lists(st.floats(0.125, 8), min_size=1, max_size=8))
     table = make_table(seconds)
-    slowdown = np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds])
-    return replace(table, slowdown=slowdown)
+    slowdown, lockstep = (np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds]) for _ in range(2))
+    return replace(table, slowdown=slowdown, lockstep_slowdown=lockstep)
 
 
 @given(crowds(), st.data())
@@ -50,6 +50,8 @@ def test_a_streaming_device_is_slowed_down_until_the_others_pause(table: CostTab
     pause_s = min(contended_s)  # both compute until then, each at its slower pace
     left = 1 - pause_s / np.where(contended_s > 0, contended_s, np.inf)
     expected_s = np.where(contended_s > 0, pause_s + left * alone_s, 0.0)
+    if sorted(set(copy.device) for copy in placement.copies) == [{0}, {1}]:
+        expected_s = placement.busy_s(table.in_lockstep)
     found = placement.costs(table, streaming=True)
     np.testing.assert_allclose(placement.busy_s(found), expected_s)
     assert not found.slowdown.any()
@@ -79,6 +81,26 @@ def test_what_does_not_stream_is_in_company_all_the_time() -> None:
     costs = Placement((0, 1)).costs(table, streaming=False)
     np.testing.assert_array_equal(costs.forward_s, 2 * table.forward_s)
     assert not costs.slowdown.any()
+
+
+def test_copies_on_devices_of_one_group_are_in_lockstep() -> None:
+    table = replace(
+        make_table([4, 1], n_devices=4),
+        slowdown=np.ones((2, 4)),
+        lockstep_slowdown=np.full((2, 4), 0.75),
+        contention_group=np.array([0, 0, 0, 1]),
+    )
+
+    def taken_s(*homes: int, streaming: bool = True) -> float:
+        placement = Placement((homes[0],) * 2, others=tuple(Placement((home,) * 2) for home in homes[1:]))
+        return float(placement.costs(table, streaming).forward_s[0, 0])
+
+    assert taken_s(0, 1, 2) == taken_s(0, 1) == 4 * 1.75
+    assert taken_s(0, 3) == 4  # those of another group do not slow anyone down
+    assert taken_s(0, 0, 1) == 4 * 1.25  # half of its work is done while one of both others computes
+    assert taken_s(0, 1, streaming=False) == 4  # a micro-batch alone has one copy, and the other devices are idle
+    divided = Placement((0, 1), others=(Placement((1, 0)),))
+    assert divided.costs(table, streaming=True).forward_s[0, 0] == 4 * 1.5
 
 
 def test_a_fitting_placement_passes() -> None:

@@ -149,6 +149,7 @@ COLUMNS = (
     "backward_s",
     "spread",
     "slowdown",
+    "lockstep_slowdown",
     "capacity_bytes",
     "overhead_s",
     "contention_group",

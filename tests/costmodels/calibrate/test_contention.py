@@ -2,7 +2,6 @@
 
 import os
 import threading
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.calibrate import Effort, ops, profile_contended
-from costmodels.calibrate.contention import balanced_cuts, co_run
+from costmodels.calibrate.contention import Parts, balanced_parts, co_run
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
 from costmodels.opkeys import op_keys, training_keys
@@ -35,27 +34,27 @@ def two() -> list[Device]:
     return [device("cpu0", CORE), device("cpu1", OTHER)]
 
 
-def cuts_of(program: Program, n: int = 2) -> tuple[int, ...]:
-    return balanced_cuts(np.ones(len(program.graph.ops)), n)
+def parts_of(program: Program, n: int = 2) -> Parts:
+    return balanced_parts(np.ones(len(program.graph.ops)), n)
 
 
 class TestCuts:
     def test_by_hand(self) -> None:
         # ends at 1, 3, 6, 7, so each of two parts should take 3.5: the third operator has its middle at 4.5
-        assert balanced_cuts(np.array([1.0, 2.0, 3.0, 1.0]), 2) == (0, 2, 4)
-        assert balanced_cuts(np.array([1.0] * 6), 3) == (0, 2, 4, 6)
-        assert balanced_cuts(np.array([9.0, 1.0]), 2) == (0, 1, 2)
-        assert balanced_cuts(np.array([]), 3) == (0, 0, 0, 0)
+        assert balanced_parts(np.array([1.0, 2.0, 3.0, 1.0]), 2) == (range(2), range(2, 4))
+        assert balanced_parts(np.array([1.0] * 6), 3) == (range(2), range(2, 4), range(4, 6))
+        assert balanced_parts(np.array([9.0, 1.0]), 2) == (range(1), range(1, 2))
+        assert balanced_parts(np.array([]), 3) == (range(0),) * 3
 
     @given(st.lists(st.floats(1e-6, 1.0), max_size=30), st.integers(1, 5))
     def test_parts_cover_all_and_none_is_over_by_more_than_its_operators_at_the_ends(
         self, seconds: list[float], n: int
     ) -> None:
-        cuts = balanced_cuts(np.array(seconds), n)
-        assert (len(cuts), cuts[0], cuts[-1]) == (n + 1, 0, len(seconds))
-        assert list(cuts) == sorted(cuts)
+        parts = balanced_parts(np.array(seconds), n)
+        assert len(parts) == n
+        assert [op for part in parts for op in part] == list(range(len(seconds)))
         share_s, most_s = sum(seconds) / n, max(seconds, default=0.0)
-        assert all(sum(seconds[a:b]) <= share_s + most_s + 1e-9 for a, b in pairwise(cuts))
+        assert all(sum(seconds[a:b]) <= share_s + most_s + 1e-9 for a, b in ((part.start, part.stop) for part in parts))
 
 
 def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
@@ -69,19 +68,31 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
         return timed(self, number, env)
 
     names = [op.name for op in program.graph.ops]
-    cuts = cuts_of(program)
-    with co_run(program, two(), cuts) as one:
+    first, second = parts_of(program)
+    with co_run(program, two(), (first, second)) as one:
         monkeypatch.setattr(Inference, "_timed", spied)
         (seconds,) = one.one_pass()
     assert len(seconds) == len(names)
     assert all(s > 0 for s in seconds)
     of = {thread: [name for who, _, name in seen if who == thread] for thread in ("device-cpu0", "device-cpu1")}
-    assert of == {"device-cpu0": names[: cuts[1]], "device-cpu1": names[cuts[1] :]}
+    assert of == {"device-cpu0": [names[op] for op in first], "device-cpu1": [names[op] for op in second]}
     assert {(thread, cores) for thread, cores, _ in seen} == {("device-cpu0", (CORE,)), ("device-cpu1", (OTHER,))}
 
 
+def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:
+    everything = range(len(program.graph.ops))
+    with co_run(program, two(), (everything, everything)) as both:
+        for _ in range(2):
+            envs = both._inputs
+            (seconds,) = both.one_pass()
+            assert len(seconds) == len(everything)
+            for name in program.graph.outputs:
+                assert envs[0][name] is not envs[1][name]
+                torch.testing.assert_close(envs[0][name], envs[1][name])
+
+
 def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
-    with co_run(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), parts_of(program)) as one:
         for _ in range(3):
             last = one._inputs[-1]
             one.one_pass()
@@ -98,7 +109,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
             raise ZeroDivisionError("the last operator")
         return timed(self, number, env)
 
-    with co_run(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), parts_of(program)) as one:
         one.one_pass()
         monkeypatch.setattr(Inference, "_timed", failing)
         with pytest.raises(ZeroDivisionError, match="the last operator"):
@@ -107,7 +118,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
 
 
 def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with co_run(program, two(), cuts_of(program)) as one:
+    with co_run(program, two(), parts_of(program)) as one:
         wait = one._start.wait
 
         def failing(timeout: float) -> int:
@@ -146,19 +157,16 @@ class TestTraining:
             seen.setdefault(threading.current_thread().name, []).append(number)
             return back(self, number, recorded)
 
-        n, cuts = len(trained.graph.ops), cuts_of(trained)
-        with co_run(trained, two(), cuts, training=True) as one:
+        n, (first, second) = len(trained.graph.ops), parts_of(trained)
+        with co_run(trained, two(), (first, second), training=True) as one:
             monkeypatch.setattr(Training, "_backward", spied)
             forward, backward = one.one_pass()
         assert (len(forward), len(backward)) == (n, n)
         assert all(s > 0 for s in (*forward, *backward))
-        assert seen == {
-            "device-cpu0": list(range(cuts[1]))[::-1],
-            "device-cpu1": list(range(cuts[1], n))[::-1],
-        }
+        assert seen == {"device-cpu0": list(first)[::-1], "device-cpu1": list(second)[::-1]}
 
     def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
-        with co_run(trained, two(), cuts_of(trained), training=True) as one:
+        with co_run(trained, two(), parts_of(trained), training=True) as one:
             for _ in range(3):
                 last = one._inputs[-1]
                 one.one_pass()
@@ -166,7 +174,7 @@ class TestTraining:
 
     def test_generators_and_the_model_stay_as_they_were(self, trained: Program) -> None:
         generator = torch.get_rng_state()
-        with co_run(trained, two(), cuts_of(trained), training=True) as one:
+        with co_run(trained, two(), parts_of(trained), training=True) as one:
             one.one_pass()
         assert torch.equal(torch.get_rng_state(), generator)
         assert all(tensor.grad is None for tensor in trained.state.values())
@@ -186,7 +194,8 @@ class TestProfile:
     def test_alone_and_beside_others(self, program: Program) -> None:
         profile = profile_contended(program, two(), QUICK)
         assert profile.ops.keys() == profile.contended[2].keys() == set(op_keys(program.graph))
-        assert {m.count for m in profile.contended[2].values()} == {3}
+        assert profile.lockstep[2].keys() == profile.ops.keys()
+        assert {m.count for way in (profile.contended, profile.lockstep) for m in way[2].values()} == {3}
 
     def test_nothing_runs_twice(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         first = profile_contended(program, two(), QUICK, cache=tmp_path)

@@ -108,8 +108,17 @@ SLOWDOWN = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
 CONTENDED = replace(PLAN, table=replace(PLAN.table, backward_s=2 * PLAN.table.forward_s, slowdown=SLOWDOWN))
 
 
-def test_slowdown_is_kept() -> None:
-    assert_equal(CONTENDED, plan_from_dict(plan_to_dict(CONTENDED)))
+@pytest.mark.parametrize("lockstep", [0.0, 0.5, 1.0])
+def test_slowdown_is_kept(lockstep: float) -> None:
+    plan = replace(CONTENDED, table=replace(CONTENDED.table, lockstep_slowdown=lockstep * SLOWDOWN))
+    assert_equal(plan, plan_from_dict(plan_to_dict(plan)))
+
+
+def test_copies_in_a_plan_of_the_seventh_version_were_as_slow_as_parts() -> None:
+    document = plan_to_dict(CONTENDED) | {"version": 7}
+    read = plan_from_dict(document)
+    np.testing.assert_array_equal(read.table.lockstep_slowdown, SLOWDOWN)
+    assert_equal(CONTENDED, replace(read, table=replace(read.table, lockstep_slowdown=np.zeros_like(SLOWDOWN))))
 
 
 def test_a_plan_of_the_second_version_is_read() -> None:
@@ -119,7 +128,8 @@ def test_a_plan_of_the_second_version_is_read() -> None:
     slow |= {"forward_s": [4.0, 2 * 1.0, 2 * 2.0], "backward_s": [8.0, 2 * 2.0, 2 * 4.0]}
     never |= {"slowdown": [0.0, 0.0, 0.0]}
     assert (slow["slowdown"], never["forward_s"]) == ([0.0, 1.0, 1.0], [1.0, None, 3.0])
-    assert_equal(CONTENDED, plan_from_dict(document))
+    lockstep = replace(CONTENDED.table, lockstep_slowdown=SLOWDOWN)
+    assert_equal(replace(CONTENDED, table=lockstep), plan_from_dict(document))
 
 
 def test_constraints_are_kept() -> None:
@@ -158,12 +168,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "text"),
     [
         (
-            put("version", value=8),
-            "the plan has the version 8, this planner reads 1 to 7; update the planner or plan again",
+            put("version", value=9),
+            "the plan has the version 9, this planner reads 1 to 8; update the planner or plan again",
         ),
         (
             lambda plan: plan.pop("version"),
-            "the plan has the version None, this planner reads 1 to 7; update the planner or plan again",
+            "the plan has the version None, this planner reads 1 to 8; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
@@ -328,10 +338,10 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
 
 def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "newer.json"
-    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 8}), encoding="utf-8")
+    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 9}), encoding="utf-8")
     with pytest.raises(InputError) as error:
         load_plan(path)
-    assert str(error.value).startswith(f"{path}: the plan has the version 8, this planner reads 1 to 7; ")
+    assert str(error.value).startswith(f"{path}: the plan has the version 9, this planner reads 1 to 8; ")
 
 
 def test_a_graph_is_no_plan(tmp_path: Path) -> None:
