@@ -186,6 +186,11 @@ class Graph:
         return tuple(sorted({(flow.writer, reader) for flow in self.flows for reader in flow.readers}))
 
     @cached_property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest tensor that an operator writes."""
+        return max((t.n_bytes for t in self.tensors if t.role is Role.ACTIVATION), default=0)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change when the computation changes; the graph's name does not count."""
         document = [

@@ -144,12 +144,15 @@ def surveys(
 ) -> tuple[Calibration, ...]:
     """Calibrate as `calibrate` does, and return each division of the CPU with its uncertainty, fewest devices first."""
     from costmodels.calibrate import host_divisions
+    from costmodels.host.affinity import settle
     from graphs.importers.from_torch import imported
 
     instance(reporter, Reporter, "the reporter", "a Reporter")
     instance(calibration_options, CalibrationOptions, "the calibration options", "a CalibrationOptions")
     given = None if model is None else given_program(model, None, calibration_options.training)
     program = None if given is None else imported(given, example_inputs, training=calibration_options.training)
+    if program is not None:
+        settle(program.graph.largest_bytes)
     cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
     return tuple(_survey(program, reporter, calibration_options, width) for width in cores)
 

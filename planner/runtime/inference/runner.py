@@ -15,7 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from costmodels.host.affinity import is_here
+from costmodels.host.affinity import is_here, settle
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
@@ -67,6 +67,7 @@ class Runner(Closing):
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
         if executor is None:
+            settle(program.graph.largest_bytes)
             devices, used = plan.cluster.devices, plan.placement.used
             compiled, self._state = compile_stages(program, plan.stages, devices)
             written = {name for stage in compiled.values() for name in stage.outputs}
