@@ -40,6 +40,20 @@ def catalogue(section: Section) -> Mapping[str, Entry]:
     }
 
 
+def named(section: Section, text: str) -> Entry:
+    """An entry by its name, in any case, or by a beginning of it before a hyphen that no other name has.
+
+    Raises:
+        InputError: for an unknown name, or one that several have.
+    """
+    key = text.lower()
+    meant = [name for name in catalogue(section) if f"{name.lower()}-".startswith(f"{key}-")]
+    exact = [name for name in meant if name.lower() == key]
+    if len(exact or meant) > 1:
+        raise InputError(f"the catalogue has several {text}; say which: {', '.join(meant)}")
+    return entry(section, (exact or meant or [text])[0])
+
+
 def entry(section: Section, name: str) -> Entry:
     """An entry by its name.
 

@@ -22,6 +22,7 @@ from planner.cli.console import Console
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
+    CLUSTER,
     constraints_of,
     declare_constraints,
     declare_kernels,
@@ -67,7 +68,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     """The arguments that say what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
     declare_model(parser)
     devices = parser.add_mutually_exclusive_group(required=True)
-    devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
+    devices.add_argument("--cluster", type=Path, metavar="FILE", help=CLUSTER)
     declare_split(devices, split)
     declare_kernels(parser)
     declare_rewrites(parser)
