@@ -24,7 +24,7 @@ from costmodels.links import (
     wired_pairs,
 )
 from costmodels.links import Link as Link  # whoever makes a cluster finds its parts here
-from costmodels.prices import Price, total_price
+from costmodels.prices import HourlyPrice, total_price
 from graphs.brief import brief
 from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
@@ -119,7 +119,7 @@ class Device:
     profile: str = ""
     kernels: Kernels = "exact"
     host: str = ""
-    price: Price | None = None
+    price: HourlyPrice | None = None
 
     __repr__ = brief
 
@@ -227,7 +227,7 @@ class Cluster:
         return wired_pairs(self.link, len(self.devices))
 
     @cached_property
-    def price(self) -> Price | None:
+    def price(self) -> HourlyPrice | None:
         """What all devices cost, those of replicas included; None if the price of one is unknown."""
         return total_price([device.price for device in self.devices] * (self.replicas.count if self.replicas else 1))
 

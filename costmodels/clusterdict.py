@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link, Replicas
 from costmodels.links import Level
-from costmodels.prices import Price
+from costmodels.prices import HourlyPrice
 from graphs.documents import DAMAGED
 from graphs.errors import RENAMED, InputError
 
@@ -95,7 +95,7 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
 
 
 def _device_from_dict(document: dict[str, Any]) -> Device:
-    price = {"price": Price(*document["price"])} if "price" in document else {}
+    price = {"price": HourlyPrice(*document["price"])} if "price" in document else {}
     return Device(**(document | {"cores": tuple(document["cores"])} | price))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.catalogue import Section, entry
 from costmodels.cluster import Device, Link, Replicas
 from costmodels.links import Level
-from costmodels.prices import Price
+from costmodels.prices import HourlyPrice
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
 from graphs import checks
 from graphs.errors import InputError, nearest
@@ -132,7 +132,7 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
         profile=table.get("profile", str, ""),
         kernels=table.get("kernels", str, "exact"),
         host=table.get("host", str, ""),
-        price=Price.parse(table.content["price"], f"{where}: price") if "price" in table.content else None,
+        price=HourlyPrice.parse(table.content["price"], f"{where}: price") if "price" in table.content else None,
     )
 
 

@@ -24,7 +24,7 @@ from costmodels.catalogue import Entry, catalogue, entry, named
 from costmodels.cluster import Cluster, Device
 from costmodels.clustertables import device_of
 from costmodels.links import Level
-from costmodels.prices import Price
+from costmodels.prices import HourlyPrice
 from costmodels.units import parse_bytes_per_s, parse_seconds
 from graphs.checks import whole
 from graphs.errors import InputError
@@ -47,7 +47,7 @@ class _Word(NamedTuple):
     start: int  # its first character
 
 
-class _Group(NamedTuple):
+class _Joined(NamedTuple):
     """Devices in order, and the levels that join them."""
 
     devices: tuple[Device, ...]
@@ -68,7 +68,7 @@ def cluster_in_one_line(text: str) -> Cluster:
     Raises:
         InputError: for an unknown device or link, with the nearest name; where a line cannot be read, with the place.
     """
-    line = _Line(text)
+    line = _ClusterLine(text)
     devices, levels = line.group()
     line.expect(END)
     return Cluster(" ".join(text.split()), _called(devices, levels), levels=levels)
@@ -103,7 +103,7 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
     return Cluster(name, _called(devices, levels), levels=levels)
 
 
-class _Line:
+class _ClusterLine:
     """The words of a line that are still to be read."""
 
     def __init__(self, text: str) -> None:
@@ -118,7 +118,7 @@ class _Line:
             self.words.append(_Word(kind, match[kind].strip(), match.start(kind)))
             start = match.end()
 
-    def group(self) -> _Group:
+    def group(self) -> _Joined:
         """Devices or equal groups of them, and what joins them."""
         several = self._group_of_groups() if self._is_group() else self._device_list()
         if len(several.devices) > MOST_DEVICES:
@@ -134,18 +134,18 @@ class _Line:
         kinds = [(word.kind, word.text) for word in self.words[:2]]
         return ("sign", "(") in kinds and kinds[0][0] in ("count", "sign")
 
-    def _group_of_groups(self) -> _Group:
+    def _group_of_groups(self) -> _Joined:
         count = self._count()
         self.expect("(")
         devices, levels = self.group()
         self.expect(")")
-        return _Group(devices * count, (*levels, *self._joined(len(devices), count)))
+        return _Joined(devices * count, (*levels, *self._joined(len(devices), count)))
 
-    def _device_list(self) -> _Group:
+    def _device_list(self) -> _Joined:
         devices = [*self._devices()]
         while self._take("sign", "+"):
             devices += self._devices()
-        return _Group(tuple(devices), self._joined(1, len(devices)))
+        return _Joined(tuple(devices), self._joined(1, len(devices)))
 
     def _joined(self, below: int, count: int) -> tuple[Level, ...]:
         """What joins so many groups of so many devices; what is said of a single one does not matter."""
@@ -160,7 +160,7 @@ class _Line:
         count = self._count()
         device = _device(named("device", self._name("a device")))
         if priced := self._take("price"):
-            device = replace(device, price=Price.parse(priced[1:]))
+            device = replace(device, price=HourlyPrice.parse(priced[1:]))
         yield from [device] * count
 
     def _count(self) -> int:

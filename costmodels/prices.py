@@ -10,7 +10,7 @@ _PRICE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-z]{3})\s*/\s*h\s*", re.ASCII
 HOUR_S = 3600.0
 
 
-class Price(NamedTuple):
+class HourlyPrice(NamedTuple):
     """What a device costs, used or idle."""
 
     per_h: float
@@ -37,10 +37,10 @@ class Price(NamedTuple):
         return f"{cost:,.2f} {self.currency}" if cost >= 1 or not cost else f"{cost:.3g} {self.currency}"
 
 
-def total_price(prices: Iterable[Price | None]) -> Price | None:
+def total_price(prices: Iterable[HourlyPrice | None]) -> HourlyPrice | None:
     """What devices of one currency cost together; None if the price of one is unknown."""
     known = list(prices)
     if not known or any(price is None for price in known):
         return None
     several = [price for price in known if price is not None]
-    return Price(sum(price.per_h for price in several), several[0].currency)
+    return HourlyPrice(sum(price.per_h for price in several), several[0].currency)

@@ -20,7 +20,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
-from costmodels.views import backward_products, differentiated
+from costmodels.views import backward_passes
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -194,12 +194,7 @@ class _OperatorWork:
     @cached_property
     def products(self) -> Floats:
         """[n_ops], how many passes forward an operator's backward pass is like; 0 in inference."""
-        graph = self.graph
-        if not self.trains:
-            return np.zeros(len(graph.ops))
-        found = differentiated(graph)
-        shapes = ([graph.tensor[name].shape for name in op.inputs if name in found] for op in graph.ops)
-        return np.array([float(backward_products(each)) for each in shapes])
+        return backward_passes(self.graph) if self.trains else np.zeros(len(self.graph.ops))
 
 
 def _column(

@@ -10,7 +10,7 @@ from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.clusterfile import read_cluster
 from costmodels.clusterwriter import write_cluster
 from costmodels.paper import catalogue_cluster
-from costmodels.prices import Price
+from costmodels.prices import HourlyPrice
 from graphs.errors import InputError
 
 
@@ -114,6 +114,6 @@ def test_a_line_that_cannot_be_read_is_refused_where_it_goes_wrong(line: str, to
 
 def test_prices_of_devices_add_up() -> None:
     price = read_cluster("2x(4xH100-SXM@2.5USD/h:NVLink4):InfiniBand-400").price
-    assert price == Price(20.0, "USD")
+    assert price == HourlyPrice(20.0, "USD")
     assert price.of(3600) == "20.00 USD"
     assert read_cluster("T4+T4@1USD/h:PCIe4").price is None
