@@ -65,5 +65,5 @@ def entry(section: Section, name: str) -> Entry:
         return entries[name]
     lowered = {other.lower(): other for other in entries}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.3)
-    guess = f"did you mean '{lowered[near[0]]}'? " if near else ""
-    raise InputError(f"the catalogue has no {section} '{name}'; {guess}known: {', '.join(entries)}")
+    guess = f"did you mean '{lowered[near[0]]}'? `planner devices` lists all" if near else f"known: {', '.join(entries)}"
+    raise InputError(f"the catalogue has no {section} '{name}'; {guess}")

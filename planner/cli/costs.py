@@ -67,7 +67,8 @@ class SpeedAndCost:
     def of(cls, plan: Plan, options: argparse.Namespace) -> Self:
         """Those of a plan."""
         speeds = plan.samples_per_s, tokens_per_s(plan), model_flops_utilisation(plan)
-        return cls(*speeds, count(plan.n_used, "device"), plan.cluster.price, options.tokens, options.samples)
+        replicas = plan.cluster.replicas.count if plan.cluster.replicas else 1
+        return cls(*speeds, count(replicas * plan.n_used, "device"), plan.cluster.price, options.tokens, options.samples)
 
     @property
     def target_s(self) -> float | None:

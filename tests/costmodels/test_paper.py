@@ -88,8 +88,8 @@ def test_a_cluster_in_one_line(
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("2xRTX-4099:PCIe4", "the catalogue has no device 'RTX-4099'; did you mean 'RTX-4090'? known: "),
-        ("2xRTX-4090:PCIe6", "the catalogue has no link 'PCIe6'; did you mean 'PCIe5-x16'? known: "),
+        ("2xRTX-4099:PCIe4", "the catalogue has no device 'RTX-4099'; did you mean 'RTX-4090'? `planner"),
+        ("2xRTX-4090:PCIe6", "the catalogue has no link 'PCIe6'; did you mean 'PCIe5-x16'? `planner"),
         ("2xH100:NVLink4", "the catalogue has several H100; say which: H100-PCIe-80GB, H100-SXM-80GB"),
         ("2xRTX-4090", "'2xRTX-4090' is no cluster in one line: at its end ':' is missing; write 2xRTX-4090:PCIe4 or "),
         ("8x(8xH100-SXM:NVLink4:PCIe4", "'8x(8xH100-SXM:NVLink4:PCIe4' is no cluster in one line: at ':PCIe4' "),
