@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from costmodels.cluster import Cluster
 from costmodels.prices import HOUR_S, HourlyPrice
@@ -41,6 +41,21 @@ def check_target(options: argparse.Namespace, graph: Graph) -> None:
         raise InputError("--tokens is for networks that read tokens, and this one reads none; give --samples")
 
 
+class Target(NamedTuple):
+    """Tokens or samples whose time and cost are asked for; at most one of them."""
+
+    tokens: float | None = None
+    samples: float | None = None
+
+
+NO_TARGET = Target()
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """What the options of `declare_costs` ask for."""
+    return Target(options.tokens, options.samples)
+
+
 @dataclass(frozen=True)
 class SpeedAndCost:
     """Speed in the units of language models, and time and cost until a target.
@@ -51,8 +66,7 @@ class SpeedAndCost:
         mfu: model FLOPs utilisation.
         devices: in words, those that ``mfu`` is about.
         price: of all devices; None if that is unknown.
-        tokens: the target; None without one.
-        samples: the target, if it is given in samples.
+        target: what time and cost are asked for.
     """
 
     samples_per_s: float
@@ -60,22 +74,22 @@ class SpeedAndCost:
     mfu: float
     devices: str
     price: HourlyPrice | None
-    tokens: float | None = None
-    samples: float | None = None
+    target: Target = NO_TARGET
 
     @classmethod
-    def of(cls, plan: Plan, options: argparse.Namespace) -> Self:
+    def of(cls, plan: Plan, target: Target = NO_TARGET) -> Self:
         """Those of a plan."""
         speeds = plan.samples_per_s, tokens_per_s(plan), model_flops_utilisation(plan)
         replicas = plan.cluster.replicas.count if plan.cluster.replicas else 1
-        return cls(*speeds, count(replicas * plan.n_used, "device"), plan.cluster.price, options.tokens, options.samples)
+        return cls(*speeds, count(replicas * plan.n_used, "device"), plan.cluster.price, target)
 
     @property
     def target_s(self) -> float | None:
         """Seconds until the target."""
-        if self.tokens is not None and self.tokens_per_s:
-            return self.tokens / self.tokens_per_s
-        return None if self.samples is None else self.samples / self.samples_per_s
+        tokens, samples = self.target
+        if tokens is not None and self.tokens_per_s:
+            return tokens / self.tokens_per_s
+        return None if samples is None else samples / self.samples_per_s
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` shows."""
@@ -96,7 +110,8 @@ class SpeedAndCost:
         if self.price:
             yield f"all devices together cost {self.price}"
         if (seconds := self.target_s) is not None:
-            number, what = (self.samples, "samples") if self.tokens is None else (self.tokens, "tokens")
+            tokens, samples = self.target
+            number, what = (samples, "samples") if tokens is None else (tokens, "tokens")
             cost = f" and cost {self.price.of(seconds)}" if self.price else ""
             yield f"{_written(number or 0.0)} {what} take {_duration(seconds)}{cost}"
 

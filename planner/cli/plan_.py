@@ -19,7 +19,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.costs import SpeedAndCost, check_target, declare_costs, priced
+from planner.cli.costs import NO_TARGET, SpeedAndCost, Target, check_target, declare_costs, priced, target_of
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
@@ -51,6 +51,9 @@ from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
+
+
+COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -132,12 +135,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)
-        show_plan(stopped.best, options, console)
+        show_plan(stopped.best, options.output, console, target=target_of(options))
         console.error(f"interrupted: '{options.output}' is the best plan until then")
         return INTERRUPTED
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
-    show_plan(choice.plan, options, console, _choice_document(choice) if divided else {})
+    more = _choice_document(choice) if divided else {}
+    show_plan(choice.plan, options.output, console, more, target_of(options))
     made = choice.plan.rewrites or choice.plan.placement.others
     if options.rewrites not in (AUTO_REWRITES, NO_REWRITES) and not made:
         console.say(f"--rewrites {options.rewrites} changes nothing in the plan of {graph.name}")
@@ -166,10 +170,14 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
 
 
 def show_plan(
-    plan: Plan, options: argparse.Namespace, console: Console, more: Mapping[str, Any] = MappingProxyType({})
+    plan: Plan,
+    output: Path,
+    console: Console,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    target: Target = NO_TARGET,
 ) -> None:
     """A row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
-    output, speed = options.output, SpeedAndCost.of(plan, options)
+    speed = SpeedAndCost.of(plan, target)
     evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
     advice = out_of_reach(plan.table, plan.placement)
     rows = [
@@ -183,9 +191,8 @@ def show_plan(
         for i, device in enumerate(plan.cluster.devices)
     ]
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
-    columns = ("device", "operators", "busy per micro-batch", "memory", "of")
     document |= {**speed.document(), "times_one_device": times, "advice": advice, **more, "output": str(output)}
-    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
+    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", COLUMNS, rows)
     work = plan.workload
     if work.trains:
         again = ", recomputing" if work.recompute else ""
