@@ -52,7 +52,6 @@ from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 
-
 COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
