@@ -1,8 +1,9 @@
-"""A CPU of 24 cores divided into k devices of t cores each: what was published for one device, and what division brings.
+"""A CPU of 24 cores divided into k devices of t cores: what was published for one device, and what division brings.
 
 Published on 24 cores: a batch of CIFAR-10 takes 867 ms with one thread and 126 ms with 24, one of MNIST 496 and 83 ms.
 By Amdahl's law, that leaves 11 % and 13 % of the work serial, so that many small devices do more together than one of
-all cores. Each device takes whole batches in turn (copies), or a stage of the network that the planner finds (pipeline).
+all cores. Each device takes whole batches in turn (copies), or the planner's stage of the network (pipeline). Memory
+that devices share is left out, so that the gain of many copies is the most that can be.
 
     python -m examples.cpu_divided          24 cores, simulated
     python -m examples.cpu_divided here     also measures the divisions of this host's cores
