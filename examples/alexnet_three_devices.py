@@ -17,7 +17,7 @@ from pathlib import Path
 
 import planner
 from costmodels.cluster import Cluster
-from costmodels.clusterfile import read_cluster
+from costmodels.clusterfile import cluster_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_seconds
 from examples.chains import MB, alexnet
@@ -50,7 +50,9 @@ GROUPED = ("conv2", "conv4", "conv5")
 
 def cluster() -> Cluster:
     """Three GPUs with links of 40 Gbit/s."""
-    return read_cluster(f"{DEVICES}x{GPU}:{LINK}")
+    names = [f"gpu{i}" for i in range(DEVICES)]
+    devices = [{"name": name, "kind": "gpu", "like": GPU} for name in names]
+    return cluster_of({"version": 2, "device": devices, "link": [{"between": names, "like": LINK}]}, "three devices")
 
 
 def parameters(graph: Graph) -> dict[str, int]:

@@ -60,7 +60,7 @@ def simulated(name: str) -> Iterator[Sequence[str]]:
     graph, whole_s = on_meta(name, BATCH), batch_s(name, CORES)
     for devices in DIVISIONS:
         each_s = batch_s(name, CORES // devices)
-        found = planner.solve(planner.Problem(table(graph, devices, each_s), planner.Goal.THROUGHPUT))
+        found = planner.solve(planner.Problem(table(graph, devices, each_s), planner.Goal.THROUGHPUT), "chain-dp")
         one_s, all_s = PUBLISHED_S[name]
         published = {1: format_seconds(all_s), CORES: format_seconds(one_s)}.get(devices, "")
         yield (
