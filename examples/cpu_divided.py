@@ -102,8 +102,8 @@ def main(words: Sequence[str] = ()) -> int:
         title = f"{name}, batches of {BATCH} on {CORES} cores; {serial_share(*PUBLISHED_S[name]):.1%} serial"
         console.show({}, title, heads, simulated(name))
     for name in PUBLISHED_S if "here" in words else ():
-        heads = ("devices × cores", "predicted, a batch", "measured")
-        console.show({}, f"{name}, batches of {BATCH} on this host", heads, measured(name))
+        title = f"{name}, batches of {BATCH} on this host"
+        console.show({}, title, ("devices × cores", "predicted, a batch", "measured"), measured(name))
     return 0
 
 

@@ -10,7 +10,7 @@ neurons (model parallelism, m). The planner is given the layers of the imported 
 from examples.chains import alexnet, layers_of
 from planner.cli.console import Console
 from planner.problem.layer_parallelism import LayerMode, LayerProblem
-from planner.solvers.dp.layer_modes import best_modes
+from planner.solvers.dp.layer_modes import MODES, best_modes
 
 GPUS, BATCHES = 8, (128, 512, 1024, 2048, 4096)
 PUBLISHED: tuple[LayerMode, ...] = (*("d",) * 5, *("m",) * 3)
@@ -22,13 +22,19 @@ def problem(batch: int) -> LayerProblem:
     return LayerProblem("alexnet", layers_of(alexnet(1), 1), batch, GPUS)
 
 
+def alike(mode: LayerMode, n_layers: int) -> tuple[LayerMode, ...]:
+    """The same mode for all layers."""
+    return (mode,) * n_layers
+
+
 def main() -> int:
     """Print what is found."""
     console, rows = Console(), []
     for batch in BATCHES:
         asked = problem(batch)
         n, found = len(asked.layers), best_modes(asked)
-        ways: list[tuple[LayerMode, ...]] = [("d",) * n, ("m",) * n, PUBLISHED, found]
+        data, model = (alike(mode, n) for mode in MODES)
+        ways = [data, model, PUBLISHED, found]
         sent = (f"{asked.sent_bytes(modes) / MB:.1f}" for modes in ways)
         rows.append((str(batch), *sent, "".join(found), "yes" if found == PUBLISHED else "no"))
     heads = ("samples", "all d", "all m", f"published {''.join(PUBLISHED)}", "found", "modes", "the trick")

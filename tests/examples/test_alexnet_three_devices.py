@@ -7,6 +7,7 @@ import torch
 
 from examples import alexnet_three_devices as alexnet
 from examples.chains import AlexNet
+from examples.chains import alexnet as network
 from graphs.importers.from_torch import program_from_module
 from planner.planning.make_plan import Search, plan
 from planner.runtime.benchmark.check import compare_outputs
@@ -15,7 +16,7 @@ from tests.planner.runtime.small import cpu
 
 
 def test_the_published_figures_to_the_printed_digit() -> None:
-    graph = alexnet.alexnet(alexnet.BATCH)
+    graph = network(alexnet.BATCH)
     output, sent = alexnet.output_mb(graph), alexnet.gathered_mb(graph)
     for layer, (_, published_mb, sent_mb) in alexnet.PUBLISHED.items():
         assert round(output[layer], 1) == published_mb
