@@ -44,10 +44,10 @@ def test_a_hierarchy_is_divided_into_replicas_that_share_its_cards() -> None:
 
 
 def test_a_thousand_devices_take_no_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     fabric = fabric_of(read_cluster("128x(8xH100-SXM:NVLink4):8xInfiniBand-400"))
     assert (len(fabric.devices), fabric.host_devices, fabric.between.bytes_per_s) == (1024, 8, 50e9)
-    assert time.perf_counter() - start < 2  # 0.2 s, where 1,047,552 links take 23 s
+    assert time.process_time() - start < 2  # 0.2 s, where 1,047,552 links take 23 s
 
 
 @pytest.mark.parametrize(
