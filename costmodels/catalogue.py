@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from graphs.checks import instance
 from graphs.errors import InputError
 
 FILE = Path(__file__).with_name("catalogue.toml")
@@ -40,16 +41,33 @@ def catalogue(section: Section) -> Mapping[str, Entry]:
     }
 
 
+def named(section: Section, text: str) -> Entry:
+    """An entry by its name, in any case, or by a beginning of it before a hyphen that no other name has.
+
+    Raises:
+        InputError: for an unknown name, or one that several have.
+    """
+    key = text.lower()
+    meant = [name for name in catalogue(section) if f"{name.lower()}-".startswith(f"{key}-")]
+    exact = [name for name in meant if name.lower() == key]
+    if len(exact or meant) > 1:
+        raise InputError(f"the catalogue has several {text}; say which: {', '.join(meant)}")
+    return entry(section, (exact or meant or [text])[0])
+
+
 def entry(section: Section, name: str) -> Entry:
     """An entry by its name.
 
     Raises:
-        InputError: for an unknown name, with the nearest name and all others.
+        InputError: for an unknown name, with the nearest name, or else all.
     """
     entries = catalogue(section)
-    if name in entries:
+    if isinstance(name, str) and name in entries:
         return entries[name]
+    instance(name, str, f"the name of a {section}", "one that `planner devices` lists")
     lowered = {other.lower(): other for other in entries}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.3)
-    guess = f"did you mean '{lowered[near[0]]}'? " if near else ""
-    raise InputError(f"the catalogue has no {section} '{name}'; {guess}known: {', '.join(entries)}")
+    known = f"known: {', '.join(entries)}"
+    if near:
+        known = f"did you mean '{lowered[near[0]]}'? `planner devices` lists all"
+    raise InputError(f"the catalogue has no {section} '{name}'; {known}")

@@ -3,18 +3,28 @@
 `costmodels.clusterfile` reads them from cluster.toml, `costmodels.clusterwriter` writes them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from math import isfinite
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.collectives import Port, ring_all_reduce
+from costmodels.links import (
+    Level,
+    LevelLinks,
+    WiredPairs,
+    check_levels,
+    check_not_negative,
+    check_positive,
+    wired_pairs,
+)
+from costmodels.links import Link as Link  # whoever makes a cluster finds its parts here
+from costmodels.prices import HourlyPrice, total_price
 from graphs.brief import brief
 from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
@@ -62,8 +72,6 @@ class Replicas:
         return ring_all_reduce(0.0, self.count, Port(self.latency_s, self.bytes_per_s)).time_s
 
 
-Floats: TypeAlias = NDArray[np.float64]
-
 Sharing: TypeAlias = Literal["fifo", "fair", "unlimited"]
 """How tensors share a channel: one after the other ("fifo"), all at once with equal parts of its bandwidth ("fair"), or
 all at once with all of it ("unlimited"), as in the literature on list scheduling."""
@@ -96,6 +104,7 @@ class Device:
         profile: fingerprint of its measured operators; empty if there are none.
         kernels: "exact" for the bits of the reference model; "quick" allows a CPU other rounding in inference.
         host: name of its host in a cluster of several hosts; empty for this host.
+        price: what it costs by the hour; None if that is unknown.
     """
 
     name: str
@@ -110,6 +119,7 @@ class Device:
     profile: str = ""
     kernels: Kernels = "exact"
     host: str = ""
+    price: HourlyPrice | None = None
 
     __repr__ = brief
 
@@ -120,16 +130,16 @@ class Device:
             raise InputError("a device has an empty name; name it, for example 'cpu0'")
         if self.quick and self.cuda is not None:
             raise InputError(f"{where} is a GPU with quick kernels; those are for CPUs, leave kernels out")
-        _check_positive(where, "memory", self.memory_bytes)
-        _check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
+        check_positive(where, "memory", self.memory_bytes)
+        check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
         for dtype, flops_per_s in self.flops_per_s.items():
             if dtype not in ITEM_BYTES:
                 raise InputError(f"{where} has flops for the unknown dtype '{dtype}'; known: {', '.join(ITEM_BYTES)}")
-            _check_positive(where, f"flops.{dtype}", flops_per_s)
+            check_positive(where, f"flops.{dtype}", flops_per_s)
         if not self.flops_per_s:
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
-        _check_not_negative(where, "launch", self.launch_s)
-        _check_not_negative(where, "overhead", self.overhead_s)
+        check_not_negative(where, "launch", self.launch_s)
+        check_not_negative(where, "overhead", self.overhead_s)
         if any(core < 0 for core in self.cores) or len(set(self.cores)) < len(self.cores):
             raise InputError(f"{where} has cores = {list(self.cores)}; name each processor once, by its number from 0")
         if self.cuda is not None and self.cuda < 0:
@@ -143,67 +153,22 @@ class Device:
         return self.kernels == "quick"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction between two devices: n bytes take ``latency_s + n / bytes_per_s``, or the measured time.
-
-    Attributes:
-        src: name of the sending device.
-        dst: name of the receiving device.
-        bytes_per_s: bandwidth; infinite for a link without copies.
-        latency_s: seconds of an empty message.
-        channel: name of the bus or cable that several links share; empty for a separate channel.
-        points: measured (bytes, seconds), sizes ascending. Times are interpolated between two points and extrapolated
-            beyond the last two, and never descend. Empty for a link that was not measured.
-        via: description of the carrier: "threads" of one process, "gloo", the name of a catalogue, or nothing.
-    """
-
-    src: str
-    dst: str
-    bytes_per_s: float
-    latency_s: float = 0.0
-    channel: str = ""
-    points: tuple[tuple[float, float], ...] = ()
-    via: str = ""
-
-    __repr__ = brief
-
-    def __post_init__(self) -> None:
-        where = f"link '{self.src}' to '{self.dst}'"
-        check_fields(self, where)
-        if self.src == self.dst:
-            raise InputError(f"{where} joins a device to itself; that costs nothing and needs no link")
-        if not self.bytes_per_s > 0:
-            raise InputError(f"{where} has the bandwidth {self.bytes_per_s}; it must be more than 0")
-        _check_not_negative(where, "latency", self.latency_s)
-        _check_points(where, self.points)
-
-    def seconds(self, n_bytes: Floats) -> Floats:
-        """[n], the one-way time of messages of these sizes, [n]."""
-        n_bytes = np.asarray(n_bytes, dtype=float)
-        if not self.points:
-            return np.asarray(self.latency_s + n_bytes / self.bytes_per_s)
-        sizes, times = np.asarray(self.points, dtype=float).T
-        if len(sizes) == 1:
-            return np.full(n_bytes.shape, times[0])
-        slope = max(0.0, (times[-1] - times[-2]) / (sizes[-1] - sizes[-2]))
-        return np.asarray(np.interp(n_bytes, sizes, times) + slope * np.maximum(0.0, n_bytes - sizes[-1]))
-
-
 @dataclass(frozen=True)
 class Cluster:
-    """Devices, a link for each ordered pair that may exchange tensors, and how transfers share the machine.
+    """Devices, what joins them, and how transfers share the machine.
 
     Attributes:
         name: descriptive name.
         devices: at least one device.
-        links: at most one link for each ordered pair.
+        links: at most one link for each ordered pair that may exchange tensors.
         overlap: whether a device computes while it sends or receives. If not, a transfer occupies both its ends.
         sharing: how tensors share a channel.
         replicas: copies of the cluster which train the same network; None without copies.
+        levels: instead of links, groups of neighbouring devices within larger groups, the smallest first.
 
     Raises:
-        InputError: for a name used twice, a link to an unknown device, a second link for a pair, or an unknown sharing.
+        InputError: for a name used twice, a link to an unknown device, a second link for a pair, an unknown sharing,
+            or levels that do not fit together.
     """
 
     name: str
@@ -212,6 +177,7 @@ class Cluster:
     overlap: bool = True
     sharing: Sharing = "fifo"
     replicas: Replicas | None = None
+    levels: tuple[Level, ...] = ()
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     __repr__ = brief
@@ -235,6 +201,12 @@ class Cluster:
             if (link.src, link.dst) in seen:
                 raise InputError(f"two links go from '{link.src}' to '{link.dst}'; keep one")
             seen.add((link.src, link.dst))
+        currencies = sorted({device.price.currency for device in self.devices if device.price})
+        if len(currencies) > 1:
+            raise InputError(f"devices of cluster '{self.name}' have prices in {' and '.join(currencies)}; use one")
+        if self.links and self.levels:
+            raise InputError(f"cluster '{self.name}' has both links and levels; keep [[link]] or [[level]]")
+        check_levels(self.levels, len(self.devices))
         object.__setattr__(self, "index", MappingProxyType(index))
 
     @cached_property
@@ -244,8 +216,24 @@ class Cluster:
 
     @cached_property
     def link(self) -> Mapping[tuple[int, int], Link]:
-        """The links by the indices of their ends."""
+        """The links by the indices of their ends, those of levels included."""
+        if self.levels:
+            return LevelLinks(tuple(self.index), self.levels)
         return MappingProxyType({(self.index[link.src], self.index[link.dst]): link for link in self.links})
+
+    @cached_property
+    def wired_pairs(self) -> WiredPairs:
+        """The links as arrays."""
+        return wired_pairs(self.link, len(self.devices))
+
+    @cached_property
+    def price(self) -> HourlyPrice | None:
+        """What all devices cost, those of replicas included; None if the price of one is unknown."""
+        return total_price([device.price for device in self.devices] * (self.replicas.count if self.replicas else 1))
+
+    def listed(self) -> "Cluster":
+        """The cluster with a link for each pair in the place of levels."""
+        return replace(self, links=tuple(self.link.values()), levels=()) if self.levels else self
 
     def first(self, n_devices: int) -> "Cluster":
         """The cluster of the first ``n_devices`` devices.
@@ -257,12 +245,15 @@ class Cluster:
             raise InputError(f"{n_devices} devices asked for; cluster '{self.name}' has {len(self.devices)}")
         kept = {device.name for device in self.devices[:n_devices]}
         links = tuple(link for link in self.links if link.src in kept and link.dst in kept)
-        return replace(self, devices=self.devices[:n_devices], links=links)
+        above = next((i for i, level in enumerate(self.levels) if level.size >= n_devices), 0)
+        levels = self.levels[: above + 1] if n_devices > 1 else ()
+        return replace(self, devices=self.devices[:n_devices], links=links, levels=levels)
 
     def divided(self, count: int) -> "Cluster":
         """The first of ``count`` equal parts of neighbouring devices, with the other parts as its replicas.
 
-        The replicas form a ring with the slowest of the links between a device and its counterpart in the next part.
+        The replicas form a ring with the slowest of the links between a device and its counterpart in the next part;
+        of a channel that several of these links share, each has its part.
 
         Raises:
             InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
@@ -273,15 +264,16 @@ class Cluster:
         if rest or not size or self.replicas:
             already = "replicas already" if self.replicas else f"{len(self.devices)} devices"
             raise InputError(f"cluster '{self.name}' has {already}, which {count} equal parts cannot be made of")
-        for i in range(size, len(self.devices)):
-            _check_alike(self, i, i % size)
+        _check_parts_alike(self, size)
         ring = [self.link.get((i, (i + size) % len(self.devices))) for i in range(len(self.devices))]
         for i, link in enumerate(ring):
             if link is None:
                 ends = f"'{self.devices[i].name}' to '{self.devices[(i + size) % len(self.devices)].name}'"
                 raise InputError(f"replicas need a link from {ends} to add up their gradients; add a [[link]]")
         links = [link for link in ring if link is not None]
-        rate, latency_s = min(link.bytes_per_s for link in links), max(link.latency_s for link in links)
+        senders = Counter(link.channel for link in links if link.channel)
+        rate = min(link.bytes_per_s / max(1, senders[link.channel]) for link in links)
+        latency_s = max(link.latency_s for link in links)
         return replace(self.first(size), replicas=Replicas(count, rate, latency_s))
 
     def pairs(self) -> Iterator[tuple[Device, Device]]:
@@ -289,36 +281,15 @@ class Cluster:
         return ((a, b) for a in self.devices for b in self.devices if a is not b)
 
 
-def _check_alike(cluster: Cluster, number: int, twin: int) -> None:
-    """Check that a device equals its counterpart in the first part, and that their links are equal."""
-    device, like, shift = cluster.devices[number], cluster.devices[twin], number - twin
-    if replace(device, name=like.name, kind=like.kind, cores=like.cores, cuda=like.cuda, host=like.host) != like:
-        raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
-    for other in range(twin):
-        for ends in ((twin, other), (other, twin)):
-            src, dst = ends[0] + shift, ends[1] + shift
-            if _rate(cluster.link.get(ends)) != _rate(cluster.link.get((src, dst))):
-                names = f"'{cluster.devices[src].name}' to '{cluster.devices[dst].name}'"
-                raise InputError(f"the link from {names} is not like that of the devices whose replicas they would be")
-
-
-def _rate(link: Link | None) -> tuple[object, ...]:
-    return () if link is None else (link.bytes_per_s, link.latency_s, link.points)
-
-
-def _check_points(where: str, points: tuple[tuple[float, float], ...]) -> None:
-    for n_bytes, seconds in points:
-        _check_not_negative(where, "a point's size", n_bytes)
-        _check_not_negative(where, "a point's time", seconds)
-    if any(later[0] <= earlier[0] for earlier, later in pairwise(points)):
-        raise InputError(f"{where} has points whose sizes do not ascend; sort them, one for each size")
-
-
-def _check_positive(where: str, what: str, value: float) -> None:
-    if not (value > 0 and isfinite(value)):
-        raise InputError(f"{where} has {what} = {value}; it must be a finite number above 0")
-
-
-def _check_not_negative(where: str, what: str, value: float) -> None:
-    if not (value >= 0 and isfinite(value)):
-        raise InputError(f"{where} has {what} = {value}; it must be a finite number, 0 or more")
+def _check_parts_alike(cluster: Cluster, size: int) -> None:
+    """Check that devices and links of every part of ``size`` neighbours equal those of the first part."""
+    link_class = cluster.wired_pairs.link_class
+    for start in range(size, len(cluster.devices), size):
+        for device, like in zip(cluster.devices[start : start + size], cluster.devices, strict=False):
+            own = {name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}
+            if replace(device, **own) != like:
+                raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
+        part = link_class[start : start + size, start : start + size]
+        for src, dst in (start + np.argwhere(part != link_class[:size, :size])).tolist():
+            names = f"'{cluster.devices[src].name}' to '{cluster.devices[dst].name}'"
+            raise InputError(f"the link from {names} is not like that of the devices whose replicas they would be")

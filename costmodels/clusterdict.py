@@ -6,6 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link, Replicas
+from costmodels.links import Level
+from costmodels.prices import HourlyPrice
 from graphs.documents import DAMAGED
 from graphs.errors import RENAMED, InputError
 
@@ -26,6 +28,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         **({"sharing": cluster.sharing} if cluster.sharing != "fifo" else {}),
         "devices": [_device_to_dict(device) for device in cluster.devices],
         "links": [_link_to_list(link) for link in cluster.links],
+        **({"levels": [_level_to_list(level) for level in cluster.levels]} if cluster.levels else {}),
         **({"replicas": [ring.count, _written(ring.bytes_per_s), ring.latency_s]} if ring else {}),
     }
 
@@ -46,11 +49,12 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
             replicas = Replicas(count, _read(rate), latency_s)
         return Cluster(
             name=document["name"],
-            devices=tuple(Device(**(device | {"cores": tuple(device["cores"])})) for device in document["devices"]),
+            devices=tuple(map(_device_from_dict, document["devices"])),
             links=tuple(_link_from_list(link) for link in document["links"]),
             overlap=document["overlap"],
             sharing=document.get("sharing", "fifo"),
             replicas=replicas,
+            levels=tuple(_level_from_list(level) for level in document.get("levels", ())),
         )
     except InputError:
         raise
@@ -85,8 +89,14 @@ def version_of(document: Mapping[str, Any]) -> int:
 def _device_to_dict(device: Device) -> dict[str, Any]:
     document = {field.name: getattr(device, field.name) for field in fields(device)}
     document |= {"flops_per_s": dict(device.flops_per_s), "cores": list(device.cores)}
-    left_out = {"kernels": "exact", "host": ""}
+    document["price"] = list(device.price) if device.price else None
+    left_out = {"kernels": "exact", "host": "", "price": None}
     return {key: value for key, value in document.items() if key not in left_out or value != left_out[key]}
+
+
+def _device_from_dict(document: dict[str, Any]) -> Device:
+    price = {"price": HourlyPrice(*document["price"])} if "price" in document else {}
+    return Device(**(document | {"cores": tuple(document["cores"])} | price))
 
 
 def _written(bytes_per_s: float) -> float | None:
@@ -107,3 +117,12 @@ def _link_from_list(values: list[Any]) -> Link:
     points, via = measured or ([], "")
     pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
     return Link(src, dst, _read(rate), latency_s, channel, pairs, via)
+
+
+def _level_to_list(level: Level) -> list[Any]:
+    return [level.size, _written(level.bytes_per_s), level.latency_s, level.cards, level.via]
+
+
+def _level_from_list(values: list[Any]) -> Level:
+    size, rate, *others = values
+    return Level(size, _read(rate), *others)

@@ -2,13 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterdict import VERSION
+from costmodels.clustertables import several_devices
+from costmodels.links import Level
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
 from graphs.checks import instance
 from graphs.checks import path as checked_path
@@ -23,8 +26,9 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     blocks = [
         f"version = {VERSION}\n",
         _block("[cluster]", {"name": cluster.name, "overlap": cluster.overlap, "sharing": sharing}),
-        *(_block("[[device]]", _device_keys(device)) for device in cluster.devices),
+        *(_block("[[device]]", keys) for keys in _devices_keys(cluster.devices)),
         *(_block("[[link]]", keys) for keys in _link_keys(cluster)),
+        *(_block("[[level]]", _level_keys(level)) for level in cluster.levels),
     ]
     if ring:
         rate, latency = write_bytes_per_s(ring.bytes_per_s), write_seconds(ring.latency_s)
@@ -32,9 +36,36 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     write_text("\n".join(blocks), target)
 
 
-def _device_keys(device: Device) -> dict[str, Any]:
+def _devices_keys(devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
+    """The entries of devices: one for neighbours that differ in their numbers only."""
+    for _, alike in groupby(devices, lambda device: replace(device, name="-", host="")):
+        equal = tuple(alike)
+        match = re.fullmatch(r"(?:host0-)?(.*\D)0", equal[0].name)
+        count = sum(device.host == equal[0].host for device in equal)
+        hosts = len(equal) // count
+        on_paper = not equal[0].cores and equal[0].cuda is None
+        model = replace(equal[0], name=match[1], host="") if match and on_paper and len(equal) > 1 else None
+        if model and several_devices(model, count, hosts) == equal:
+            yield _device_keys(model, count, hosts)
+        else:
+            yield from map(_device_keys, equal)
+
+
+def _level_keys(level: Level) -> dict[str, Any]:
+    return {
+        "size": level.size,
+        "bandwidth": write_bytes_per_s(level.bytes_per_s),
+        "latency": write_seconds(level.latency_s),
+        "cards": level.cards if level.cards > 1 else None,
+        "via": level.via or None,
+    }
+
+
+def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, Any]:
     return {
         "name": device.name,
+        "count": count if count * hosts > 1 else None,
+        "hosts": hosts if hosts > 1 else None,
         "kind": device.kind,
         "memory": write_bytes(device.memory_bytes),
         "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
@@ -46,6 +77,7 @@ def _device_keys(device: Device) -> dict[str, Any]:
         "profile": device.profile or None,
         "kernels": device.kernels if device.quick else None,
         "host": device.host or None,
+        "price": str(device.price) if device.price else None,
     }
 
 

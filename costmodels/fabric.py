@@ -10,14 +10,17 @@
 Within a group, an all-reduce is one ring, or rings within hosts and between them, whichever is faster.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, inf
 from typing import NamedTuple
 
-from costmodels.cluster import Cluster, Device, Link
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.cluster import Cluster, Device
 from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
+from costmodels.links import Floats, WiredPairs
 from graphs.brief import brief
 from graphs.errors import InputError
 
@@ -97,10 +100,11 @@ def fabric_of(cluster: Cluster) -> Fabric:
     """
     hosts = _hosts(cluster)
     _check_reached(cluster)
-    host_of = {device: number for number, host in enumerate(hosts) for device in host}
-    near = [link for (a, b), link in cluster.link.items() if host_of[a] == host_of[b]]
-    far = [link for (a, b), link in cluster.link.items() if host_of[a] != host_of[b]]
-    between = _slowest(far)
+    host_of = np.empty(len(cluster.devices), dtype=np.int64)
+    for number, host in enumerate(hosts):
+        host_of[host] = number
+    same_host = host_of[:, None] == host_of[None, :]
+    between = _slowest(cluster.wired_pairs, ~same_host)
     hosts = sorted(hosts, key=lambda host: -min(_speed(cluster.devices[device]) for device in host))
     devices = tuple(cluster.devices[device] for host in hosts for device in host)
     host_devices = gcd(*map(len, hosts))
@@ -108,20 +112,24 @@ def fabric_of(cluster: Cluster) -> Fabric:
         again = Port(cluster.replicas.latency_s, cluster.replicas.bytes_per_s)
         between = again if between is NO_PORT or again.bytes_per_s < between.bytes_per_s else between
         devices *= cluster.replicas.count
-    return Fabric(devices, host_devices, _slowest(near), between)
+    return Fabric(devices, host_devices, _slowest(cluster.wired_pairs, same_host), between)
 
 
 def _speed(device: Device) -> float:
     return max(device.flops_per_s.values())
 
 
-def _slowest(links: Sequence[Link]) -> Port:
-    """The port of the slowest link, where each device has its part of a channel that several send through."""
-    if not links:
+def _slowest(pairs: WiredPairs, chosen: NDArray[np.bool_]) -> Port:
+    """The port of the slowest chosen link, where each device has its part of a channel that several send through."""
+    chosen = chosen & (pairs.link_class >= 0)
+    if not chosen.any():
         return NO_PORT
-    senders = Counter(channel for channel, _ in {(link.channel, link.src) for link in links})
-    rate = min(link.bytes_per_s / (senders[link.channel] if link.channel else 1) for link in links)
-    return Port(max(link.latency_s for link in links), rate)
+    src, channel = np.nonzero(chosen)[0], pairs.channel[chosen]
+    sending = np.unique(channel * len(chosen) + src) // len(chosen)
+    senders = np.bincount(sending)
+    rates = np.array([link.bytes_per_s for link in pairs.examples])[pairs.link_class[chosen]]
+    latency_s = max(pairs.examples[kind].latency_s for kind in np.unique(pairs.link_class[chosen]))
+    return Port(latency_s, float((rates / senders[channel]).min()))
 
 
 def _hosts(cluster: Cluster) -> list[list[int]]:
@@ -131,13 +139,19 @@ def _hosts(cluster: Cluster) -> list[list[int]]:
         for index, device in enumerate(cluster.devices):
             by_name.setdefault(device.host, []).append(index)
         return list(by_name.values())
-    fastest = max((link.bytes_per_s for link in cluster.links), default=0.0)
-    return list(_reached(cluster, fastest))
+    rates = _rates(cluster)
+    return list(_reached(rates >= rates.max(initial=0.0)))
+
+
+def _rates(cluster: Cluster) -> Floats:
+    """[n_devices, n_devices], bytes per second; 0 without a link."""
+    rates = np.array([*(link.bytes_per_s for link in cluster.wired_pairs.examples), 0.0])
+    return rates[cluster.wired_pairs.link_class]
 
 
 def _check_reached(cluster: Cluster) -> None:
     """Check that messages can go from any device to any other."""
-    parts = list(_reached(cluster, 0.0))
+    parts = list(_reached(_rates(cluster) > 0))
     if len(parts) > 1:
         largest = max(parts, key=len)
         ends = (cluster.devices[parts[0][0]].name, cluster.devices[parts[1][0]].name)
@@ -148,23 +162,18 @@ def _check_reached(cluster: Cluster) -> None:
         )
 
 
-def _reached(cluster: Cluster, least_bytes_per_s: float) -> Iterator[list[int]]:
-    """The parts whose devices reach each other over links that are fast enough, both ways."""
-    neighbours: dict[int, list[int]] = {index: [] for index in range(len(cluster.devices))}
-    fast = {ends for ends, link in cluster.link.items() if link.bytes_per_s >= least_bytes_per_s}
-    for a, b in fast:
-        if (b, a) in fast:
-            neighbours[a].append(b)
-    seen: set[int] = set()
-    for first in neighbours:
-        if first in seen:
+def _reached(linked: NDArray[np.bool_]) -> Iterator[list[int]]:
+    """The parts whose devices reach each other, both ways."""
+    linked = linked & linked.T
+    seen = np.zeros(len(linked), dtype=bool)
+    for first in range(len(linked)):
+        if seen[first]:
             continue
-        part, waiting = [], [first]
-        seen.add(first)
-        while waiting:
-            part.append(device := waiting.pop())
-            for other in neighbours[device]:
-                if other not in seen:
-                    seen.add(other)
-                    waiting.append(other)
-        yield sorted(part)
+        part = np.zeros(len(linked), dtype=bool)
+        part[first], border = True, [first]
+        while len(border):
+            fresh = linked[border].any(axis=0) & ~part
+            part |= fresh
+            border = np.flatnonzero(fresh).tolist()
+        seen |= part
+        yield np.flatnonzero(part).tolist()

@@ -1,14 +1,77 @@
-"""Makes hypothetical clusters: equal devices of the catalogue in one or several equal hosts."""
+"""Makes hypothetical clusters of devices of the catalogue, also from one line.
 
-from collections.abc import Iterator, Mapping
-from itertools import permutations
-from typing import Any
+::
 
-from costmodels.cluster import Cluster
-from costmodels.clusterdict import VERSION
-from costmodels.clusterfile import cluster_of
+    RTX-4090                                          one device
+    2xRTX-4090:PCIe4                                  two of them and what joins them
+    Xeon-Platinum-8380+2xL40S:PCIe4                   unlike devices, joined alike
+    8x(8xH100-SXM:NVLink4):InfiniBand-400             eight hosts; all devices of a host share one network card
+    8x(8xH100-SXM:NVLink4):8xInfiniBand-400           or have eight cards
+    4x(8x(8xH100-SXM:NVLink4):InfiniBand-400):Ethernet-100, and so on
+    8xH100-SXM@2.49USD/h:NVLink4                      with what a device costs
+
+A name may be cut where one name of the catalogue alone goes on with a hyphen: H100-SXM is H100-SXM-80GB.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Never
+
+from costmodels.catalogue import Entry, catalogue, entry, named
+from costmodels.cluster import Cluster, Device
+from costmodels.clustertables import device_of
+from costmodels.links import Level
+from costmodels.prices import HourlyPrice
+from costmodels.units import parse_bytes_per_s, parse_seconds
 from graphs.checks import whole
 from graphs.errors import InputError
+
+EXAMPLE = "2xRTX-4090:PCIe4 or 8x(8xH100-SXM:NVLink4):InfiniBand-400"
+MOST_DEVICES = 2**14
+PROCESSORS = ("Xeon", "EPYC")  # how their names begin; other devices are called GPUs
+END = "the end"
+
+_WORD = re.compile(
+    r"\s*(?:(?P<count>\d+)\s*[x×*](?=\s*[\w(])|(?P<price>@[^:+)]+)|(?P<name>[A-Za-z][\w.-]*)|(?P<sign>[(:+)]))"
+)
+
+
+class _Word(NamedTuple):
+    """A part of the line."""
+
+    kind: str  # count, price, name or sign
+    text: str
+    start: int  # its first character
+
+
+class _Joined(NamedTuple):
+    """Devices in order, and the levels that join them."""
+
+    devices: tuple[Device, ...]
+    levels: tuple[Level, ...]
+
+
+def is_one_line(path: Path) -> bool:
+    """Whether a name is a cluster in one line rather than a file."""
+    text = str(path)
+    signs = re.search(r"[:(@+]|^\s*\d+\s*[x×*]", text)
+    device = any(f"{name.lower()}-".startswith(f"{text.lower()}-") for name in catalogue("device"))
+    return (bool(signs) or device) and path.suffix != ".toml" and not path.exists()
+
+
+def cluster_in_one_line(text: str) -> Cluster:
+    """The cluster of a line such as ``8x(8xH100-SXM:NVLink4):InfiniBand-400``.
+
+    Raises:
+        InputError: for an unknown device or link, with the nearest name; where a line cannot be read, with the place.
+    """
+    line = _ClusterLine(text)
+    devices, levels = line.group()
+    line.expect(END)
+    return Cluster(" ".join(text.split()), _called(devices, levels), levels=levels)
 
 
 def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, network: str = "") -> Cluster:
@@ -18,7 +81,7 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
     the host's network card.
 
     Args:
-        device: name of the device in the catalogue; `costmodels.catalogue` lists the names.
+        device: name of the device in the catalogue; `planner devices` lists the names.
         count: devices in each host.
         link: name of the link between devices of one host in the catalogue.
         hosts: number of hosts.
@@ -31,23 +94,117 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
     whole(hosts, "hosts", 1)
     if hosts > 1 and not network:
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
-    host_of = {_name(host, i, hosts): f"host{host}" for host in range(hosts) for i in range(count)}
+    inside = _level(entry("link", link), max(2, count))
+    between = [_level(entry("link", network), count * hosts)] if hosts > 1 else []
+    devices = (_device(entry("device", device)),) * (count * hosts)
+    levels = (*([inside] if count > 1 else []), *between)
     name = f"{count} × {device}, {link}"
-    document = {
-        "version": VERSION,
-        "cluster": {"name": f"{hosts} × ({name}), {network}" if hosts > 1 else name},
-        "device": [{"name": name, "like": device} for name in host_of],
-        "link": list(_links(host_of, link, network)),
-    }
-    return cluster_of(document)
+    name = f"{hosts} × ({name}), {network}" if hosts > 1 else name
+    return Cluster(name, _called(devices, levels), levels=levels)
 
 
-def _name(host: int, i: int, hosts: int) -> str:
-    return f"host{host}-gpu{i}" if hosts > 1 else f"gpu{i}"
+class _ClusterLine:
+    """The words of a line that are still to be read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.words: list[_Word] = []
+        start = 0
+        while start < len(text.rstrip()):
+            match = _WORD.match(text, start)
+            if match is None:
+                self._refuse(start, "a name, a number with x, or one of ( ) : + @")
+            kind = str(match.lastgroup)
+            self.words.append(_Word(kind, match[kind].strip(), match.start(kind)))
+            start = match.end()
+
+    def group(self) -> _Joined:
+        """Devices or equal groups of them, and what joins them."""
+        several = self._group_of_groups() if self._is_group() else self._device_list()
+        if len(several.devices) > MOST_DEVICES:
+            raise InputError(f"'{self.text}' has {len(several.devices):,} devices; {MOST_DEVICES:,} are the most")
+        return several
+
+    def expect(self, sign: str) -> None:
+        """Read a sign, or the end."""
+        if not self._take("sign", sign) and not (sign == END and not self.words):
+            self._refuse(None, f"'{sign}'" if sign != END else END)
+
+    def _is_group(self) -> bool:
+        kinds = [(word.kind, word.text) for word in self.words[:2]]
+        return ("sign", "(") in kinds and kinds[0][0] in ("count", "sign")
+
+    def _group_of_groups(self) -> _Joined:
+        count = self._count()
+        self.expect("(")
+        devices, levels = self.group()
+        self.expect(")")
+        return _Joined(devices * count, (*levels, *self._joined(len(devices), count)))
+
+    def _device_list(self) -> _Joined:
+        devices = [*self._devices()]
+        while self._take("sign", "+"):
+            devices += self._devices()
+        return _Joined(tuple(devices), self._joined(1, len(devices)))
+
+    def _joined(self, below: int, count: int) -> tuple[Level, ...]:
+        """What joins so many groups of so many devices; what is said of a single one does not matter."""
+        if count > 1 or self._next("sign", ":"):
+            self.expect(":")
+            cards = self._count()
+            level = _level(named("link", self._name("a link")), max(2, below * count), cards)
+            return (level,) if count > 1 else ()
+        return ()
+
+    def _devices(self) -> Iterator[Device]:
+        count = self._count()
+        device = _device(named("device", self._name("a device")))
+        if priced := self._take("price"):
+            device = replace(device, price=HourlyPrice.parse(priced[1:]))
+        yield from [device] * count
+
+    def _count(self) -> int:
+        text = self._take("count") or "1"
+        if len(text) > len(str(MOST_DEVICES)) or not 1 <= int(text) <= MOST_DEVICES:
+            raise InputError(f"'{self.text}' has {text} of something; a number from 1 to {MOST_DEVICES:,} is needed")
+        return int(text)
+
+    def _name(self, what: str) -> str:
+        return self._take("name") or self._refuse(None, f"{what} of the catalogue (`planner devices` lists them)")
+
+    def _take(self, kind: str, text: str = "") -> str:
+        """The next word if it is of this kind, or else nothing."""
+        return self.words.pop(0).text if self._next(kind, text) else ""
+
+    def _next(self, kind: str, text: str = "") -> bool:
+        """Whether the next word is of this kind."""
+        return bool(self.words) and self.words[0].kind == kind and text in ("", self.words[0].text)
+
+    def _refuse(self, start: int | None, wanted: str) -> Never:
+        if start is None:
+            start = self.words[0].start if self.words else len(self.text)
+        rest = self.text[start:].strip()
+        place = f"at '{rest}' (character {start + 1})" if rest else "at its end"
+        raise InputError(f"'{self.text}' is no cluster in one line: {place} {wanted} is missing; write {EXAMPLE}")
 
 
-def _links(host_of: Mapping[str, str], link: str, network: str) -> Iterator[dict[str, Any]]:
-    for src, dst in permutations(host_of, 2):
-        near = host_of[src] == host_of[dst]
-        sender = src if near else host_of[src]
-        yield {"from": src, "to": dst, "like": link if near else network, "channel": f"from {sender}"}
+def _device(found: Entry) -> Device:
+    return device_of({"name": "cpu" if found.name.startswith(PROCESSORS) else "gpu", "like": found.name})
+
+
+def _level(found: Entry, size: int, cards: int = 1) -> Level:
+    rate, latency = (found.keys[key] for key in ("bandwidth", "latency"))
+    return Level(size, parse_bytes_per_s(rate, found.name), parse_seconds(latency, found.name), cards, found.name)
+
+
+def _called(devices: tuple[Device, ...], levels: tuple[Level, ...]) -> tuple[Device, ...]:
+    """The devices with names: gpu0 and so on, on each of several hosts."""
+    size = levels[0].size if len(levels) > 1 else len(devices)
+    several, called = len(devices) > size, []
+    for start in range(0, len(devices), size):
+        host, numbers = f"host{start // size}" if several else "", Counter[str]()
+        for device in devices[start : start + size]:
+            name = f"{host}{'-' if several else ''}{device.name}{numbers[device.name]}"
+            numbers[device.name] += 1
+            called.append(replace(device, name=name, host=host))
+    return tuple(called)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device
 from costmodels.flops import Work, roofline_s, work_of
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
@@ -20,7 +20,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
-from costmodels.views import backward_products, differentiated
+from costmodels.views import backward_passes
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -196,12 +196,7 @@ class _OperatorWork:
     @cached_property
     def products(self) -> Floats:
         """[n_ops], how many passes forward an operator's backward pass is like; 0 in inference."""
-        graph = self.graph
-        if not self.trains:
-            return np.zeros(len(graph.ops))
-        found = differentiated(graph)
-        shapes = ([graph.tensor[name].shape for name in op.inputs if name in found] for op in graph.ops)
-        return np.array([float(backward_products(each)) for each in shapes])
+        return backward_passes(self.graph) if self.trains else np.zeros(len(self.graph.ops))
 
 
 def _column(
@@ -266,17 +261,7 @@ def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
 
 def _links(cluster: Cluster, flow_bytes: Floats) -> dict[str, Any]:
     """The links as the arrays of a `CostTable`."""
-    n = len(cluster.devices)
-    link_class, channel = np.full((n, n), -1, dtype=np.int64), np.full((n, n), -1, dtype=np.int64)
-    channels: dict[object, int] = {}
-    kinds: dict[tuple[object, ...], int] = {}
-    examples: list[Link] = []
-    for pair, link in sorted(cluster.link.items()):
-        channel[pair] = channels.setdefault(link.channel or pair, len(channels))
-        alike = (link.bytes_per_s, link.latency_s, link.points)
-        link_class[pair] = kinds.setdefault(alike, len(kinds))
-        if link_class[pair] == len(examples):
-            examples.append(link)
+    link_class, channel, examples = cluster.wired_pairs
     link_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
     latency_s = np.array([link.latency_s for link in examples])
     return {"link_class": link_class, "link_s": link_s.T, "link_latency_s": latency_s, "channel": channel}

@@ -10,6 +10,9 @@ The graph has no strides, so a tensor counts as scattered after its dimensions w
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graphs.ir import Graph, Op, Role
 
 
@@ -110,3 +113,10 @@ def backward_products(shapes: Iterable[Sequence[int]]) -> int:
     """
     dimensions = [len(shape) for shape in shapes]
     return min(2, max(sum(n > 1 for n in dimensions), bool(dimensions)))
+
+
+def backward_passes(graph: Graph) -> NDArray[np.float64]:
+    """[n_ops], how many passes forward an operator's backward pass is like."""
+    found = differentiated(graph)
+    shapes = ([graph.tensor[name].shape for name in op.inputs if name in found] for op in graph.ops)
+    return np.array([float(backward_products(each)) for each in shapes])

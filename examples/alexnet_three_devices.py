@@ -15,15 +15,12 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-from torch import nn
-
 import planner
 from costmodels.cluster import Cluster
 from costmodels.clusterfile import cluster_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_seconds
-from graphs.importers.from_torch import program_from_module
+from examples.chains import MB, alexnet
 from graphs.ir import Graph, Role
 from graphs.rewrites.sharding_rules import shardings
 from graphs.rewrites.split import Split
@@ -34,7 +31,7 @@ from planner.plans.plan import Plan, plan_by_hand
 from planner.view.picture import svg_picture
 from simulator.placement import Placement
 
-BATCH, DEVICES, MB = 128, 3, 2**20
+BATCH, DEVICES = 128, 3
 GPU, LINK = "V100-PCIe-16GB", "Ethernet-40"
 LAYERS = ("conv1", "conv2", "conv3", "conv4", "conv5", "fc1", "fc2", "fc3")
 PUBLISHED = {  # parameters, MB of the pooled output, MB sent before the layer
@@ -49,33 +46,6 @@ PUBLISHED = {  # parameters, MB of the pooled output, MB sent before the layer
 }
 PUBLISHED_MB = 56.58  # sent in all
 GROUPED = ("conv2", "conv4", "conv5")
-
-
-class AlexNet(nn.Sequential):
-    """The network of Krizhevsky, Sutskever and Hinton (NeurIPS 2012), without response norms and dropout."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        wide = 256 // groups * groups
-
-        def layer(product: nn.Module, *after: nn.Module) -> nn.Sequential:
-            return nn.Sequential(product, nn.ReLU(), *after)
-
-        self.conv1 = layer(nn.Conv2d(3, 96, 11, stride=4), nn.MaxPool2d(3, 2))
-        self.conv2 = layer(nn.Conv2d(96, wide, 5, padding=2, groups=groups), nn.MaxPool2d(3, 2))
-        self.conv3 = layer(nn.Conv2d(wide, 384, 3, padding=1))
-        self.conv4 = layer(nn.Conv2d(384, 384, 3, padding=1, groups=groups))
-        self.conv5 = layer(nn.Conv2d(384, wide, 3, padding=1, groups=groups), nn.MaxPool2d(3, 2), nn.Flatten())
-        self.fc1 = layer(nn.Linear(36 * wide, 4096))
-        self.fc2 = layer(nn.Linear(4096, 4096))
-        self.fc3 = nn.Linear(4096, 1000)
-
-
-def network(groups: int) -> Graph:
-    """The network on the meta device, so that nothing is allocated."""
-    with torch.device("meta"):
-        model, images = AlexNet(groups).eval(), torch.empty(BATCH, 3, 227, 227)
-    return program_from_module(model, (images,), name="alexnet").graph
 
 
 def cluster() -> Cluster:
@@ -138,13 +108,15 @@ def by_filters(asked: Plan) -> Plan:
 
 def planned(groups: int, rewrites: str) -> Plan:
     """What the planner finds for one batch."""
-    return planner.plan(network(groups), cluster=cluster(), goal="latency", search=planner.Search(rewrites=rewrites))
+    return planner.plan(
+        alexnet(BATCH, groups), cluster=cluster(), goal="latency", search=planner.Search(rewrites=rewrites)
+    )
 
 
 def divided(plan: Plan) -> Iterator[str]:
     """By which loop a plan divides the product of each layer."""
     choices = {name: how for one in plan.rewrites if isinstance(one, Split) for name, (how, _) in one.choices.items()}
-    graph = network(groups=2)
+    graph = alexnet(BATCH)
     for op in graph.ops:
         if op.kind.startswith(("aten.conv", "aten.linear")):
             yield f"{op.module.split('.')[0]} {choices.get(op.name, 'whole')}"
@@ -152,7 +124,7 @@ def divided(plan: Plan) -> Iterator[str]:
 
 def main() -> int:
     """Print the tables and draw the plan."""
-    console, graph = Console(), network(groups=2)
+    console, graph = Console(), alexnet(BATCH)
     counts, output, sent = parameters(graph), output_mb(graph), gathered_mb(graph)
     head = ("layer", "parameters", "published", "output MB", "published", "sent before", "published")
     rows = [
@@ -169,7 +141,7 @@ def main() -> int:
     alone, plan = planned(2, "none"), planned(2, "split")
     published = by_filters(planned(DEVICES, "none"))
     compared = [
-        ("one device", planner.plan(network(2), cluster=cluster().first(1), goal="latency")),
+        ("one device", planner.plan(alexnet(BATCH), cluster=cluster().first(1), goal="latency")),
         ("whole operators, the planner", alone),
         ("filters and neurons, 3 groups", published),
         ("operators in parts, the planner", plan),

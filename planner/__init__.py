@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from costmodels.cluster import Link as Link
     from costmodels.clusterfile import read_cluster as read_cluster
     from costmodels.clusterwriter import write_cluster as write_cluster
+    from costmodels.links import Level as Level
     from costmodels.paper import catalogue_cluster as catalogue_cluster
     from costmodels.workload import Workload as Workload
     from graphs.errors import InputError as InputError
@@ -57,6 +58,7 @@ HOMES = {
     "Goal": "planner.problem.problem",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "InputError": "graphs.errors",
+    "Level": "costmodels.links",
     "Link": "costmodels.cluster",
     "NoPlanError": "planner.problem.result",
     "Plan": "planner.plans.plan",

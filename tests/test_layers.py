@@ -32,7 +32,7 @@ ROOMS = {
         *RANKS,
         *EVERYBODY,
     ),
-    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "tests"),
+    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "planner.export.onnx_devices", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
     "safetensors": ("planner.runtime", "tests"),

@@ -18,6 +18,7 @@ COMMANDS = {
     "calibrate": "measure this machine, its links and a model's operators",
     "plan": "find where every operator runs, with a proof of how good that is",
     "tune": "plan, run and plan again in turns; keep the fastest plan that ran",
+    "devices": "list the devices and links of the catalogue with their sources",
     "solve": "solve a problem in a format of the literature",
     "simulate": "predict what happens when micro-batches go through a plan; what if",
     "compare": "compare training schedules: step time against memory",

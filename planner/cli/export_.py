@@ -1,32 +1,62 @@
-"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx.
+"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx, ONNX.
 
 planner export plan.json --to hf-device-map -o map.json
 planner export plan.json --to torch-split-spec
+planner export plan.json --to onnx-devices --model model.onnx -o placed.onnx
 """
 
 import argparse
 from pathlib import Path
 
-from graphs.files import write_text
+from graphs.errors import InputError
+from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.export.records import Export
 from planner.export.targets import TARGETS, export
 from planner.plans.files import load_plan
 
+ONNX = "onnx-devices"
+CHOICES = [*TARGETS, ONNX]
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner export``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
-    parser.add_argument("--to", choices=list(TARGETS), required=True, metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--to", choices=CHOICES, required=True, metavar="TARGET", help=", ".join(CHOICES))
+    parser.add_argument("--model", type=Path, metavar="FILE", help=f"for {ONNX}: the .onnx that the plan is for")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (print it)")
     declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write or print the export."""
+    if options.to == ONNX:
+        return _onnx(options, console)
+    if options.model is not None:
+        raise InputError(f"--model is for --to {ONNX}; leave it out")
     tell_export(export(load_plan(options.plan), options.to), options.plan, options, console)
     return 0
+
+
+def _onnx(options: argparse.Namespace, console: Console) -> int:
+    """Write the model with the devices of its nodes."""
+    if options.model is None or options.output is None:
+        raise InputError(f"--to {ONNX} writes a model; give its .onnx with --model and a file with -o")
+    from planner.export.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
+
+    model = onnx_devices(load_plan(options.plan), options.model)
+    write_bytes(model.SerializeToString(), options.output)
+    console.tell({"target": ONNX, "output": str(options.output)}, [f"{options.plan} for {ONNX} → {options.output}"])
+    if any(tensor.external_data for tensor in model.graph.initializer) and _apart(options):
+        console.error(f"note: its weights stay in files beside '{options.model}'; put the new model there")
+    return 0
+
+
+def _apart(options: argparse.Namespace) -> bool:
+    """Whether the new model is in another folder than the old one."""
+    folders: set[Path] = {path.resolve().parent for path in (options.model, options.output)}
+    return len(folders) > 1
 
 
 def tell_export(exported: Export, source: object, options: argparse.Namespace, console: Console) -> None:

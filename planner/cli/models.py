@@ -22,6 +22,10 @@ if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
 
+CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (`planner devices`)"
+"""The help of --cluster."""
+
+
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Declare MODEL, --batch and --size."""
     parser.add_argument(

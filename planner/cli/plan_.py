@@ -19,9 +19,11 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
+from planner.cli.costs import NO_TARGET, SpeedAndCost, Target, check_target, declare_costs, priced, target_of
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
+    CLUSTER,
     constraints_of,
     declare_constraints,
     declare_kernels,
@@ -50,6 +52,8 @@ from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 
+COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner plan``."""
@@ -67,7 +71,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     """The arguments that say what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
     declare_model(parser)
     devices = parser.add_mutually_exclusive_group(required=True)
-    devices.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml with the devices")
+    devices.add_argument("--cluster", type=Path, metavar="FILE", help=CLUSTER)
     declare_split(devices, split)
     declare_kernels(parser)
     declare_rewrites(parser)
@@ -90,6 +94,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
         help="lose least if costs are wrong: draw N sets of errors (20) from their spread",
     )
     declare_constraints(parser)
+    declare_costs(parser)
 
 
 def search_of(options: argparse.Namespace, console: Console) -> Search:
@@ -108,6 +113,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.on_step(f"importing {options.model}", 0, 0)
     model = load(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
     graph = model if isinstance(model, Graph) else model.graph
+    check_target(options, graph)
     if not isinstance(model, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(clusters[0]), console)
     search = search_of(options, console)
@@ -128,12 +134,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)
-        show_plan(stopped.best, options.output, console)
+        show_plan(stopped.best, options.output, console, target=target_of(options))
         console.error(f"interrupted: '{options.output}' is the best plan until then")
         return INTERRUPTED
     save_plan(choice.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
-    show_plan(choice.plan, options.output, console, _choice_document(choice) if divided else {})
+    more = _choice_document(choice) if divided else {}
+    show_plan(choice.plan, options.output, console, more, target_of(options))
     made = choice.plan.rewrites or choice.plan.placement.others
     if options.rewrites not in (AUTO_REWRITES, NO_REWRITES) and not made:
         console.say(f"--rewrites {options.rewrites} changes nothing in the plan of {graph.name}")
@@ -151,7 +158,9 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
         cluster = cluster if options.devices is None else cluster.first(options.devices)
         if options.replicas > 1 and options.goal != Goal.TRAINING:
             raise InputError(f"--replicas is for training and the goal is {options.goal}; leave it out")
-        return (cluster.divided(options.replicas),)
+        return (priced(cluster.divided(options.replicas), options.price),)
+    if options.price is not None:
+        raise InputError("--price goes with --cluster; this host costs nothing more, leave it out")
     if options.devices is not None:
         raise InputError("--devices and --split-cpu both say how many devices there are; leave out one of them")
     if options.replicas > 1:
@@ -159,8 +168,15 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
     return divisions(options.split_cpu, kernels=options.kernels)
 
 
-def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """A row for each device, then the predictions and the proof; with --json also ``more``."""
+def show_plan(
+    plan: Plan,
+    output: Path,
+    console: Console,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    target: Target = NO_TARGET,
+) -> None:
+    """A row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
+    speed = SpeedAndCost.of(plan, target)
     evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
     advice = out_of_reach(plan.table, plan.placement)
     rows = [
@@ -174,9 +190,8 @@ def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any
         for i, device in enumerate(plan.cluster.devices)
     ]
     document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
-    columns = ("device", "operators", "busy per micro-batch", "memory", "of")
-    document |= {"times_one_device": times, "advice": advice, **more, "output": str(output)}
-    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", columns, rows)
+    document |= {**speed.document(), "times_one_device": times, "advice": advice, **more, "output": str(output)}
+    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", COLUMNS, rows)
     work = plan.workload
     if work.trains:
         again = ", recomputing" if work.recompute else ""
@@ -189,6 +204,8 @@ def show_plan(plan: Plan, output: Path, console: Console, more: Mapping[str, Any
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
         slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
         console.say(f"80 % of runs: {slowest:.4g} – {fastest:.4g} samples/s, {plan.latency_range}")
+    for line in speed.lines():
+        console.say(line)
     if one is None or times is None:
         console.say("no single device can run and hold all of it")
     elif plan.n_used == 1:

@@ -11,6 +11,7 @@ from typing import Any
 from costmodels.units import format_seconds
 from graphs.errors import InputError
 from planner.cli.console import Console
+from planner.cli.costs import check_target, target_of
 from planner.cli.files import declare_output
 from planner.cli.models import constraints_of, workload_of
 from planner.cli.numbers import positive_seconds
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     console.on_step(f"importing {options.model}", 0, 0)
     program = load_program(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
+    check_target(options, program.graph)
     batch, n_devices = options.batch or batch_of(program.graph), len(cluster.devices)
     status = DONE
     try:
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(tuned.plan, options.output)
     for line in _turn_lines(tuned):
         console.say(line)
-    show_plan(tuned.plan, options.output, console, _document(tuned))
+    show_plan(tuned.plan, options.output, console, _document(tuned), target_of(options))
     if status == INTERRUPTED:
         console.error(f"interrupted: '{options.output}' is the best plan until then")
     return status

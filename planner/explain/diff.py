@@ -200,6 +200,13 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
             "cores": ", ".join(map(str, device.cores)),
             "cuda": "" if device.cuda is None else str(device.cuda),
             "profile": device.profile,
+            "price": str(device.price or ""),
+        }
+    for level in cluster.levels:
+        described[f"level of {level.size}"] = {
+            "bandwidth": write_bytes_per_s(level.bytes_per_s),
+            "latency": write_seconds(level.latency_s),
+            "cards": str(level.cards),
         }
     for link in cluster.links:
         described[f"link {link.src} → {link.dst}"] = {

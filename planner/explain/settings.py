@@ -80,10 +80,7 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
     if target == "replicas" and field in ("count", *LINK_FIELDS):
         return replace(cluster, replicas=_set_replicas(cluster.replicas, field, value, where))
     if field in LINK_FIELDS:
-        change = _read(LINK_FIELDS, field, value, where) | {"points": ()}
-        chosen = _chosen(target, [f"{link.src}->{link.dst}" for link in cluster.links], "link")
-        links = (replace(link, **change) if i in chosen else link for i, link in enumerate(cluster.links))
-        return replace(cluster, links=tuple(links))
+        return _set_links(cluster, target, _read(LINK_FIELDS, field, value, where))
     chosen = _chosen(target, [device.name for device in cluster.devices], "device")
     devices = list(cluster.devices)
     for i in chosen:
@@ -95,6 +92,16 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
         else:
             raise InputError(f"{where} cannot be set; known: {KNOWN}")
     return replace(cluster, devices=tuple(devices))
+
+
+def _set_links(cluster: Cluster, target: str, change: Mapping[str, Any]) -> Cluster:
+    """The cluster with other figures for the links that the target names."""
+    if target == "link" and cluster.levels:
+        return replace(cluster, levels=tuple(replace(level, **change) for level in cluster.levels))
+    cluster = cluster.listed()
+    chosen = _chosen(target, [f"{link.src}->{link.dst}" for link in cluster.links], "link")
+    links = (replace(link, points=(), **change) if i in chosen else link for i, link in enumerate(cluster.links))
+    return replace(cluster, links=tuple(links))
 
 
 def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
@@ -123,6 +130,7 @@ def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
             f"there is no device '{like}' to add another one of; "
             f"the cluster has {', '.join(cluster.index)}, the catalogue {', '.join(catalogue('device'))}"
         )
+    cluster = cluster.listed()
     own = [link for link in cluster.links if model.name in (link.src, link.dst)]
     copies = [replace(link, src=name) if link.src == model.name else replace(link, dst=name) for link in own]
     pair = [replace(own[0], src=src, dst=dst) for src, dst in ((model.name, name), (name, model.name))] if own else []

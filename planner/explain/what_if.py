@@ -146,7 +146,7 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
         Remedy(question.change, min(seconds, again_s), again_s, How.REPLANNED, question.remark)
         for question, seconds in zip(questions, helped_s, strict=False)
     ]
-    if not plan.cluster.links:
+    if not plan.cluster.link:
         like, larger = _with_another(plan)
         helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
     prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(constraints, free_s, strict=False)]
@@ -165,7 +165,7 @@ class _Question(NamedTuple):
 
 
 def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
-    if plan.cluster.links:  # else the links of one more device are unknown
+    if plan.cluster.link:  # else the links of one more device are unknown
         like, larger = _with_another(plan)
         remark = f"no plan would be below {format_seconds(larger.bound_s)}"
         yield _Question(f"one more device like {like}", larger, remark)

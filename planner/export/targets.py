@@ -17,7 +17,7 @@ from itertools import pairwise
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
-from planner.export import deepspeed, device_map, megatron, split_spec
+from planner.export import deepspeed, device_map, megatron, model_explorer, split_spec
 from planner.export.pipelines import layers_of
 from planner.export.records import Export, device_words, refuse
 from planner.plans.plan import Plan
@@ -93,4 +93,6 @@ TARGETS: dict[str, Callable[[Plan], Export]] = {
     TORCHGPIPE: _torchgpipe,
     GRAPH: _graph_json,
     "networkx": _node_link,
+    model_explorer.DEVICES: model_explorer.devices,
+    model_explorer.SECONDS: model_explorer.seconds,
 }

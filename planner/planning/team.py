@@ -49,9 +49,9 @@ class Team:
         for number, device in enumerate(cluster.devices):
             kinds.setdefault(device.kind, []).append(number)
         for numbers in sorted(kinds.values(), key=len, reverse=True):
-            pairs = [(one, other) for one in numbers for other in numbers if one != other]
-            if pairs and all(pair in cluster.link for pair in pairs):
-                return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[pairs[0]])
+            linked = cluster.wired_pairs.link_class[np.ix_(numbers, numbers)] >= 0
+            if len(numbers) > 1 and np.count_nonzero(linked) == len(numbers) * (len(numbers) - 1):
+                return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[numbers[0], numbers[1]])
         return None
 
     @property

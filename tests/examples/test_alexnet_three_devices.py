@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from examples import alexnet_three_devices as alexnet
+from examples.chains import AlexNet
+from examples.chains import alexnet as network
 from graphs.importers.from_torch import program_from_module
 from planner.planning.make_plan import Search, plan
 from planner.runtime.benchmark.check import compare_outputs
@@ -14,7 +16,7 @@ from tests.planner.runtime.small import cpu
 
 
 def test_the_published_figures_to_the_printed_digit() -> None:
-    graph = alexnet.network(groups=2)
+    graph = network(alexnet.BATCH)
     output, sent = alexnet.output_mb(graph), alexnet.gathered_mb(graph)
     for layer, (_, published_mb, sent_mb) in alexnet.PUBLISHED.items():
         assert round(output[layer], 1) == published_mb
@@ -35,7 +37,7 @@ def test_the_division_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     """On three threads, for two images."""
     torch.manual_seed(0)
     monkeypatch.setattr(alexnet, "BATCH", 2)
-    program = program_from_module(alexnet.AlexNet(3).eval(), (torch.randn(2, 3, 227, 227),), name="alexnet")
+    program = program_from_module(AlexNet(3).eval(), (torch.randn(2, 3, 227, 227),), name="alexnet")
     asked = plan(program, cluster=alexnet.cluster(), goal="latency", search=Search(rewrites="none"))
     divided = alexnet.by_filters(asked)
     devices = tuple(cpu(f"gpu{i}") for i in range(alexnet.DEVICES))

@@ -65,6 +65,7 @@ CASES: dict[str, Case] = {
         {"src": "a", "dst": "b", "bytes_per_s": 1.0, "latency_s": 0.0},
         {"bytes_per_s": ("1 GB/s", 0), "latency_s": (-1, "1 us")},
     ),
+    "Level": (planner.Level, {"size": 2, "bytes_per_s": 1.0}, {"size": (1, 1.5), "bytes_per_s": ("1 GB/s", 0)}),
     "Cluster": (planner.Cluster, {"name": "a", "devices": CLUSTER.devices}, {"devices": ((), ("cpu0",), "cpu0")}),
     "TrainerOptions": (
         planner.TrainerOptions,

@@ -92,6 +92,11 @@ class OnnxModel(nn.Module):
             elif key in program.constants:  # a result that does not depend on the inputs
                 self._homes[key] = ("", hold(self, key, program.constants[key], trainable=False))
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """The path of the module that computes each result of the file's nodes."""
+        return {key: path for path, _, outputs in self._calls for key in outputs}
+
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs, from the inputs in the file's order."""
         values = dict(zip(self._inputs, inputs, strict=True))

@@ -4,6 +4,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
+from costmodels.catalogue import catalogue
 from graphs.errors import InputError
 
 NAMES = ("plan", "cluster", "graph", "run")
@@ -23,6 +24,9 @@ def schema(name: str) -> dict[str, Any]:
     if name not in NAMES:
         raise InputError(f"there is no schema of '{name}'; there are {', '.join(NAMES)}")
     document: dict[str, Any] = json.loads(files(__name__).joinpath(f"{name}.schema.json").read_text(encoding="utf-8"))
+    if name == "cluster":
+        document["$defs"]["device"]["properties"]["like"]["enum"] = list(catalogue("device"))
+        document["$defs"]["link_like"]["enum"] = list(catalogue("link"))
     for other in CONTAINED.get(name, ()):
         document["$defs"][other] = schema(other)
     return document

@@ -135,7 +135,7 @@ class SearchEffort(NamedTuple):
     stop: Callable[[], bool]  # whether no time is left
 
 
-class Level(NamedTuple):
+class CoarseLevel(NamedTuple):
     """A netlist, and the cell of this level that holds each cell of the level below."""
 
     nets: Netlist
@@ -157,9 +157,9 @@ def cycle(nets: Netlist, goal: Goal, start: Ints | None, effort: SearchEffort, s
     return CellPlacement(annealed.value_s, device, work)
 
 
-def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[Level], Ints]:
+def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[CoarseLevel], Ints]:
     """The levels, the finest first, and the devices of the coarsest cells."""
-    levels = [Level(nets, np.zeros(0, dtype=np.int64))]
+    levels = [CoarseLevel(nets, np.zeros(0, dtype=np.int64))]
     kind = np.zeros(nets.n_cells, dtype=np.int64) if start is None else start
     while nets.n_cells > COARSEST * nets.n_devices:
         cluster = cluster_cells(nets, kind, PARTS * nets.n_devices, seed)
@@ -169,7 +169,7 @@ def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[Level]
         kind_below, kind = kind, np.empty(n_clusters, dtype=np.int64)
         kind[cluster] = kind_below
         nets = nets.merge(cluster)
-        levels.append(Level(nets, cluster))
+        levels.append(CoarseLevel(nets, cluster))
     return levels, nets.seconds.argmin(axis=1) if start is None else kind
 
 

@@ -49,6 +49,7 @@ DONE = {
     "export": ["plan.json", "--to", "networkx"],
     "import-map": ["map.json", "graph.json", "--cluster", "desk.toml", "-o", "hand.json"],
     "schema": ["plan"],
+    "devices": ["RTX"],
     "completion": ["fish"],
 }
 """What ends well; those that measure or run have tests of their own."""
@@ -73,6 +74,7 @@ BAD = {
     "export": ["plan.json", "--to", "torch-schedule-csv"],
     "import-map": ["no.json", "graph.json", "--cluster", "desk.toml"],
     "schema": ["soup"],
+    "devices": ["soup"],
     "completion": ["tcsh"],
 }
 

@@ -70,3 +70,21 @@ def test_a_machine_that_is_not_as_fast_as_usual_is_told(
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency"]) == 0
     told = "now this machine takes so many times as long as usual, for which plans are made: "
     assert f"planner: {told}convolutions 1.50, small operators 0.70\n" in capsys.readouterr().err
+
+
+def test_prices_and_a_target_on_a_cluster_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", MNIST, "--cluster", "2xT4:PCIe4", "--goal", "throughput", "--price", "0.35 usd/h", "--force"]
+    assert main([*words, "--samples", "90M", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    seconds = 90e6 / shown["predicted"]["samples_per_s"]
+    assert (shown["price_per_h"], shown["currency"], shown["tokens_per_s"]) == (0.7, "USD", None)
+    assert shown["target_s"] == pytest.approx(seconds)
+    assert shown["target_cost"] == pytest.approx(0.7 * seconds / 3600)
+    assert main([*words, "--samples", "90M"]) == 0
+    told = rf"all devices together cost 0.7 USD/h\n90M samples take {seconds / 60:.3g} minutes and cost 0\.\d+ USD\n"
+    assert re.search(told, capsys.readouterr().out)
+    assert main([*words, "--tokens", "1B"]) == 2
+    assert "this one reads none; give --samples" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*words, "--tokens", "1X"])
+    assert "'1X' is no number above 0, such as 5000, 1e9, 90M, 300B or 1.5T" in capsys.readouterr().err

@@ -24,7 +24,7 @@ PLAN = plan_of(GRAPH, {"0": 0, "1": 1, "2": 1}, GPUS)
 def test_the_table_and_the_door() -> None:
     assert list(TARGETS) == [
         *("hf-device-map", "torch-split-spec", "torch-schedule-csv", "megatron-layout", "deepspeed", "torchgpipe"),
-        *("graph-json", "networkx"),
+        *("graph-json", "networkx", "model-explorer-devices", "model-explorer-seconds"),
     ]
     assert package.__all__ == [
         *("TARGETS", "Export", "Map", "export", "map_of", "plan_by_hand", "read_map", "read_split_spec"),

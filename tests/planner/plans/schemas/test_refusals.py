@@ -79,6 +79,13 @@ CLUSTERS = [
     put("replicas", "like", value="NVLink4"),
     put("replicas", "channel", value="bus"),
     put("replicas", "bandwidth", value="unlimited"),
+    put("device", 1, "price", value="2.49 USD/h"),
+    put("device", 1, "price", value="2.49"),
+    put("device", 0, "count", value=2),
+    put("level", value=[{"size": 2, "like": "NVLink4"}]),
+    put("level", value=[{"size": 2, "like": "NVLink4", "cards": 0}]),
+    put("level", value=[{"size": 1, "bandwidth": "1 GB/s"}]),
+    put("level", value=[{"like": "NVLink4"}]),
     put("link", 0, "points", value=[["64 KiB", "30 us", "31 us"]]),
 ]
 

@@ -1,0 +1,43 @@
+"""How fast a plan is in the units of language models: tokens a second and model FLOPs utilisation.
+
+Source of the latter: Chowdhery et al., PaLM, JMLR 2023, appendix B: the share of the devices' peak that the network's
+own FLOP take, nothing recomputed.
+"""
+
+import numpy as np
+
+from costmodels.flops import peak_flops_per_s, work_of
+from costmodels.views import backward_passes, bases, operation
+from graphs.ir import Graph, Role
+from planner.plans.plan import Plan
+
+
+def tokens_per_sample(graph: Graph, batch: int) -> int | None:
+    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one."""
+    base = bases(graph)
+    lengths = [
+        graph.tensor[name].n_elements // batch
+        for op in graph.ops
+        if operation(op.kind) == "aten.embedding"
+        for name in (base.get(name, name) for name in op.inputs)
+        if graph.tensor[name].role is Role.INPUT
+    ]
+    return max(lengths, default=None)
+
+
+def tokens_per_s(plan: Plan) -> float | None:
+    """Predicted tokens a second, of all replicas together; None for a network that reads no tokens."""
+    tokens = tokens_per_sample(plan.graph, plan.workload.batch)
+    return None if tokens is None else tokens * plan.samples_per_s
+
+
+def model_flops_utilisation(plan: Plan) -> float:
+    """The time in which the used devices would compute a micro-batch at their peaks, as a share of its time."""
+    work = work_of(plan.graph)
+    passes = 1 + (backward_passes(plan.graph) if plan.workload.trains else np.zeros(len(work.flop)))
+    rate = 0.0
+    for device in (plan.cluster.devices[number] for number in plan.placement.used):
+        peaks = np.array([peak_flops_per_s(device.flops_per_s, dtype) for dtype in work.dtype])
+        compute_s = float((passes * work.flop / peaks).sum())
+        rate += 1 / compute_s if compute_s else 0.0
+    return 1 / (rate * plan.period_s) if rate and plan.period_s else 0.0
