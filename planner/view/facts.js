@@ -2,7 +2,7 @@
 
 const FEW_CUTS = 12;
 const FEW_BROKEN = 3;
-const FEW_DEVICES = 4; // whose measured time is told
+const FEW_MEASURED = 4; // whose measured time is told
 const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
@@ -88,7 +88,7 @@ function basis(shares) {
 /** Where the time of each device went in the measured run, as HTML. */
 function usage(rows) {
   const reasons = ["waiting for input", "waiting for a micro-batch", "between stages"];
-  return rows.slice(0, FEW_DEVICES).map(([name, busy, ...idle]) => {
+  return rows.slice(0, FEW_MEASURED).map(([name, busy, ...idle]) => {
     const period = busy + idle.reduce((sum, s) => sum + s, 0);
     const parts = idle.map((s, i) => [s, `${formatShare(s / period)} ${reasons[i]}`]).filter(([s]) => s >= 0.005 * period);
     const rest = parts.length ? `, ${parts.map(([, words]) => words).join(", ")}` : "";

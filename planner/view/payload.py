@@ -50,12 +50,12 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
     """The data from which the graph is drawn."""
-    tree, busy = group_tree(plan.graph), busiest(plan.problem, plan.placement)
+    tree, busy = group_tree(plan.graph, _weight(plan)), busiest(plan.problem, plan.placement)
     classes = alike(_seconds(plan), plan.table.source)
     return {
         "summary": _summary(plan, busy),
         "devices": _devices(plan, busy, classes),
-        "groups": [[group.label, group.path, group.parent] for group in tree.groups],
+        "groups": [[group.label, group.path, group.parent, group.kind] for group in tree.groups],
         "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
         "flows": [
@@ -158,6 +158,12 @@ def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> lis
 def _seconds(plan: Plan) -> Floats:
     """[n_ops, n_devices], seconds of each operator for one micro-batch, in training forward and backward."""
     return plan.costs.forward_s + plan.costs.backward_s
+
+
+def _weight(plan: Plan) -> Floats:
+    """[n_ops], the share of each operator in the time where it is placed, or in what stays, whichever is larger."""
+    parts = (plan.problem.table.op_bytes, _seconds(plan)[np.arange(plan.table.n_ops), list(plan.placement.device)])
+    return np.max([part / (part.sum() or 1.0) for part in parts], axis=0)
 
 
 def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
