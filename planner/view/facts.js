@@ -8,13 +8,15 @@ const NO_BOUND = 0.9995; // a gap that says nothing
 function fillHeader(data) {
   const { summary, devices, ops } = data;
   const used = devices.filter((device) => device.ops > 0).length;
+  const unused = used < devices.length ? ` (${devices.length - used} of ${devices.length} unused)` : "";
   byId("model").textContent = summary.model;
   byId("about").textContent = [
-    `${plural(ops.name.length, "operator")} on ${used} of ${plural(devices.length, "device")} of ${summary.cluster}`,
+    ...summary.holds,
+    `${plural(ops.name.length, "operator")} on ${summary.division}${unused} of ${summary.cluster}`,
     `planned for ${summary.goal}`,
     `${plural(summary.batch, "sample")} a micro-batch, ${inTurn(summary)}`,
   ].join(" · ");
-  byId("figures").innerHTML = figures(summary)
+  byId("figures").innerHTML = figures(data)
     .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
     .join("");
   const broken = summary.violations.slice(0, FEW_BROKEN).map((line) => {
@@ -26,13 +28,12 @@ function fillHeader(data) {
 }
 
 /** How micro-batches follow each other. */
-function inTurn({ step, in_flight, copies }) {
-  if (step) return `${grouped(step[0])} micro-batches a step by ${step[1]}`;
-  return `${in_flight} in flight${copies > 1 ? `, in turns among ${copies} copies of the network` : ""}`;
+function inTurn({ step, in_flight }) {
+  return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
-function figures(summary) {
+function figures({ summary, devices }) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
   const [rates, latencies] = summary.ranges; // where 80 % of runs are expected
   const more = (goal, text, shown, [low, high], what) => {
@@ -54,9 +55,17 @@ function figures(summary) {
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
       more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
+    ["× one device", ...timesOneDevice(summary, devices)],
     ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
-    ["Basis of the times", ...basis(summary.shares)],
   ];
+}
+
+/** How much faster than everything on the best single device, and what that takes. */
+function timesOneDevice({ alone, step }, devices) {
+  if (!alone || alone.speedup === null) return ["–", "No device can run all operators."];
+  const name = deviceName(devices, alone.device);
+  const what = `everything on ${name}: ${formatSeconds(alone.seconds)}${step ? " a step" : ""}`;
+  return [`${digits(alone.speedup)} <small>×</small>`, alone.fits ? what : `${what}, if its memory held it`];
 }
 
 function gapFigure({ status, gap }) {
@@ -76,13 +85,10 @@ function atMost(gap) {
   return formatShare(Math.max(1, Math.ceil(gap * steps - 1e-9)) / steps);
 }
 
-/** The main source of the times, and the others. */
+/** Where the times come from. */
 function basis(shares) {
-  const sorted = Object.entries(shares).sort((a, b) => b[1] - a[1]);
-  const [[source, share], ...others] = sorted;
-  const rest = others.filter((other) => other[1] > 0).map(([name, part]) => `${formatShare(part)} ${name}`);
-  const more = rest.length ? `; the rest: ${rest.join(", ")}` : ", on every device";
-  return [`${formatShare(share)} <small>${source}</small>`, `of all operators' time${more}`];
+  const sorted = Object.entries(shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]);
+  return `The operators' time is ${sorted.map(([source, share]) => `${formatShare(share)} ${source}`).join(", ")}.`;
 }
 
 /** Where the time of each device went in the measured run, as HTML. */
@@ -99,7 +105,7 @@ function usage(rows) {
 /** Why the plan is what it is, as HTML. */
 function reasons(data) {
   const { summary, devices, cuts, flows } = data;
-  const { bottleneck, alone, period_s } = summary;
+  const { bottleneck, period_s } = summary;
   const name = (d) => deviceName(devices, d);
   const busiest = bottleneck.devices.length
     ? name(bottleneck.devices[0])
@@ -111,11 +117,6 @@ function reasons(data) {
   }
   if (devices.filter((device) => device.ops).length === 1) {
     if (devices.length > 1) found.push("All operators share one device: no division found was better.");
-  } else if (alone && alone.speedup !== null) {
-    const what = summary.goal === "latency" ? "the speed" : "the throughput";
-    const room = alone.fits ? "" : ", more than its memory holds";
-    const seconds = `(${formatSeconds(alone.seconds)}${room})`;
-    found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
   if (summary.copies > 1 && !cuts.length) {
     found.push("Each copy of the network is on one device, so nothing is sent between devices.");
@@ -128,6 +129,7 @@ function reasons(data) {
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);
   }
+  if (Object.values(summary.shares).some((share) => share > 0)) found.push(basis(summary.shares));
   return found;
 }
 
@@ -149,22 +151,6 @@ function meter(share, text, device) {
   const bar = element("i", { style: `width:${Math.min(100, share * 100).toFixed(1)}%` });
   const kind = share > 1 + 1e-9 ? "meter over" : "meter";
   return element("span", { class: kind, style: deviceStyle(device) }, bar) + text;
-}
-
-function fillDevices({ devices }) {
-  const heads = [["Device"], ["Kind"], ["Operators", true], ["Load", true], ["Of the bottleneck"], ["Memory"]];
-  const rows = devices.map((device, d) => {
-    const used = device.capacity_bytes ? device.memory_bytes / device.capacity_bytes : 0;
-    return [
-      deviceName(devices, d),
-      escapeHtml(device.kind),
-      grouped(device.ops),
-      formatSeconds(device.load_s),
-      meter(device.share, formatShare(device.share), d),
-      meter(used, `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`, d),
-    ];
-  });
-  byId("devices").innerHTML = table(heads, rows);
 }
 
 /** The cuts, largest first; a click calls `onPick` with the operator that writes the tensor. */
@@ -201,9 +187,11 @@ function memoryWords({ memory: { predicted, measured }, devices }) {
   return `predicted: ${most}${kept}${measured ? "; dashed: the measured run" : ""}`;
 }
 
-function timelineWords({ timelines: { predicted, measured }, summary: { step } }) {
+function timelineWords({ timelines: { predicted, measured }, summary: { step }, devices }) {
   const count = (n) => `${grouped(n)} micro-batch${n === 1 ? "" : "es"}`;
   const one = (t) => `${count(t.micro_batches)} in ${formatSeconds(t.makespan_s)}`;
-  const idle = `, devices idle ${formatShare(predicted.bubble)} of it${step ? ", backward passes paler" : ""}`;
+  const used = devices.filter((device) => device.ops);
+  const share = used.reduce((sum, device) => sum + device.idle, 0) / Math.max(1, used.length);
+  const idle = `; once filled, devices idle ${formatShare(share)}${step ? "; backward passes paler" : ""}`;
   return measured ? `predicted: ${one(predicted)}${idle}; measured: ${one(measured)}` : `${one(predicted)}${idle}, predicted`;
 }

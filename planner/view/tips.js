@@ -54,7 +54,7 @@ function rest(list) {
 /** The time on each device and where it comes from; devices of equal times share a row. */
 function costRows(network, op) {
   const { ops, devices } = network.data;
-  const sources = { m: "measured", l: "learned", r: "roofline", g: "given" };
+  const sources = { m: "measured", l: "learned", r: "estimated", g: "given" };
   const alike = groupBy(devices.map((_, d) => d), (d) => devices[d].cost);
   return [...alike].map(([column, list]) => {
     const seconds = ops.cost_s[column][op];
@@ -111,8 +111,9 @@ function netTip(scene, net) {
   return `${from}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
 }
 
-function tensorText([name, , , , shape]) {
-  return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(shape)}</span>`;
+/** The tensor of a flow and its shape, one of those that its writer writes. */
+function tensorText([name]) {
+  return `<span class="quiet">${escapeHtml(name)}</span>`;
 }
 
 /** Shows a text beside a rectangle of the window, where there is room. */
