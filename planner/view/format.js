@@ -109,6 +109,17 @@ function inkOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#000" : "#fff";
 }
 
+/** Widths of the signs from the blank to the tilde in DejaVu Sans Bold, the widest of the usual fonts: "!" is 0 em. */
+const WIDTHS = "38;KDSM188;K4644DDDDDDDDDD55KKK>SHGFKCCJK44HASKLFLHECJHXHEF848K::CE?EC7EE22C2UEDEE:?9EBOBB>E4EK";
+const WIDTH_STEP = 0.02; // em
+const OTHER_WIDTHS = [[0x2e80, 1], [0x2026, 1], [0x80, 0.86]]; // em, from this sign on
+
+/** How wide a text is at most. */
+function textWidth(text, size) {
+  const em = (code) => (code < 127 ? WIDTH_STEP * (WIDTHS.charCodeAt(Math.max(0, code - 32)) - 33) : OTHER_WIDTHS.find(([from]) => code >= from)?.[1] ?? 1);
+  return size * [...text].reduce((sum, sign) => sum + em(sign.codePointAt(0)), 0);
+}
+
 function escapeHtml(text) {
   return String(text).replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }

@@ -6,7 +6,7 @@
 //   │       └──────────── ○──┐
 //   └─────────────────────┘  └──►
 
-const SIZES = { op: [136, 40], group: [150, 46], end: [104, 34] }; // the least
+const SIZES = { op: [150, 40], group: [164, 46], end: [104, 34] }; // the least
 const WIDER = [0, 24, 48, 72, 96]; // of what takes time; the last step is that of the longest
 const CELL = { w: 22, h: 34, row: 968, gap: 18, least: 0.6, most: 2 }; // of a strip; sizes by time, 1 is the mean
 const PADDING = 14;

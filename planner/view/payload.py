@@ -3,6 +3,7 @@
 Numbers are SI; operators, groups, devices and flows are given by index, repeated texts by index into a list.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.memory.device import gradient_bytes, op_bytes
 from costmodels.table import CostTable, Floats, Source
-from graphs.ir import STATE, Graph, Op, Role, Tensor
+from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
@@ -64,12 +65,16 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
         "groups": [[group.label, group.path, group.parent, group.kind] for group in tree.groups],
         "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
-        "flows": [
-            [flow.tensor, flow.writer, flow.readers, number(n_bytes)]
+        "flows": [  # the last number says which of its writer's tensors it is
+            [flow.tensor, flow.writer, flow.readers, number(n_bytes), _written(plan.graph, flow)]
             for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
         ],
         "cuts": _cuts(plan),
     }
+
+
+def _written(graph: Graph, flow: Flow) -> int:
+    return graph.ops[flow.writer].outputs.index(flow.tensor)
 
 
 def _cuts(plan: Plan) -> list[list[float | int | None]]:
@@ -277,11 +282,15 @@ def _ends(graph: Graph) -> dict[str, Any]:
     }
 
 
+SCHEDULED = re.compile(r"\d+(SEND_)?[FBIW]\d+")
+"""Labels of what a schedule does: the stage, what it does, and the micro-batch."""
+
+
 def packed(timeline: Timeline) -> dict[str, Any]:
     """A timeline in few bytes. Lanes: the devices, then the links in the order of their ends.
 
-    ``spans`` has four numbers for each span: which of ``what`` (lane, label, index) it is, the micro-batch, the
-    nanoseconds from the start of the span before, and which of ``takes_ns`` it takes.
+    ``spans`` has four numbers for each span: which of ``what`` (lane, label, index, whether the micro-batch's number ends
+    the label) it is, the micro-batch, the nanoseconds from the start of the span before, and which of ``takes_ns``.
     """
     order = {name: i for i, name in enumerate(timeline.devices)}
     used = {span.resource for span in timeline.spans if span.kind == "transfer"}
@@ -290,7 +299,9 @@ def packed(timeline: Timeline) -> dict[str, Any]:
     labels, whats, takes, spans, before_ns = _Numbers(), _Numbers(), _Numbers(), list[int](), 0
     for span in sorted(timeline.spans, key=lambda span: span.start_s):
         start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
-        what = whats[lane[span.resource], labels[span.label], span.index]
+        numbered = span.label.endswith(f"{span.micro_batch}") and SCHEDULED.fullmatch(span.label) is not None
+        label = span.label.removesuffix(f"{span.micro_batch}") if numbered else span.label
+        what = whats[lane[span.resource], labels[label], span.index, int(numbered)]
         spans += (what, span.micro_batch, start_ns - before_ns, takes[end_ns - start_ns])
         before_ns = start_ns
     fill_s, drain_s = _steady(timeline)

@@ -153,7 +153,7 @@ class TimelineView {
       const look = { class: kind, fill, ...(wide > 4 ? { rx: 2.5 } : {}) };
       parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
       if (wide > 14 && row.height === LANE) {
-        const text = row.timeline.labels[row.timeline.label[s]] === "optimizer" ? "opt" : micro_batch[s];
+        const text = row.timeline.label[s] === "optimizer" ? "opt" : micro_batch[s];
         const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
         parts.push(element("text", { class: "number", ...middle, ...(back ? {} : { style: `fill:${inkOn(fill)}` }) }, text));
       }
@@ -163,7 +163,7 @@ class TimelineView {
 
   /** Whether a span is of a backward pass. */
   isBack(timeline, s) {
-    return this.data.summary.step !== null && BACK.test(timeline.labels[timeline.label[s]]);
+    return this.data.summary.step !== null && BACK.test(timeline.label[s]);
   }
 
   /** What a span works on: the operators of a stage, the bytes of a tensor; nothing for what a schedule sends. */
@@ -183,7 +183,7 @@ class TimelineView {
       factRow("to", formatSeconds(t.end_s[s])),
       factRow("takes", `<b>${formatSeconds(t.end_s[s] - t.start_s[s])}</b>`),
     ];
-    const title = escapeHtml(t.labels[t.label[s]]);
+    const title = escapeHtml(t.label[s]);
     return `<h3>${title}</h3><p class="quiet">${about}</p><table>${facts.join("")}</table>`;
   }
 

@@ -102,18 +102,17 @@ function netTip(scene, net) {
   const lines = cutIndices.map((i) => {
     const [flow, src, dst, seconds] = cuts[i];
     const cost = `<b>${formatBytes(flows[flow][3])}, ${formatSeconds(seconds)}</b>`;
-    return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(flows[flow])}`);
+    return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(network.data, flows[flow])}`);
   });
   for (const flow of local) {
-    lines.push(factRow(network.homes(flows[flow][1]).map(badge).join(""), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
+    lines.push(factRow(network.homes(flows[flow][1]).map(badge).join(""), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(network.data, flows[flow])}`));
   }
   if (!network.isOp(net) && !network.isGroup(net)) return nodeTip(network, net);
   return `${from}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
 }
 
-/** The tensor of a flow and its shape, one of those that its writer writes. */
-function tensorText([name]) {
-  return `<span class="quiet">${escapeHtml(name)}</span>`;
+function tensorText({ ops }, [name, writer, , , output]) {
+  return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(ops.shapes[ops.writes[writer][output]])}</span>`;
 }
 
 /** Shows a text beside a rectangle of the window, where there is room. */

@@ -156,13 +156,15 @@ class _Builder:
         for small, capsule in _in_a_row(found, lambda member: self._weight(member) < limit):
             whole = len(capsule) == len(found)
             if small and len(capsule) >= CAPSULE and not whole:
-                folded.append(_Run("capsule", self._name(capsule), capsule))
+                folded.append(_Run("capsule", self._name(capsule, depth), capsule))
             else:
                 folded += capsule
         return folded
 
-    def _name(self, capsule: list[_Member]) -> str:
+    def _name(self, capsule: list[_Member], depth: int) -> str:
         """What the members of a capsule are."""
+        if len(capsule) == CAPSULE:
+            return ", ".join(_label(member, depth) for member in capsule)
         ops = [op for member in capsule for op in _ops(member)]
         outputs = [self.graph.tensor[name].dtype for op in ops for name in self.graph.ops[op].outputs]
         indices = sum(dtype.startswith(INDICES) for dtype in outputs)

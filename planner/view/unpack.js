@@ -6,13 +6,13 @@ function unpack(data) {
 }
 
 /** One list for each attribute of the spans; see `packed` in payload.py. */
-function unpackTimeline({ what, takes_ns, spans, ...timeline }) {
+function unpackTimeline({ what, takes_ns, spans, labels, ...timeline }) {
   const lists = { lane: [], label: [], index: [], micro_batch: [], start_s: [], end_s: [] };
   let start_ns = 0;
   for (let i = 0; i < spans.length; i += 4) {
-    const [lane, label, index] = what[spans[i]];
+    const [lane, label, index, numbered] = what[spans[i]];
     lists.lane.push(lane);
-    lists.label.push(label);
+    lists.label.push(numbered ? labels[label] + spans[i + 1] : labels[label]);
     lists.index.push(index);
     lists.micro_batch.push(spans[i + 1]);
     start_ns += spans[i + 2];

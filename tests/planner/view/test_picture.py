@@ -39,11 +39,22 @@ def test_cuts_are_heavy_and_labelled_with_bytes_and_time() -> None:
 
 
 def test_a_large_network_is_collapsed_by_module() -> None:
-    plan = chain_plan([f"layer.{i // 40}.part{i % 40 // 10}" for i in range(2000)], n_devices=12)
+    plan = chain_plan([f"layer.{i // 40}.part{i % 7}" for i in range(2000)], n_devices=12)
     svg = svg_picture(plan)
     assert len(svg) < 200_000
-    assert "40 ops · 40 ms" in texts(svg)
-    assert "L" in texts(svg)  # the twelfth device
+    assert "2,000 ops · 2 s" in texts(svg)
+    assert {"layer", "L"} <= set(texts(svg))  # the ribbon and the twelfth device
+
+
+def test_equal_layers_are_a_strip_with_a_tick_at_each_cut() -> None:
+    plan = chain_plan([f"layers.{i // 4}.{'ab'[i % 4 // 2]}" for i in range(160)], n_devices=20)
+    root = ElementTree.fromstring(svg_picture(plan))
+    ticks = [box for box in root.iter(f"{SVG}rect") if (box.get("width"), box.get("fill")) == ("3", "#15181d")]
+    assert len(ticks) == 19
+    assert texts(svg_picture(plan)).count("19") == 2  # the number of the last device, in the legend and in its cell
+    colours = [box.get("fill") for box in root.iter(f"{SVG}rect") if box.get("stroke-width") == "0.5"]
+    assert len(colours) == 40
+    assert len(set(colours)) == 20
 
 
 def test_nothing_lies_outside_of_the_drawing() -> None:
@@ -78,6 +89,18 @@ def test_long_names_keep_both_ends() -> None:
     plan = chain_plan(["encoder.layers.with.a.very.long.name.indeed", ""], n_devices=2)
     (short,) = (text for text in texts(svg_picture(plan)) if "…" in text and text.startswith("encode"))
     assert short.endswith("ndeed")
+
+
+@needs_font
+@pytest.mark.parametrize("name", ["max_pool2d_2[0/3]", "M" * 60, "漢字" * 20, "مرحبا" * 12, "iiiillll" * 8])
+def test_names_fit_their_boxes(name: str) -> None:
+    plan = fork_plan(fork_graph(first=name))
+    plain = svg_picture(plan)
+    long = next(text for text in texts(plain) if text.startswith(name[:1]) and text != "M")
+    drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="300" height="20"><text y="14" {}>{}</text></svg>'
+    look = 'font-size="12" font-weight="700" font-family="DejaVu Sans"'
+    painted = resvg_py.svg_to_bytes(drawing.format(look, long), width=300)
+    assert ink_width(bytes(painted)) <= 150 - 26 - 12  # a box without its letter and its margins
 
 
 def test_a_width_is_aimed_at() -> None:
