@@ -1,6 +1,6 @@
 // The figures above the graph and the tables below it.
 
-const FEW_CUTS = 12;
+const FEW_CUTS = 12; // that are listed at first; with many devices half of them
 const FEW_BROKEN = 3;
 const FEW_MEASURED = 4; // whose measured time is told
 const NO_BOUND = 0.9995; // a gap that says nothing
@@ -56,7 +56,7 @@ function figures({ summary, devices }) {
       more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
     ["× one device", ...timesOneDevice(summary, devices)],
-    ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
+    ["How good", gapFigure(summary), `${gapWords(summary)} ${summary.solver === "by hand" ? "Placed" : "Found by"} ${escapeHtml(summary.solver)}.`],
   ];
 }
 
@@ -154,7 +154,8 @@ function meter(share, text, device) {
 }
 
 /** The cuts, largest first; a click calls `onPick` with the operator that writes the tensor. */
-function fillCuts({ cuts, flows, devices }, onPick) {
+function fillCuts(data, onPick) {
+  const { cuts, flows, devices } = data;
   const sorted = [...cuts].sort((a, b) => flows[b[0]][3] - flows[a[0]][3] || b[3] - a[3]);
   const heads = [["Tensor"], ["From"], ["To"], ["Size", true], ["Time", true]];
   const show = (count) => {
@@ -174,7 +175,7 @@ function fillCuts({ cuts, flows, devices }, onPick) {
     const button = event.target.closest("[data-op]");
     if (button) onPick(Number(button.dataset.op));
   });
-  show(FEW_CUTS);
+  show(hasMany(data) ? FEW_CUTS / 2 : FEW_CUTS);
 }
 
 /** The device that is nearest to its limit. */

@@ -6,6 +6,7 @@ const FAR = 0.3; // below it, only letters and colours
 const MAP = 0.17;
 const MAP_FRAME = 70; // groups at least so wide, in pixels, are framed on the map
 const FULL = 1200; // up to so many nodes all are drawn, beyond it those in sight
+const LEAST_HEIGHT = 240; // in pixels
 const ZOOMS = [0.004, 2.5];
 
 class Scene {
@@ -78,7 +79,7 @@ class Scene {
   /** Takes no more height than it needs. */
   shrink() {
     const needed = this.layout.height * this.view.scale + 48;
-    if (needed < this.size[1]) this.root.style.height = `${Math.max(340, Math.ceil(needed))}px`;
+    if (needed < this.size[1]) this.root.style.height = `${Math.max(LEAST_HEIGHT, Math.ceil(needed))}px`;
     this.fit();
   }
 

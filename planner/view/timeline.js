@@ -3,7 +3,7 @@
 const LANE = 22; // of a device
 const LINK = 14; // of a link
 const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
-const THIN_ALL = 480;
+const THIN_ALL = 400;
 const HOST_GAP = 5; // between the thin lanes of two hosts
 const AXIS = 26;
 const GUTTER = 280; // at most, for the names
