@@ -39,7 +39,7 @@ function controlScene(scene) {
     if (node) {
       const id = Number(node.dataset.id);
       point(id);
-      showTip(nodeTip(network, id), node.getBoundingClientRect());
+      showTip(nodeTip(network, id), scene.around(id));
     } else if (net !== undefined) {
       scene.light([Number(net)]);
       showTip(netTip(scene, Number(net)), pointRect(event));
@@ -57,9 +57,10 @@ function controlScene(scene) {
   });
   root.addEventListener("focusin", (event) => {
     const id = Number(event.target.dataset.id);
+    scene.current = id;
     if (!event.target.matches(":focus-visible")) return;
     point(id);
-    showTip(nodeTip(network, id), event.target.getBoundingClientRect());
+    showTip(nodeTip(network, id), scene.around(id));
   });
   root.addEventListener("focusout", hideTip);
 }
@@ -73,7 +74,10 @@ function activate(scene, id) {
     network.toggle(id);
     const opened = network.open.has(id);
     scene.update(opened ? null : id);
-    if (opened && (scene.moved || scene.view.scale < NEAR)) scene.show(id);
+    if (opened) {
+      scene.grow();
+      scene.show(id);
+    }
   } else {
     scene.draw();
   }

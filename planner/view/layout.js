@@ -16,7 +16,7 @@ const MOST_LABELS = 40;
 
 /**
  * Returns {width, height, nodes, frames, nets, arrows, labels}, all in one system of coordinates.
- * nodes and frames: {id, x, y, w, h}, of strips with their cells; nets: {net, cut, wide, d, x, y, w, h}; arrows: {x, y, back, cut};
+ * nodes and frames: {id, x, y, w, h}, of strips with their cells; nets: {net, cut, wide, d, x, y, w, h}; arrows: {net, x, y, back, cut};
  * labels: {edge, x, y}.
  */
 function layoutNetwork(network, aspect) {
@@ -217,7 +217,7 @@ function flatten(level, dx, dy, drawing) {
     for (const [x, y] of step.wraps ? step.corners : [start, end]) include(path, dx + x, dy + y);
     if (step.arrow) {
       const [x, y] = step.back ? start : end;
-      drawing.arrows.push({ x: dx + x, y: dy + y, back: step.back, cut: step.cut });
+      drawing.arrows.push({ net: step.net, x: dx + x, y: dy + y, back: step.back, cut: step.cut });
     }
     if (step.label) drawing.labels.push({ edge: step.label, places: places.map(([x, y]) => [dx + x - 4, dy + y]) });
   }

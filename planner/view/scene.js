@@ -7,6 +7,7 @@ const MAP = 0.17;
 const MAP_FRAME = 70; // groups at least so wide, in pixels, are framed on the map
 const FULL = 1200; // up to so many nodes all are drawn, beyond it those in sight
 const LEAST_HEIGHT = 240; // in pixels
+const MOST_HEIGHT = 0.7; // of the window, once more is open
 const ZOOMS = [0.004, 2.5];
 
 class Scene {
@@ -49,6 +50,17 @@ class Scene {
     document.body.dataset.edges = this.layout.edges.length;
   }
 
+  /** What a tip about a node must not cover: an open group, or the strip of a cell. */
+  around(id) {
+    const { left, top } = this.root.getBoundingClientRect();
+    const rect = ({ x, y, w, h }) => {
+      const at = { left: left + this.view.x + x * this.view.scale, top: top + this.view.y + y * this.view.scale };
+      return { ...at, right: at.left + w * this.view.scale, bottom: at.top + h * this.view.scale };
+    };
+    const strip = this.layout.nodes.find((node) => node.id === this.network.stripOf.get(id));
+    return rect(strip ?? this.boxes.get(id));
+  }
+
   onScreen(id) {
     const box = this.boxes?.get(id);
     return box && [this.view.x + box.x * this.view.scale, this.view.y + box.y * this.view.scale];
@@ -62,6 +74,13 @@ class Scene {
     this.view = { x: (width - this.layout.width * scale) / 2, y: (height - this.layout.height * scale) / 2, scale };
     this.moved = false;
     this.draw();
+  }
+
+  /** Takes more height once more is open. */
+  grow() {
+    const [width, height] = this.size;
+    const needed = Math.min(innerHeight * MOST_HEIGHT, (this.layout.height * (width - 36)) / this.layout.width + 48);
+    if (needed > height) this.root.style.height = `${Math.ceil(needed)}px`;
   }
 
   /** Shows what was opened as large as it fits. */
@@ -277,8 +296,11 @@ class Scene {
       const state = this.kept.has(some[0].net) ? " kept" : "";
       return path(`cut${state}`, joined(some), { style: `--wide:${some[0].wide.toFixed(1)}` });
     });
-    const heads = (cut) => arrows.filter((arrow) => arrow.cut === cut).map(arrowHead).join("");
-    const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
+    const heads = (cut, kept) => {
+      return arrows.filter((arrow) => arrow.cut === cut && (!cut || this.kept.has(arrow.net) === kept)).map(arrowHead).join("");
+    };
+    const all = path("tip", heads(false)) + path("tip cut", heads(true, false)) + path("tip cut kept", heads(true, true));
+    const tips = detail === "near" || detail === "mid" ? all : "";
     const touch = nets.map((net) => path("touch", net.d, { "data-net": net.net }));
     const [map, touches] = detail === "map" ? [mapShapes(this, this.layout.nodes), ""] : ["", touch.join("")];
     const wires = path("wire", joined(nets.filter((net) => !net.cut)));

@@ -115,16 +115,24 @@ function tensorText({ ops }, [name, writer, , , output]) {
   return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(ops.shapes[ops.writes[writer][output]])}</span>`;
 }
 
-/** Shows a text beside a rectangle of the window, where there is room. */
+/** Shows a text beside a rectangle of the window: where there is room, and else as far outside of it as there is. */
 function showTip(html, rect) {
   const tip = byId("tip");
   tip.innerHTML = html;
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
-  const right = rect.right + 12;
-  const left = right + width < innerWidth - 8 ? right : Math.max(8, rect.left - width - 12);
-  tip.style.left = `${Math.min(left, Math.max(8, innerWidth - width - 8))}px`;
-  tip.style.top = `${Math.max(8, Math.min(rect.top, innerHeight - height - 8))}px`;
+  const inside = (low, size, room) => Math.max(8, Math.min(low, room - size - 8));
+  const [across, down] = [inside(rect.left, width, innerWidth), inside(rect.top, height, innerHeight)];
+  const places = [
+    [rect.right + 12, down],
+    [rect.left - width - 12, down],
+    [across, rect.bottom + 12],
+    [across, rect.top - height - 12],
+  ];
+  const fits = ([x, y]) => x >= 8 && y >= 8 && x + width <= innerWidth - 8 && y + height <= innerHeight - 8;
+  const [x, y] = places.find(fits) ?? [inside(rect.right + 12, width, innerWidth), inside(rect.bottom + 12, height, innerHeight)];
+  tip.style.left = `${x}px`;
+  tip.style.top = `${y}px`;
 }
 
 function hideTip() {

@@ -43,7 +43,7 @@ def test_a_large_network_is_collapsed_by_module() -> None:
     svg = svg_picture(plan)
     assert len(svg) < 200_000
     assert "2,000 ops · 2 s" in texts(svg)
-    assert {"layer", "L"} <= set(texts(svg))  # the ribbon and the twelfth device
+    assert "L" in texts(svg)  # the twelfth device
 
 
 def test_equal_layers_are_a_strip_with_a_tick_at_each_cut() -> None:
@@ -89,18 +89,6 @@ def test_long_names_keep_both_ends() -> None:
     plan = chain_plan(["encoder.layers.with.a.very.long.name.indeed", ""], n_devices=2)
     (short,) = (text for text in texts(svg_picture(plan)) if "…" in text and text.startswith("encode"))
     assert short.endswith("ndeed")
-
-
-@needs_font
-@pytest.mark.parametrize("name", ["max_pool2d_2[0/3]", "M" * 60, "漢字" * 20, "مرحبا" * 12, "iiiillll" * 8])
-def test_names_fit_their_boxes(name: str) -> None:
-    plan = fork_plan(fork_graph(first=name))
-    plain = svg_picture(plan)
-    long = next(text for text in texts(plain) if text.startswith(name[:1]) and text != "M")
-    drawing = '<svg xmlns="http://www.w3.org/2000/svg" width="300" height="20"><text y="14" {}>{}</text></svg>'
-    look = 'font-size="12" font-weight="700" font-family="DejaVu Sans"'
-    painted = resvg_py.svg_to_bytes(drawing.format(look, long), width=300)
-    assert ink_width(bytes(painted)) <= 150 - 26 - 12  # a box without its letter and its margins
 
 
 def test_a_width_is_aimed_at() -> None:
