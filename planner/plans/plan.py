@@ -178,7 +178,7 @@ class Plan:
 
     @property
     def times_one_device(self) -> float | None:
-        """How many times as fast it is, with all replicas, as the best single device; None where no device can do it."""
+        """How many times as fast all replicas are as the best single device; None where no device can do it."""
         if self.one_device is None:
             return None
         return self.replicas * self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0

@@ -95,7 +95,8 @@ function describeDevice(device) {
   const memory = `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`;
   const host = device.host ? ` in ${device.host}` : "";
   if (!device.ops) return `${device.name}${host}: nothing is placed here`;
-  return `${device.name}${host}: ${formatSeconds(device.load_s)} for each micro-batch, ${memory}, idle ${formatShare(device.idle)}`;
+  const busy = `${formatSeconds(device.load_s)} for each micro-batch`;
+  return `${device.name}${host}: ${busy}, ${memory}, idle ${formatShare(device.idle)}`;
 }
 
 /** The heat maps; a click on a device calls `onPick` with it, the arrow keys walk. */
@@ -156,7 +157,7 @@ function deviceTip(device, d) {
   const rows = [
     device.host && factRow("host", escapeHtml(device.host)),
     factRow("operators", grouped(device.ops)),
-    factRow("load", `${formatSeconds(device.load_s)} for each micro-batch, ${formatShare(device.share)} of the bottleneck`),
+    factRow("load", `${formatSeconds(device.load_s)}, ${formatShare(device.share)} of the bottleneck`),
     device.ops && factRow("idle", `${formatShare(device.idle)} once filled`),
     factRow("memory", `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`),
     ...held,
@@ -169,7 +170,10 @@ function deviceRows({ devices }, all) {
   const list = devices.map((_, d) => d);
   if (all) return list.map((d) => [d]);
   const near = (x) => (x ? Math.round(Math.log(x) / Math.log(ALIKE)) : -1);
-  const key = (d) => `${devices[d].kind} ${devices[d].ops > 0} ${near(devices[d].load_s)} ${near(devices[d].memory_bytes)}`;
+  const key = (d) => {
+    const { kind, ops, load_s, memory_bytes } = devices[d];
+    return `${kind} ${ops > 0} ${near(load_s)} ${near(memory_bytes)}`;
+  };
   return [...groupBy(list, key).values()];
 }
 
@@ -177,7 +181,9 @@ function fillDevices(data) {
   const { devices } = data;
   const more = byId("more-devices");
   const show = (all) => {
-    const heads = [["Device"], ["Kind"], ["Operators", true], ["Load", true], ["Of the bottleneck"], ["Idle", true], ["Memory"]];
+    const numbers = ["Operators", "Load", "Idle"];
+    const names = ["Device", "Kind", "Operators", "Load", "Of the bottleneck", "Idle", "Memory"];
+    const heads = names.map((name) => [name, numbers.includes(name)]);
     byId("devices").innerHTML = table(heads, deviceRows(data, all).map((list) => deviceRow(devices, list)));
     more.textContent = all ? "Show equal devices together" : `Show all ${grouped(devices.length)}`;
     more.onclick = () => show(!all);
@@ -191,7 +197,8 @@ function deviceRow(devices, list) {
   const each = (value) => list.map((d) => value(devices[d]));
   const range = (value, text) => valueRange(each(value), text);
   const [first] = list;
-  const name = list.length > 1 ? `${escapeHtml(deviceRange(devices, list))} <span class="quiet">(${list.length})</span>` : deviceName(devices, first);
+  const several = `${escapeHtml(deviceRange(devices, list))} <span class="quiet">(${list.length})</span>`;
+  const name = list.length > 1 ? several : deviceName(devices, first);
   const share = Math.max(...each((d) => d.share));
   const held = `${range((d) => d.memory_bytes, formatBytes)} of ${formatBytes(devices[first].capacity_bytes)}`;
   return [
@@ -223,7 +230,8 @@ function memoryColumns({ devices }, width) {
       const device = devices[d];
       let held = 0;
       device.parts.forEach((bytes, part) => {
-        const place = { x: round(x + 0.5), width: round(wide - 1), y: round(y(held + bytes)), height: round(y(held) - y(held + bytes)) };
+        const [top, bottom] = [y(held + bytes), y(held)];
+        const place = { x: round(x + 0.5), width: round(wide - 1), y: round(top), height: round(bottom - top) };
         if (bytes && device.ops) shapes.push(element("rect", { ...place, class: `part p${part}`, "data-device": d }));
         held += bytes;
       });
@@ -247,7 +255,8 @@ function memoryColumns({ devices }, width) {
   }
   const marks = [0, 0.5, 1].map((share) => {
     const bytes = (share * most) / 1.06;
-    return element("text", { class: "quiet", x: gutter - 8, y: round(y(bytes)) + 4, "text-anchor": "end" }, formatBytes(bytes));
+    const place = { x: gutter - 8, y: round(y(bytes)) + 4, "text-anchor": "end" };
+    return element("text", { class: "quiet", ...place }, formatBytes(bytes));
   });
   return [marks.join("") + shapes.join(""), COLUMN.top + COLUMN.height + COLUMN.bottom];
 }

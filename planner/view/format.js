@@ -58,6 +58,7 @@ function shortKind(kind) {
   return parts.length > 1 && parts[0] === "aten" ? parts.slice(1).join(".") : parts.join(".");
 }
 
+const UNUSED = "#8a8f98";
 const FEW_DEVICES = 12; // more have colours by their position in the pipeline, and numbers
 let palette = { colours: [], letters: [] }; // of the devices
 
@@ -73,8 +74,8 @@ function choosePalette({ devices, ops }) {
   });
   const steps = [...new Set(first.values())].sort((a, b) => a - b);
   const colours = devices.map((_, d) => {
-    if (!many) return d < OKABE_ITO.length ? OKABE_ITO[d] : hslToHex((20 + (d - OKABE_ITO.length) * GOLDEN_ANGLE) % 360, 0.5, d % 2 ? 0.66 : 0.4);
-    if (!first.has(d)) return "#8a8f98";
+    if (!many) return OKABE_ITO[d] ?? hslToHex((20 + (d - OKABE_ITO.length) * GOLDEN_ANGLE) % 360, 0.5, d % 2 ? 0.66 : 0.4);
+    if (!first.has(d)) return UNUSED;
     const step = steps.indexOf(first.get(d));
     return hslToHex(265 - (250 * step) / Math.max(1, steps.length - 1), 0.58, step % 2 ? 0.62 : 0.44);
   });
@@ -116,7 +117,10 @@ const OTHER_WIDTHS = [[0x2e80, 1], [0x2026, 1], [0x80, 0.86]]; // em, from this 
 
 /** How wide a text is at most. */
 function textWidth(text, size) {
-  const em = (code) => (code < 127 ? WIDTH_STEP * (WIDTHS.charCodeAt(Math.max(0, code - 32)) - 33) : OTHER_WIDTHS.find(([from]) => code >= from)?.[1] ?? 1);
+  const em = (code) => {
+    if (code < 127) return WIDTH_STEP * (WIDTHS.charCodeAt(Math.max(0, code - 32)) - 33);
+    return OTHER_WIDTHS.find(([from]) => code >= from)?.[1] ?? 1;
+  };
   return size * [...text].reduce((sum, sign) => sum + em(sign.codePointAt(0)), 0);
 }
 

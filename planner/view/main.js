@@ -115,7 +115,8 @@ function controlSearch(scene) {
 }
 
 function clearPressed() {
-  for (const button of document.querySelectorAll("[data-device][aria-pressed=true]")) button.setAttribute("aria-pressed", "false");
+  const pressed = document.querySelectorAll("[data-device][aria-pressed=true]");
+  for (const button of pressed) button.setAttribute("aria-pressed", "false");
 }
 
 /** A button for each device; many devices have heat maps instead. */

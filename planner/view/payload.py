@@ -3,10 +3,8 @@
 Numbers are SI; operators, groups, devices and flows are given by index, repeated texts by index into a list.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import isfinite, prod
 from typing import Any
@@ -23,21 +21,16 @@ from planner.plans.runs import MeasuredRun
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
+from planner.view.numbers import Numbers, number
+from planner.view.timelines import curves, packed, with_transfers
 from planner.view.tree import group_tree
-from simulator.memory import DeviceMemory, memory_of
-from simulator.timeline import Span, Timeline
+from simulator.memory import memory_of
+from simulator.timeline import Timeline
 
 WORDS = {source: str(source) for source in Source} | {Source.ROOFLINE: "estimated"}
 """The sources of times, as the command line calls them."""
 
 FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
-
-
-class _Numbers(dict[Any, int]):
-    """Numbers of values in the order in which they are first asked for."""
-
-    def __missing__(self, value: Any) -> int:
-        return self.setdefault(value, len(self))
 
 
 def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = None) -> dict[str, Any]:
@@ -52,7 +45,7 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
             memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, moved))
     stages = list(plan.training_run.stages if plan.workload.trains else ())
     stages = stages or [stage.ops for stage in plan.stages]
-    return document | {"stages": stages, "timelines": timelines, "memory": memory, "forbidden": _forbidden(plan)}
+    return document | {"stages": stages, "timelines": timelines, "memory": memory}
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
@@ -70,6 +63,8 @@ def graph_payload(plan: Plan) -> dict[str, Any]:
             for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
         ],
         "cuts": _cuts(plan),
+        "forbidden": _forbidden(plan),
+        "unlinked": np.flatnonzero(~plan.table.linked & ~np.eye(plan.table.n_devices, dtype=np.bool_)).tolist(),
     }
 
 
@@ -205,7 +200,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations")
 
 
 def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats]:
-    """[n_devices] each of `PARTS`, in bytes: what stays, and at the peak the activations and temporaries of all else."""
+    """[n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
     held = partial(plan.placement.held_bytes, n_devices=plan.table.n_devices)
     weights, stays = held(op_bytes(plan.graph)), held(plan.table.op_bytes)
     gradients = held(gradient_bytes(plan.graph)) if plan.workload.trains else np.zeros(len(stays))
@@ -230,7 +225,7 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
     With several copies of the network, ``homes`` has all devices of each operator, and ``device`` the first one's.
     """
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
-    kinds, modules, shapes = _Numbers(), _Numbers(), _Numbers()
+    kinds, modules, shapes = Numbers(), Numbers(), Numbers()
     first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
@@ -258,7 +253,7 @@ def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
             yield tensor
 
 
-def _shapes(texts: _Numbers, tensors: Iterable[Tensor]) -> list[int]:
+def _shapes(texts: Numbers, tensors: Iterable[Tensor]) -> list[int]:
     return [texts[_shape(tensor)] for tensor in tensors]
 
 
@@ -280,117 +275,3 @@ def _ends(graph: Graph) -> dict[str, Any]:
             [name, _shape(graph.tensor[name]), writer[name]] for name in dict.fromkeys(graph.outputs) if name in writer
         ],
     }
-
-
-SCHEDULED = re.compile(r"\d+(SEND_)?[FBIW]\d+")
-"""Labels of what a schedule does: the stage, what it does, and the micro-batch."""
-
-
-def packed(timeline: Timeline) -> dict[str, Any]:
-    """A timeline in few bytes. Lanes: the devices, then the links in the order of their ends.
-
-    ``spans`` has four numbers for each span: which of ``what`` (lane, label, index, whether the micro-batch's number ends
-    the label) it is, the micro-batch, the nanoseconds from the start of the span before, and which of ``takes_ns``.
-    """
-    order = {name: i for i, name in enumerate(timeline.devices)}
-    used = {span.resource for span in timeline.spans if span.kind == "transfer"}
-    links = sorted(used, key=lambda name: ([order.get(end, len(order)) for end in name.split(" → ")], name))
-    lane = {name: i for i, name in enumerate([*timeline.devices, *links])}
-    labels, whats, takes, spans, before_ns = _Numbers(), _Numbers(), _Numbers(), list[int](), 0
-    for span in sorted(timeline.spans, key=lambda span: span.start_s):
-        start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
-        numbered = span.label.endswith(f"{span.micro_batch}") and SCHEDULED.fullmatch(span.label) is not None
-        label = span.label.removesuffix(f"{span.micro_batch}") if numbered else span.label
-        what = whats[lane[span.resource], labels[label], span.index, int(numbered)]
-        spans += (what, span.micro_batch, start_ns - before_ns, takes[end_ns - start_ns])
-        before_ns = start_ns
-    fill_s, drain_s = _steady(timeline)
-    return {
-        "lanes": list(lane),
-        "micro_batches": timeline.micro_batches,
-        "makespan_s": number(timeline.makespan_s),
-        "period_s": number(timeline.period_s),
-        "bubble": number(timeline.bubble),
-        "steady_s": [number(fill_s), number(drain_s)],
-        "labels": list(labels),
-        "what": list(whats),
-        "takes_ns": list(takes),
-        "spans": spans,
-    }
-
-
-def _steady(timeline: Timeline) -> tuple[float, float]:
-    """When the last device begins its first stage, and when the first device ends its last one: filled and draining."""
-    first_s, last_s = dict[str, float](), dict[str, float]()
-    for span in timeline.spans:
-        if span.kind == "compute":
-            first_s.setdefault(span.resource, span.start_s)
-            last_s[span.resource] = max(last_s.get(span.resource, 0.0), span.end_s)
-    return max(first_s.values(), default=0.0), min(last_s.values(), default=0.0)
-
-
-DIGITS = 6  # significant; no cost model is more precise
-MOST_STEPS = 1500  # of a curve, about one for each pixel
-MOST_IN_ALL = 12_000  # of the curves of all devices
-
-
-def number(value: float | None) -> float | int | None:
-    """The number rounded for JSON, an int if it is whole; None for infinity and NaN."""
-    if value is None or not isfinite(value):
-        return None
-    rounded = float(f"{value:.{DIGITS}g}")
-    return int(rounded) if rounded.is_integer() else rounded
-
-
-def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
-    """For each device in use, the bytes that it holds from each point in time on."""
-    shown, most = [], min(MOST_STEPS, max(48, MOST_IN_ALL // plan.n_used))
-    for device in memory:
-        index = plan.cluster.index[device.device]
-        if index in plan.placement.used:
-            time_s, held_bytes = thinned(*device.steps, most)
-            shown.append(
-                {
-                    "device": index,
-                    "peak_bytes": number(device.peak_bytes),
-                    "peak_s": round(device.peak_s, 9),
-                    "time_s": [number(seconds) for seconds in time_s.tolist()],
-                    "bytes": [round(n_bytes) for n_bytes in held_bytes.tolist()],
-                }
-            )
-    return shown
-
-
-def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
-    """A curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
-
-    Args:
-        time_s: [n_steps], ascending.
-        held_bytes: [n_steps], held from each of these times on.
-        most: number of steps.
-    """
-    if len(time_s) <= most:
-        return time_s, held_bytes
-    edges_s = np.linspace(time_s[0], time_s[-1], most, endpoint=False)
-    first = np.searchsorted(time_s, edges_s, side="right") - 1  # the step at the beginning of each interval
-    within = np.searchsorted(time_s, edges_s, side="left")  # the first step inside each interval
-    most_bytes = np.maximum.reduceat(np.append(held_bytes, 0.0), within)
-    return edges_s, np.maximum(held_bytes[first], np.where(np.diff(within, append=len(time_s)), most_bytes, 0.0))
-
-
-def with_transfers(plan: Plan, run: Timeline) -> Timeline:
-    """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
-    copies = plan.placement.copies
-    stage_of = {(stage.copy, op): number for number, stage in enumerate(plan.stages) for op in stage.ops}
-    end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}
-    seen = {(span.resource, span.index, span.micro_batch) for span in run.spans if span.kind == "transfer"}
-    added = []
-    sent = ((number, cut) for number, copy in enumerate(copies) for cut in copy.cuts(plan.table))
-    for number, (number_of, src, dst) in sent:
-        flow = plan.table.flows[number_of]
-        link = f"{plan.table.devices[src]} → {plan.table.devices[dst]}"
-        for batch in range(number, run.micro_batches, len(copies)):
-            at_s = end_s.get((stage_of[number, flow.writer], batch))
-            if (link, number_of, batch) not in seen and at_s is not None:
-                added.append(Span("transfer", link, flow.tensor, batch, number_of, at_s, at_s))
-    return replace(run, spans=tuple(sorted((*run.spans, *added), key=lambda span: span.start_s)))

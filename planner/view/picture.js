@@ -131,12 +131,15 @@ function pictureStrip(network, cells) {
     const cut = before !== split[0][0];
     let at = y;
     const parts = split.map(([device, share]) => {
-      const part = pictureBox(x, at, w, h * share, { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 });
+      const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };
+      const part = pictureBox(x, at, w, h * share, look);
       at += h * share;
       return part;
     });
-    const middle = { class: "letter", x: round(x + w / 2), y: round(y + h / 2 + 4), style: `fill:${inkOn(deviceColour(split[0][0]))}` };
-    const letter = row || cut ? element("text", middle, deviceLetter(split[0][0])) : "";
+    const [[device]] = split;
+    const style = `fill:${inkOn(deviceColour(device))}`;
+    const middle = { class: "letter", x: round(x + w / 2), y: round(y + h / 2 + 4), style };
+    const letter = row || cut ? element("text", middle, deviceLetter(device)) : "";
     const tick = cut ? pictureBox(x - 1.5, y - 2, 3, h + 4, { fill: PICTURE.cut }) : "";
     const number = i % 5 === 0 || row ? pictureText("small", x, y - 4, lastPart(network.label(id))) : "";
     return parts.join("") + tick + letter + number;
@@ -219,11 +222,12 @@ function pictureFrame(network, { id, x, y, w, h }) {
 }
 
 function pictureWires({ nets, arrows }) {
-  const way = (kind, some, more = {}) => (some.length ? element("path", { class: kind, d: some.map((net) => net.d).join(""), ...more }) : "");
+  const way = (kind, some, more) => element("path", { class: kind, d: some.map((net) => net.d).join(""), ...more });
   const path = (kind, cut) => {
     const some = nets.filter((net) => net.cut === cut);
     const byWidth = new Map(some.map((net) => [net.wide, some.filter((other) => other.wide === net.wide)]));
-    const ways = [...byWidth].map(([wide, alike]) => way(kind, alike, cut ? { style: `stroke-width:${wide.toFixed(1)}` } : {}));
+    const thick = (wide) => (cut ? { style: `stroke-width:${wide.toFixed(1)}` } : {});
+    const ways = [...byWidth].map(([wide, alike]) => way(kind, alike, thick(wide)));
     const heads = arrows.filter((arrow) => arrow.cut === cut).map(arrowHead).join("");
     const fill = cut ? PICTURE.cut : PICTURE.wire;
     const tips = heads ? element("path", { d: heads, fill }) : "";
@@ -244,7 +248,10 @@ function shorten(text, room, size) {
   const signs = [...text];
   if (textWidth(text, size) <= room) return text;
   let kept = signs.length - 1;
-  const ends = () => [...signs.slice(0, Math.ceil(kept / 2)), "…", ...signs.slice(signs.length - Math.floor(kept / 2))].join("");
+  const ends = () => {
+    const last = signs.length - Math.floor(kept / 2);
+    return [...signs.slice(0, Math.ceil(kept / 2)), "…", ...signs.slice(last)].join("");
+  };
   while (kept > 2 && textWidth(ends(), size) > room) kept -= 1;
   return ends();
 }

@@ -223,7 +223,9 @@ class Scene {
     const { network } = this;
     return cells.map(({ id, x, y, w, h }, i) => {
       const split = this.split(id);
-      const parts = split.map(([device, share]) => element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` }));
+      const parts = split.map(([device, share]) => {
+        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
+      });
       const before = i ? this.split(cells[i - 1].id) : split;
       const cut = before.at(-1)[0] !== split[0][0];
       const first = !i || cut || cells[i - 1].y !== y;
@@ -296,10 +298,12 @@ class Scene {
       const state = this.kept.has(some[0].net) ? " kept" : "";
       return path(`cut${state}`, joined(some), { style: `--wide:${some[0].wide.toFixed(1)}` });
     });
-    const heads = (cut, kept) => {
-      return arrows.filter((arrow) => arrow.cut === cut && (!cut || this.kept.has(arrow.net) === kept)).map(arrowHead).join("");
-    };
-    const all = path("tip", heads(false)) + path("tip cut", heads(true, false)) + path("tip cut kept", heads(true, true));
+    const heads = (kind, wanted) => path(kind, arrows.filter(wanted).map(arrowHead).join(""));
+    const all = [
+      heads("tip", (arrow) => !arrow.cut),
+      heads("tip cut", (arrow) => arrow.cut && !this.kept.has(arrow.net)),
+      heads("tip cut kept", (arrow) => arrow.cut && this.kept.has(arrow.net)),
+    ].join("");
     const tips = detail === "near" || detail === "mid" ? all : "";
     const touch = nets.map((net) => path("touch", net.d, { "data-net": net.net }));
     const [map, touches] = detail === "map" ? [mapShapes(this, this.layout.nodes), ""] : ["", touch.join("")];

@@ -4,6 +4,7 @@ const LANE = 22; // of a device
 const LINK = 14; // of a link
 const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
 const THIN_ALL = 400;
+const TOGETHER = 8; // thin lanes that have one name
 const HOST_GAP = 5; // between the thin lanes of two hosts
 const AXIS = 26;
 const GUTTER = 280; // at most, for the names
@@ -85,14 +86,16 @@ class TimelineView {
     const window = element("rect", { x: this.gutter, y: 0, width: width - this.gutter - 8, height });
     const spans = this.rows.map((row, r) => this.spans(row, r, x)).join("");
     const shown = element("g", { "clip-path": "url(#window)" }, spans);
-    this.root.innerHTML = element("clipPath", { id: "window" }, window) + names + grid.join("") + this.steady(x, height) + shown;
+    const ground = names + grid.join("") + this.steady(x, height);
+    this.root.innerHTML = element("clipPath", { id: "window" }, window) + ground + shown;
     this.onDraw();
   }
 
   /** Where devices fill and drain, on a darker ground. */
   steady(x, height) {
     const { steady_s: [fill, drain], makespan_s } = this.data.timelines.predicted;
-    const parts = fill < drain ? [[0, fill, "fill"], [drain, makespan_s, "drain"]] : [[0, makespan_s, "fill and drain"]];
+    const apart = [[0, fill, "fill"], [drain, makespan_s, "drain"]];
+    const parts = fill < drain ? apart : [[0, makespan_s, "fill and drain"]];
     return parts.map(([from, to, name]) => {
       const [left, right] = [Math.max(this.gutter, x(from)), Math.min(this.width - 8, x(to))];
       if (right - left < 2) return "";
@@ -106,14 +109,15 @@ class TimelineView {
   thinHeading({ device, y, height }) {
     const { devices } = this.data;
     const { host } = devices[device];
-    const starts = (d) => d === 0 || devices[d - 1].host !== host || (d - devices.findIndex((o) => o.host === host)) % 8 === 0;
-    if (!starts(device)) return "";
-    const list = [device];
-    while (list.at(-1) + 1 < devices.length && devices[list.at(-1) + 1].host === host && !starts(list.at(-1) + 1)) list.push(list.at(-1) + 1);
+    const first = devices.findIndex((other) => other.host === host);
+    if ((device - first) % TOGETHER) return "";
+    const list = [];
+    for (let d = device; d < device + TOGETHER && devices[d]?.host === host; d += 1) list.push(d);
     const name = `${deviceRange(devices, list)}${host ? `, ${host}` : ""}`;
     const room = Math.round((this.gutter - 14) / LETTER);
     const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
-    return list.length * height < 9 ? "" : element("text", { x: 10, y: y + Math.min(12, (list.length * height) / 2 + 4) }, escapeHtml(short));
+    const middle = y + Math.min(12, (list.length * height) / 2 + 4);
+    return list.length * height < 9 ? "" : element("text", { x: 10, y: middle }, escapeHtml(short));
   }
 
   heading(row, width) {

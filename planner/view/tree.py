@@ -87,7 +87,7 @@ def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
     parent = [ROOT] * len(graph.ops)
     labels = [op.name for op in graph.ops]
     whole = builder.skip(_ModulePart((), list(range(len(graph.ops)))))
-    pending = [(builder.runs(builder.members(whole), len(whole.path)), whole.path, ROOT)]  # modules may be nested deeply
+    pending = [(builder.inside(whole), whole.path, ROOT)]  # a stack: modules may be nested deeply
     while pending:
         members, path, number = pending.pop()
         if len(members) == 1 and number != ROOT and isinstance(members[0], _Run):  # all that is in a group
@@ -107,8 +107,7 @@ def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
                 pending.append((member.members, path, len(groups)))
                 groups.append(Group(member.label, ".".join(path), number, member.kind))
             else:
-                depth = len(member.path)
-                pending.append((builder.runs(builder.members(member), depth), member.path, len(groups)))
+                pending.append((builder.inside(member), member.path, len(groups)))
                 groups.append(Group(_label(member, len(path)), ".".join(member.path), number))
     return Tree(tuple(groups), tuple(parent), tuple(labels))
 
@@ -141,8 +140,9 @@ class _Builder:
                 members[call[0]] = part if len(call) > 1 else (call[0], _relative(self.paths[call[0]], depth))
         return [members[op] for op in sorted(members)]
 
-    def runs(self, members: list[_Member], depth: int) -> list[_Member]:
+    def inside(self, outer: _ModulePart) -> list[_Member]:
         """The members of a group, with ribbons and capsules in place of what is in them."""
+        members, depth = self.members(outer), len(outer.path)
         around = sum(self._weight(member) for member in members)
         limit = min(SMALL, SMALL_PART * around)
         found: list[_Member] = []

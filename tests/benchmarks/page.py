@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.page [--quick] [--json page.json]
 
-Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium. The
-page of a Llama of 80 layers on 64 devices has bars besides: its size, its height before anything is opened, what is seen
-without a click, and what it asks of the network.
+Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
+The page of a Llama of 80 layers on 64 devices has bars besides: its size, its height before anything is opened, what
+is seen without a click, and whether it asks for anything elsewhere.
 """
 
 import argparse
@@ -49,10 +49,11 @@ LLAMA = {
 }
 SEEN = """
     const shown = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0; };
+    const told = one('#reasons').innerText.includes('bottleneck');
     const ticks = all('.cell.cutting').filter(shown).length, columns = all('#memory [data-device]').filter(shown);
     return {
       "where it is cut": ticks,
-      "the bottleneck": all('.tile.bottleneck').filter(shown).length && one('#reasons').innerText.includes('bottleneck'),
+      "the bottleneck": told && all('.tile.bottleneck').filter(shown).length,
       "memory against limits": columns.length && all('#memory line.limit').length,
       "× one device": /× one device\\s+[\\d.,]+ ×/.test(one('#figures').innerText),
       "height": document.documentElement.scrollHeight,

@@ -37,7 +37,7 @@ class Shown(HTMLParser):
 def test_a_plan_shows_its_picture_and_its_devices() -> None:
     shown = Shown(fork_plan()._repr_html_())
     assert shown.images[0].startswith("<svg ")
-    assert shown.texts[0].startswith("fork for throughput: ")
+    assert shown.texts[0].startswith("fork for throughput on 2 devices: ")
     assert shown.texts[5:8] == ["cpu0", "5", "10 ms"]
     assert not {"style", "script", "link"} & set(shown.tags)  # nothing leaks into the notebook
 
