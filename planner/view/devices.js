@@ -11,6 +11,12 @@ const MOST_RANGES = 3; // of devices in one name
 
 const PARTS = ["weights", "gradients", "optimizer", "activations"];
 
+/** The colours of those parts that some device holds. */
+function fillParts({ devices }) {
+  const held = PARTS.flatMap((name, i) => (devices.some((d) => d.ops && d.parts[i]) ? [`<i class="p${i}"></i> ${name}`] : []));
+  byId("parts").innerHTML = held.join(" ");
+}
+
 function hasMany(data) {
   return data.devices.length > FEW_DEVICES;
 }

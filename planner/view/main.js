@@ -17,6 +17,7 @@ function start() {
   fillLegend(data, filter);
   const timeline = startTimeline(data, scene, filter);
   fillDevices(data);
+  fillParts(data);
   fillCuts(data, (op) => revealOp(scene, op));
   controlTheme();
   controlPrint(scene, timeline);

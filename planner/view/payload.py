@@ -215,8 +215,9 @@ def _seconds(plan: Plan) -> Floats:
 
 def _weight(plan: Plan) -> Floats:
     """[n_ops], the share of each operator in the time where it is placed, or in what stays, whichever is larger."""
-    parts = (plan.problem.table.op_bytes, _seconds(plan)[np.arange(plan.table.n_ops), list(plan.placement.device)])
-    return np.max([part / (part.sum() or 1.0) for part in parts], axis=0)
+    seconds = _seconds(plan)[np.arange(plan.table.n_ops), list(plan.placement.device)]
+    n_bytes = plan.table.op_bytes
+    return np.maximum(seconds / (seconds.sum() or 1.0), n_bytes / (n_bytes.sum() or 1.0))
 
 
 def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -38,6 +38,12 @@ def test_cuts_are_heavy_and_labelled_with_bytes_and_time() -> None:
     assert texts(svg).count("1 KiB") == texts(svg).count("2.02 ms") == 2
 
 
+@pytest.mark.parametrize(("n_ops", "n_devices", "aspect"), [(60, 6, 0.5), (60, 6, 1.2), (45, 9, 4.0), (60, 2, 0.8)])
+def test_labels_of_cuts_survive_a_wrapped_line(n_ops: int, n_devices: int, aspect: float) -> None:
+    shown = texts(svg_picture(chain_plan([""] * n_ops, n_devices), aspect))
+    assert shown.count("16 B") == n_devices - 1
+
+
 def test_a_large_network_is_collapsed_by_module() -> None:
     plan = chain_plan([f"layer.{i // 40}.part{i % 7}" for i in range(2000)], n_devices=12)
     svg = svg_picture(plan)
