@@ -313,6 +313,21 @@ def test_many_devices_are_heat_maps_with_names_for_those_that_stand_out(tmp_path
     assert columns >= 20
 
 
+def test_odd_names_of_many_devices_are_only_names(tmp_path: Path) -> None:
+    odd = "\x00</script><img src=x onerror=\"document.body.dataset.error='ran'\">'漢字 \u202egnp مرحبا"
+    plan = chain_plan([f"layers.{i // 4}.{odd.replace('.', '')}" for i in range(60)], n_devices=15)
+    names = [f"{i}{odd}" for i in range(15)]
+    devices = tuple(replace(d, name=name, host=odd) for d, name in zip(plan.cluster.devices, names, strict=True))
+    cluster, table = replace(plan.cluster, name=odd, devices=devices, links=()), replace(plan.table, devices=tuple(names))
+    plan = replace(plan, cluster=cluster, table=table)
+    script = """
+        one('.tile').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        one('.cell').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        one('.cell').click(); one('#all-lanes').click(); one('#more-devices').click();
+        return [all('img').length, all('.tile').length, one('#devices').innerText.includes('漢字')]"""
+    assert browse(render(plan), tmp_path, script) == [0, 3 * 15, True]
+
+
 def test_a_filter_on_a_device_keeps_its_borders(tmp_path: Path) -> None:
     script = """
         one('[data-do=expand]').click(); one('#legend [data-device="1"]').click();
