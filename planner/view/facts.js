@@ -179,13 +179,14 @@ function fillCuts(data, onPick) {
 }
 
 /** The device that is nearest to its limit. */
-function memoryWords({ memory: { predicted, measured }, devices }) {
+function memoryWords(data) {
+  const { memory: { predicted, measured }, devices } = data;
   const used = (curve) => (devices[curve.device].capacity_bytes ? curve.peak_bytes / devices[curve.device].capacity_bytes : 0);
   const fullest = predicted.reduce((a, b) => (used(b) > used(a) ? b : a));
   const { name, capacity_bytes, memory_bytes } = devices[fullest.device];
   const most = `${formatBytes(fullest.peak_bytes)} of ${formatBytes(capacity_bytes)} at most on ${name}`;
   const kept = memory_bytes > 1.001 * fullest.peak_bytes ? ` (the plan keeps ${formatBytes(memory_bytes)} for it)` : "";
-  return `predicted: ${most}${kept}${measured ? "; dashed: the measured run" : ""}`;
+  return `predicted: ${most}${kept}${measured && !hasMany(data) ? "; dashed: the measured run" : ""}`;
 }
 
 function timelineWords({ timelines: { predicted, measured }, summary: { step }, devices }) {

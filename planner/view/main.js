@@ -132,6 +132,8 @@ function fillLegend(data, filter) {
     if (on) filter(null);
     else filter(homes.flatMap((devices, op) => (devices.includes(device) ? [op] : [])), device);
   };
+  const { copies } = data.summary;
+  byId("graph-about").textContent = hasMany(data) && copies > 1 ? `the first of ${copies} copies` : "";
   legend.hidden = hasMany(data);
   byId("many").hidden = !hasMany(data);
   if (hasMany(data)) {

@@ -95,6 +95,8 @@ class Network {
     }
     const homes = ops.homes ?? ops.device.map((device) => [device]); // several with several copies of the network
     this.homes = (op) => homes[op];
+    const many = devices.length > FEW_DEVICES; // of many, the colours of the first copy's devices are those of all
+    this.shownOn = (op) => (many ? [ops.device[op]] : homes[op]);
     this.secondsOn = (op, device) => ops.cost_s[devices[device].cost][op];
     this.seconds = (op) => homes[op].reduce((sum, device) => sum + this.secondsOn(op, device), 0) / homes[op].length;
     this.order = this.opsIn.map((list) => list[0]);
@@ -134,7 +136,7 @@ class Network {
     const seconds = new Map();
     const count = new Map();
     for (const op of this.opsIn[id]) {
-      const homes = this.homes(op);
+      const homes = this.shownOn(op);
       for (const device of homes) {
         seconds.set(device, (seconds.get(device) ?? 0) + this.secondsOn(op, device) / homes.length);
         count.set(device, (count.get(device) ?? 0) + 1 / homes.length);
@@ -157,6 +159,12 @@ class Network {
       const inside = this.parent[id] === TOP || this.open.has(this.parent[id]);
       if (inside && this.depth[id] < depth && wanted(id)) this.open.add(id);
     }
+  }
+
+  /** Whether a tensor goes to another device between two neighbouring cells, in the first copy. */
+  cutBetween(cell, next) {
+    const { device } = this.data.ops;
+    return device[this.opsIn[cell].at(-1)] !== device[this.opsIn[next][0]];
   }
 
   /** How many nodes are visible. */

@@ -22,7 +22,7 @@ from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.view.numbers import Numbers, number
-from planner.view.timelines import curves, packed, with_transfers
+from planner.view.timelines import curves, idle_shares, packed, with_transfers
 from planner.view.tree import group_tree
 from simulator.memory import memory_of
 from simulator.timeline import Timeline
@@ -37,6 +37,9 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
     """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": packed(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
+    if plan.workload.trains:
+        for device, share in zip(document["devices"], idle_shares(predicted.timeline), strict=True):
+            device["idle"] = number(share)
     if measured is not None:
         document["summary"]["run"] = _run(plan, predicted.timeline, measured)
         timelines["measured"] = packed(measured.timeline)
@@ -138,7 +141,8 @@ def _holds(graph: Graph) -> list[str]:
         if tensor.dtype.startswith("int") and tensor.shape:
             return [*words, f"{tensor.shape[-1]:,} tokens a sample"]
         size = "×".join(map(str, tensor.shape[1:])) or "1"
-        words.append(f"{size} {'pixels' if len(tensor.shape) == 4 else 'numbers'} a sample")
+        unit = "pixels" if len(tensor.shape) == 4 else "number" if size == "1" else "numbers"
+        words.append(f"{size} {unit} a sample")
     return words
 
 

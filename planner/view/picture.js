@@ -126,9 +126,8 @@ function pictureText(kind, x, y, text) {
 function pictureStrip(network, cells) {
   return cells.map(({ id, x, y, w, h }, i) => {
     const split = network.split(id);
-    const before = i ? network.split(cells[i - 1].id).at(-1)[0] : split[0][0];
     const row = i === 0 || cells[i - 1].y !== y;
-    const cut = before !== split[0][0];
+    const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
     let at = y;
     const parts = split.map(([device, share]) => {
       const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };

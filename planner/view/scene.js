@@ -226,8 +226,7 @@ class Scene {
       const parts = split.map(([device, share]) => {
         return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
       });
-      const before = i ? this.split(cells[i - 1].id) : split;
-      const cut = before.at(-1)[0] !== split[0][0];
+      const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
       const first = !i || cut || cells[i - 1].y !== y;
       const letter = first ? element("b", { style: deviceStyle(split[0][0]) }, deviceLetter(split[0][0])) : "";
       const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;

@@ -52,6 +52,14 @@ def packed(timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def idle_shares(timeline: Timeline) -> list[float]:
+    """[n_devices], the share of the steady part in which a device does not compute; of the whole if there is none."""
+    fill_s, drain_s = _steady(timeline)
+    from_s, until_s = (fill_s, drain_s) if fill_s < drain_s else (0.0, timeline.makespan_s)
+    busy_s = timeline.clipped(from_s, until_s).busy_s
+    return [max(0.0, 1 - each_s / (until_s - from_s)) if until_s > from_s else 0.0 for each_s in busy_s.tolist()]
+
+
 def _steady(timeline: Timeline) -> tuple[float, float]:
     """When the last device begins its first stage, and when the first device ends its last one: filled and draining."""
     first_s, last_s = dict[str, float](), dict[str, float]()

@@ -318,7 +318,10 @@ def test_odd_names_of_many_devices_are_only_names(tmp_path: Path) -> None:
     plan = chain_plan([f"layers.{i // 4}.{odd.replace('.', '')}" for i in range(60)], n_devices=15)
     names = [f"{i}{odd}" for i in range(15)]
     devices = tuple(replace(d, name=name, host=odd) for d, name in zip(plan.cluster.devices, names, strict=True))
-    cluster, table = replace(plan.cluster, name=odd, devices=devices, links=()), replace(plan.table, devices=tuple(names))
+    cluster, table = (
+        replace(plan.cluster, name=odd, devices=devices, links=()),
+        replace(plan.table, devices=tuple(names)),
+    )
     plan = replace(plan, cluster=cluster, table=table)
     script = """
         one('.tile').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
