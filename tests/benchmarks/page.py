@@ -49,6 +49,18 @@ LLAMA = {
 }
 SEEN = """
     const shown = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0; };
+    const {scene} = planView, keys = ['ArrowRight', 'ArrowLeft', 'ArrowDown', 'ArrowUp'];
+    const press = (e, key) => e.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+    const reached = new Set([scene.current]);
+    for (const id of reached) for (const key of keys) {
+      scene.focus(id); press(document.activeElement, key); reached.add(scene.current);
+    }
+    const lost = [...scene.boxes.keys()].filter((id) => !reached.has(id));
+    one('[data-do=fit]').click();
+    let tiles = all('.tile').length;
+    for (const map of all('.map')) for (let e = map.querySelector('.tile'), last = null; e !== last; tiles -= 1) {
+      last = e; e.focus(); press(e, 'ArrowRight'); e = document.activeElement;
+    }
     const told = one('#reasons').innerText.includes('bottleneck');
     const ticks = all('.cell.cutting').filter(shown).length, columns = all('#memory [data-device]').filter(shown);
     return {
@@ -58,8 +70,8 @@ SEEN = """
       "× one device": /× one device\\s+[\\d.,]+ ×/.test(one('#figures').innerText),
       "height": document.documentElement.scrollHeight,
       "wider than the window": Math.max(0, document.documentElement.scrollWidth - innerWidth),
-      "out of the keyboard's reach": all('.node, .cell, .title, .tile, button, select, input, #timeline')
-        .filter((e) => shown(e) && e.tabIndex < 0 && !e.closest('[role=tree], .map')).length,
+      "out of the keyboard's reach": all('button:not(.tile), select, input, #timeline')
+        .filter((e) => shown(e) && e.tabIndex < 0).length + lost.length + tiles,
       "without a name": all('.node, .cell, .title, .tile, button, svg[role=img]')
         .filter((e) => shown(e) && !(e.getAttribute('aria-label') || e.textContent.trim())).length,
     };
