@@ -13,7 +13,7 @@ from planner.problem.constraints import CollisionError, constrained
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class DevicePrice:
     """An operator on one device."""
 
     device: str
@@ -32,7 +32,7 @@ class Elsewhere:
     module: str
     along: int  # operators that share its device, because they share its parameters or a constraint says so
     objective_s: float  # of the plan
-    prices: tuple[Price, ...]  # in the order of the cluster
+    prices: tuple[DevicePrice, ...]  # in the order of the cluster
 
     __repr__ = brief
 
@@ -53,10 +53,10 @@ def elsewhere(plan: Plan, op: str) -> Elsewhere:
         takes_s = float(seconds[to]) if np.isfinite(seconds[to]) else None
         if takes_s is None or to in forbidden:
             obstacle = f"a constraint: {forbidden[to]}" if to in forbidden else "the device cannot run it"
-            prices.append(Price(device, device == home, takes_s, None, obstacle))
+            prices.append(DevicePrice(device, device == home, takes_s, None, obstacle))
         else:
             moved = move(plan, blocks, number, to)
-            prices.append(Price(device, device == home, takes_s, moved.objective_s, moved.obstacle))
+            prices.append(DevicePrice(device, device == home, takes_s, moved.objective_s, moved.obstacle))
     record, along = plan.graph.ops[number], len(blocks.members[blocks.block[number]]) - 1
     return Elsewhere(op, record.kind, record.module, along, plan.objective_s, tuple(prices))
 

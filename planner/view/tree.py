@@ -63,7 +63,7 @@ class _ModulePart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Row:
     """Members one after the other: a ribbon or a capsule."""
 
     kind: str
@@ -71,7 +71,7 @@ class _Run:
     members: "list[_Member]"
 
 
-_Member: TypeAlias = tuple[int, str] | _ModulePart | _Run
+_Member: TypeAlias = tuple[int, str] | _ModulePart | _Row
 """An operator with its label, or a group."""
 
 
@@ -90,7 +90,7 @@ def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
     pending = [(builder.inside(whole), whole.path, ROOT)]  # a stack: modules may be nested deeply
     while pending:
         members, path, number = pending.pop()
-        if len(members) == 1 and number != ROOT and isinstance(members[0], _Run):  # all that is in a group
+        if len(members) == 1 and number != ROOT and isinstance(members[0], _Row):  # all that is in a group
             groups[number] = replace(groups[number], kind=members[0].kind)
             members = members[0].members
         elif len(members) > LONG and (number == ROOT or not groups[number].kind):
@@ -103,7 +103,7 @@ def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
             if isinstance(member, tuple):
                 index, label = member
                 parent[index], labels[index] = number, label
-            elif isinstance(member, _Run):
+            elif isinstance(member, _Row):
                 pending.append((member.members, path, len(groups)))
                 groups.append(Group(member.label, ".".join(path), number, member.kind))
             else:
@@ -149,14 +149,14 @@ class _Builder:
         for equal, ribbon in _in_a_row(members, self._signature):
             if equal and len(ribbon) >= RIBBON:
                 label = f"{_label(ribbon[0], depth)} – {_label(ribbon[-1], depth).rpartition('.')[2]}"
-                found.append(_Run("ribbon", label, ribbon))
+                found.append(_Row("ribbon", label, ribbon))
             else:
                 found += ribbon
         folded: list[_Member] = []
         for small, capsule in _in_a_row(found, lambda member: self._weight(member) < limit):
             whole = len(capsule) == len(found)
             if small and len(capsule) >= CAPSULE and not whole:
-                folded.append(_Run("capsule", self._name(capsule, depth), capsule))
+                folded.append(_Row("capsule", self._name(capsule, depth), capsule))
             else:
                 folded += capsule
         return folded

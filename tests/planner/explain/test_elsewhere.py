@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphs.errors import InputError
-from planner.explain.elsewhere import Price, elsewhere
+from planner.explain.elsewhere import DevicePrice, elsewhere
 from planner.problem.constraints import forbid, pin
 from tests.planner.explain.small import diamond
 
@@ -15,7 +15,7 @@ from tests.planner.explain.small import diamond
 def test_every_device_has_its_price() -> None:
     found = elsewhere(diamond(), "c")
     assert (found.op, found.module, found.along, found.objective_s) == ("c", "block.right", 0, 6.0)
-    assert found.prices == (Price("cpu0", False, 4.0, 10.0, ""), Price("cpu1", True, 4.0, 6.0, ""))
+    assert found.prices == (DevicePrice("cpu0", False, 4.0, 10.0, ""), DevicePrice("cpu1", True, 4.0, 6.0, ""))
 
 
 def test_what_forbids_a_device_is_named() -> None:
