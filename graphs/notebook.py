@@ -18,11 +18,29 @@ def repr_html(record: object) -> str | None:
     return None if view is None else view(record)
 
 
+CELL = "padding: 3px 12px 3px 0; border-bottom: 1px solid #8884; text-align: {}"
+TABLE = "border-collapse: collapse; margin: 8px 0; font-variant-numeric: tabular-nums"
+CAPTION = "caption-side: top; text-align: left; font-weight: 600; padding: 4px 0"
+
+
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table with escaped texts."""
-    head = f"<thead><tr>{''.join(f'<th>{_text(text)}</th>' for text in heads)}</tr></thead>" if heads else ""
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><caption>{_text(title)}</caption>{head}<tbody>{body}</tbody></table>"
+    """An HTML table with escaped texts; what begins with a digit stands on the right."""
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        sides = ["right" if any(row[i][:1].isdigit() for row in rows) else "left" for i in range(len(texts))]
+        pairs = zip(texts, sides, strict=True)
+        return "".join(f'<{tag} style="{CELL.format(side)}">{_text(text)}</{tag}>' for text, side in pairs)
+
+    head = f"<thead><tr>{cells('th', heads)}</tr></thead>" if heads else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    caption = f'<caption style="{CAPTION}">{_text(title)}</caption>'
+    return f'<table style="{TABLE}">{caption}{head}<tbody>{body}</tbody></table>'
+
+
+def html_file(page: str, name: str, words: str) -> str:
+    """A link that saves a page, which the notebook holds: notebooks do not open pages inside of them."""
+    data = b64encode(page.encode()).decode()
+    return f'<a download="{_text(name)}" href="data:text/html;base64,{data}">{_text(words)}</a>'
 
 
 def html_picture(svg: str, title: str) -> str:

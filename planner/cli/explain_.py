@@ -2,6 +2,7 @@
 
 planner explain plan.json
 planner explain plan.json --cuts 20 --time-limit 30
+planner explain plan.json --op conv1
 """
 
 import argparse
@@ -18,6 +19,7 @@ from planner.cli.statuses import DONE, INTERRUPTED
 from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.explain.bottleneck import Leg
 from planner.explain.cuts import Cut, CutMove, Effect
+from planner.explain.elsewhere import Elsewhere, elsewhere
 from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
 from planner.explain.regions import TimeShare
 from planner.explain.what_if import How
@@ -27,7 +29,6 @@ from planner.problem.result import Interrupted, Status
 
 PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json has all
 NAME = 22  # characters of a name in a table of many columns
-LONGER = 1.005  # a smaller ratio of two times is not shown
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
 KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
 VISIBLE = 1e-3  # a smaller share is not shown
@@ -56,6 +57,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help=f"how many cuts to show and to try one operator further and back ({MOVED_CUTS})",
     )
 
+    parser.add_argument("--op", metavar="NAME", help="only this operator: its price on each device, or what forbids it")
     declare_search(parser, SEARCH.time_limit_s, "to plan again without each constraint, with more devices, ...")
 
 
@@ -63,6 +65,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Explain and print; on Ctrl-C, print what has been found so far."""
     search = replace(SEARCH, time_limit_s=options.time_limit, seed=options.seed, reporter=console)
     plan, status = load_plan(options.plan), DONE
+    if options.op is not None:
+        prices = elsewhere(plan, options.op)
+        console.tell(asdict(prices), _elsewhere(prices))
+        return DONE
     try:
         explanation = explain(plan, options.cuts, search)
     except Interrupted as stopped:
@@ -86,6 +92,22 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _proof(explanation)
 
 
+def _elsewhere(e: Elsewhere) -> Iterator[str]:
+    """The lines for people about one operator."""
+    along = f", with {count(e.along, 'operator')} that must share its device" if e.along else ""
+    yield clipped(f"{_at(e.op, e.module)}, {e.kind}{along}: on {' and '.join(p.device for p in e.prices if p.here)}")
+    rows = [("device", "takes", "the plan then", "change", "")]
+    for price in e.prices:
+        takes = "cannot run" if price.seconds is None else format_seconds(price.seconds)
+        if price.objective_s is None or price.obstacle:
+            then, differs, remark = "", "", price.obstacle
+        else:
+            then, differs = format_seconds(price.objective_s), relative(e.objective_s, price.objective_s)
+            remark = "the plan has it here" if price.here else ""
+        rows.append((price.device, takes, then, differs, remark))
+    yield from aligned(rows, "<>>><")
+
+
 def _summary(e: Explanation) -> Iterator[str]:
     yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
     if e.isolated is None:
@@ -94,11 +116,10 @@ def _summary(e: Explanation) -> Iterator[str]:
     elif sum(device.n_ops > 0 for device in e.devices) == 1:
         yield "  All of it runs on one device."
     else:
-        times = e.isolated.objective_s / e.objective_s if e.objective_s > 0 else 1.0
-        longer = f"{times:.2f} times as long" if times >= LONGER else "no longer than this"
-        yield f"  {e.isolated.device} alone would take {format_seconds(e.isolated.objective_s)}, {longer}."
-    if e.copies > 1:
-        yield f"  Micro-batches take turns among {e.copies} copies of the network."
+        alone = f"{e.isolated.device} alone takes {format_seconds(e.isolated.objective_s)}"
+        yield f"  {e.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device: {alone}."
+    if max(e.copies, e.replicas) > 1:
+        yield f"  {e.division[0].upper()}{e.division[1:]}: micro-batches take turns."
     if e.out_of_reach:
         yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"

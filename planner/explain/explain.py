@@ -79,6 +79,7 @@ class Explanation:
     batch: int  # samples in a micro-batch
     in_flight: int  # micro-batches
     copies: int  # of the network, among which micro-batches take turns
+    replicas: int  # of the cluster, in training
     micro_batches: int  # of one training step
     overlap: bool  # whether devices compute while they send
     objective_s: float
@@ -87,6 +88,8 @@ class Explanation:
     spread: Spread  # of the time that the goal minimises
     bottleneck: Bottleneck
     isolated: SingleDevice | None  # None if no device can run and hold everything
+    times_one_device: float | None  # how many times as fast the plan is, with all replicas; None without that device
+    division: str  # how the devices share the work, in words
     out_of_reach: str  # a sentence about devices to which no link leads; empty if there are none
     devices: tuple[DeviceShare, ...]  # in the order of the cluster
     cuts: tuple[Cut, ...]  # those that limit first, then those that take longest
@@ -141,6 +144,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
         copies=len(plan.placement.copies),
+        replicas=plan.replicas,
         micro_batches=plan.workload.micro_batches,
         overlap=plan.table.overlap,
         objective_s=plan.objective_s,
@@ -149,6 +153,8 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         spread=plan.spread(plan.goal is Goal.LATENCY),
         bottleneck=limit,
         isolated=SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None,
+        times_one_device=plan.times_one_device,
+        division=plan.division,
         out_of_reach=out_of_reach(plan.table, plan.placement),
         devices=_devices(plan),
         cuts=plan_cuts,

@@ -178,10 +178,10 @@ class Plan:
 
     @property
     def times_one_device(self) -> float | None:
-        """How many times as fast it is as the best single device, predicted; None where no device can do it alone."""
+        """How many times as fast all replicas are as the best single device; None where no device can do it."""
         if self.one_device is None:
             return None
-        return self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0
+        return self.replicas * self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0
 
     def surely_differs(self, other: "Plan") -> bool:
         """Whether the times that both plans predict for the goal differ by more than is uncertain.
@@ -197,10 +197,27 @@ class Plan:
         return len(self.placement.used)
 
     @property
+    def replicas(self) -> int:
+        """Copies of the cluster that train the network together; 1 in inference."""
+        return self.cluster.replicas.count if self.cluster.replicas and self.goal is Goal.TRAINING else 1
+
+    @property
+    def division(self) -> str:
+        """How the devices share the work, in words: "8 replicas × 8 devices", "2 copies × 4 devices", "4 devices"."""
+        copies = [set(copy.device) for copy in self.placement.copies]
+        apart = sum(map(len, copies)) == self.n_used and len({len(copy) for copy in copies}) == 1
+        n_devices = len(copies[0]) if apart else self.n_used
+        words = [f"{n_devices} device{'s' * (n_devices != 1)}"]
+        if copies[1:]:
+            words.insert(0, f"{len(copies)} copies")
+        if self.replicas > 1:
+            words.insert(0, f"{self.replicas} replicas")
+        return (" × " if apart else " on ").join(words)
+
+    @property
     def samples_per_s(self) -> float:
         """Predicted throughput; in training, of all replicas together."""
-        replicas = self.cluster.replicas.count if self.cluster.replicas and self.goal is Goal.TRAINING else 1
-        return replicas * self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
+        return self.replicas * self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
 
     def simulate(self, micro_batches: int = 8) -> Timeline:
         """What will happen when this many micro-batches stream through; in training, in one step."""

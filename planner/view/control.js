@@ -29,8 +29,9 @@ function controlScene(scene) {
   }, { passive: false });
 
   const point = (id) => {
-    const incoming = (scene.edgesTo.get(id) ?? []).map((edge) => edge.from);
-    scene.light(network.open.has(id) ? [] : [id, ...incoming]);
+    const node = network.stripOf.get(id) ?? id;
+    const incoming = (scene.edgesTo.get(node) ?? []).map((edge) => edge.from);
+    scene.light(network.open.has(id) ? [] : [node, ...incoming]);
   };
   root.addEventListener("pointerover", (event) => {
     const node = event.target.closest("[data-id]");
@@ -38,7 +39,7 @@ function controlScene(scene) {
     if (node) {
       const id = Number(node.dataset.id);
       point(id);
-      showTip(nodeTip(network, id), node.getBoundingClientRect());
+      showTip(nodeTip(network, id), scene.around(id));
     } else if (net !== undefined) {
       scene.light([Number(net)]);
       showTip(netTip(scene, Number(net)), pointRect(event));
@@ -56,9 +57,10 @@ function controlScene(scene) {
   });
   root.addEventListener("focusin", (event) => {
     const id = Number(event.target.dataset.id);
+    scene.current = id;
     if (!event.target.matches(":focus-visible")) return;
     point(id);
-    showTip(nodeTip(network, id), event.target.getBoundingClientRect());
+    showTip(nodeTip(network, id), scene.around(id));
   });
   root.addEventListener("focusout", hideTip);
 }
@@ -67,9 +69,15 @@ function controlScene(scene) {
 function activate(scene, id) {
   scene.current = id;
   hideTip();
-  if (scene.network.isGroup(id)) {
-    scene.network.toggle(id);
-    scene.update(id);
+  const { network } = scene;
+  if (network.isGroup(id)) {
+    network.toggle(id);
+    const opened = network.open.has(id);
+    scene.update(opened ? null : id);
+    if (opened) {
+      scene.grow();
+      scene.show(id);
+    }
   } else {
     scene.draw();
   }
@@ -157,7 +165,10 @@ function controlKeys(scene) {
 function neighbour(scene, id, near, far) {
   const { network } = scene;
   if (network.open.has(id)) return far === "to" ? network.children.get(id)[0] : network.parent[id];
-  const edges = (near === "from" ? scene.edgesFrom : scene.edgesTo).get(id) ?? [];
+  const strip = network.strips.get(network.stripOf.get(id));
+  const next = strip?.[strip.indexOf(id) + (far === "to" ? 1 : -1)];
+  if (next !== undefined) return next;
+  const edges = (near === "from" ? scene.edgesFrom : scene.edgesTo).get(network.stripOf.get(id) ?? id) ?? [];
   const here = scene.boxes.get(id);
   const distance = (other) => Math.hypot(other.x - here.x, 2 * (other.y - here.y));
   const boxes = edges.map((edge) => scene.boxes.get(edge[far]));

@@ -1,20 +1,22 @@
 // The figures above the graph and the tables below it.
 
-const FEW_CUTS = 12;
+const FEW_CUTS = 12; // that are listed at first; with many devices half of them
 const FEW_BROKEN = 3;
-const FEW_DEVICES = 4; // whose measured time is told
+const FEW_MEASURED = 4; // whose measured time is told
 const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
   const { summary, devices, ops } = data;
   const used = devices.filter((device) => device.ops > 0).length;
+  const unused = used < devices.length ? ` (${devices.length - used} of ${devices.length} unused)` : "";
   byId("model").textContent = summary.model;
   byId("about").textContent = [
-    `${plural(ops.name.length, "operator")} on ${used} of ${plural(devices.length, "device")} of ${summary.cluster}`,
+    ...summary.holds,
+    `${plural(ops.name.length, "operator")} on ${summary.division}${unused} of ${summary.cluster}`,
     `planned for ${summary.goal}`,
     `${plural(summary.batch, "sample")} a micro-batch, ${inTurn(summary)}`,
   ].join(" · ");
-  byId("figures").innerHTML = figures(summary)
+  byId("figures").innerHTML = figures(data)
     .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
     .join("");
   const broken = summary.violations.slice(0, FEW_BROKEN).map((line) => {
@@ -26,13 +28,12 @@ function fillHeader(data) {
 }
 
 /** How micro-batches follow each other. */
-function inTurn({ step, in_flight, copies }) {
-  if (step) return `${grouped(step[0])} micro-batches a step by ${step[1]}`;
-  return `${in_flight} in flight${copies > 1 ? `, in turns among ${copies} copies of the network` : ""}`;
+function inTurn({ step, in_flight }) {
+  return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
 }
 
 /** [name, figure, what more there is to say], as HTML. */
-function figures(summary) {
+function figures({ summary, devices }) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
   const [rates, latencies] = summary.ranges; // where 80 % of runs are expected
   const more = (goal, text, shown, [low, high], what) => {
@@ -54,9 +55,17 @@ function figures(summary) {
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
       more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
-    ["How good", gapFigure(summary), `${gapWords(summary)} Found by ${escapeHtml(summary.solver)}.`],
-    ["Basis of the times", ...basis(summary.shares)],
+    ["× one device", ...timesOneDevice(summary, devices)],
+    ["How good", gapFigure(summary), `${gapWords(summary)} ${summary.solver === "by hand" ? "Placed" : "Found by"} ${escapeHtml(summary.solver)}.`],
   ];
+}
+
+/** How much faster than everything on the best single device, and what that takes. */
+function timesOneDevice({ alone, step }, devices) {
+  if (!alone || alone.speedup === null) return ["–", "No device can run all operators."];
+  const name = deviceName(devices, alone.device);
+  const what = `everything on ${name}: ${formatSeconds(alone.seconds)}${step ? " a step" : ""}`;
+  return [`${digits(alone.speedup)} <small>×</small>`, alone.fits ? what : `${what}, if its memory held it`];
 }
 
 function gapFigure({ status, gap }) {
@@ -76,19 +85,16 @@ function atMost(gap) {
   return formatShare(Math.max(1, Math.ceil(gap * steps - 1e-9)) / steps);
 }
 
-/** The main source of the times, and the others. */
+/** Where the times come from. */
 function basis(shares) {
-  const sorted = Object.entries(shares).sort((a, b) => b[1] - a[1]);
-  const [[source, share], ...others] = sorted;
-  const rest = others.filter((other) => other[1] > 0).map(([name, part]) => `${formatShare(part)} ${name}`);
-  const more = rest.length ? `; the rest: ${rest.join(", ")}` : ", on every device";
-  return [`${formatShare(share)} <small>${source}</small>`, `of all operators' time${more}`];
+  const sorted = Object.entries(shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]);
+  return `The operators' time is ${sorted.map(([source, share]) => `${formatShare(share)} ${source}`).join(", ")}.`;
 }
 
 /** Where the time of each device went in the measured run, as HTML. */
 function usage(rows) {
   const reasons = ["waiting for input", "waiting for a micro-batch", "between stages"];
-  return rows.slice(0, FEW_DEVICES).map(([name, busy, ...idle]) => {
+  return rows.slice(0, FEW_MEASURED).map(([name, busy, ...idle]) => {
     const period = busy + idle.reduce((sum, s) => sum + s, 0);
     const parts = idle.map((s, i) => [s, `${formatShare(s / period)} ${reasons[i]}`]).filter(([s]) => s >= 0.005 * period);
     const rest = parts.length ? `, ${parts.map(([, words]) => words).join(", ")}` : "";
@@ -99,7 +105,7 @@ function usage(rows) {
 /** Why the plan is what it is, as HTML. */
 function reasons(data) {
   const { summary, devices, cuts, flows } = data;
-  const { bottleneck, alone, period_s } = summary;
+  const { bottleneck, period_s } = summary;
   const name = (d) => deviceName(devices, d);
   const busiest = bottleneck.devices.length
     ? name(bottleneck.devices[0])
@@ -111,11 +117,6 @@ function reasons(data) {
   }
   if (devices.filter((device) => device.ops).length === 1) {
     if (devices.length > 1) found.push("All operators share one device: no division found was better.");
-  } else if (alone && alone.speedup !== null) {
-    const what = summary.goal === "latency" ? "the speed" : "the throughput";
-    const room = alone.fits ? "" : ", more than its memory holds";
-    const seconds = `(${formatSeconds(alone.seconds)}${room})`;
-    found.push(`${digits(alone.speedup)} × ${what} of everything on ${name(alone.device)} ${seconds}.`);
   }
   if (summary.copies > 1 && !cuts.length) {
     found.push("Each copy of the network is on one device, so nothing is sent between devices.");
@@ -128,6 +129,7 @@ function reasons(data) {
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);
   }
+  if (Object.values(summary.shares).some((share) => share > 0)) found.push(basis(summary.shares));
   return found;
 }
 
@@ -151,24 +153,9 @@ function meter(share, text, device) {
   return element("span", { class: kind, style: deviceStyle(device) }, bar) + text;
 }
 
-function fillDevices({ devices }) {
-  const heads = [["Device"], ["Kind"], ["Operators", true], ["Load", true], ["Of the bottleneck"], ["Memory"]];
-  const rows = devices.map((device, d) => {
-    const used = device.capacity_bytes ? device.memory_bytes / device.capacity_bytes : 0;
-    return [
-      deviceName(devices, d),
-      escapeHtml(device.kind),
-      grouped(device.ops),
-      formatSeconds(device.load_s),
-      meter(device.share, formatShare(device.share), d),
-      meter(used, `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`, d),
-    ];
-  });
-  byId("devices").innerHTML = table(heads, rows);
-}
-
 /** The cuts, largest first; a click calls `onPick` with the operator that writes the tensor. */
-function fillCuts({ cuts, flows, devices }, onPick) {
+function fillCuts(data, onPick) {
+  const { cuts, flows, devices } = data;
   const sorted = [...cuts].sort((a, b) => flows[b[0]][3] - flows[a[0]][3] || b[3] - a[3]);
   const heads = [["Tensor"], ["From"], ["To"], ["Size", true], ["Time", true]];
   const show = (count) => {
@@ -188,22 +175,25 @@ function fillCuts({ cuts, flows, devices }, onPick) {
     const button = event.target.closest("[data-op]");
     if (button) onPick(Number(button.dataset.op));
   });
-  show(FEW_CUTS);
+  show(hasMany(data) ? FEW_CUTS / 2 : FEW_CUTS);
 }
 
 /** The device that is nearest to its limit. */
-function memoryWords({ memory: { predicted, measured }, devices }) {
+function memoryWords(data) {
+  const { memory: { predicted, measured }, devices } = data;
   const used = (curve) => (devices[curve.device].capacity_bytes ? curve.peak_bytes / devices[curve.device].capacity_bytes : 0);
   const fullest = predicted.reduce((a, b) => (used(b) > used(a) ? b : a));
   const { name, capacity_bytes, memory_bytes } = devices[fullest.device];
   const most = `${formatBytes(fullest.peak_bytes)} of ${formatBytes(capacity_bytes)} at most on ${name}`;
   const kept = memory_bytes > 1.001 * fullest.peak_bytes ? ` (the plan keeps ${formatBytes(memory_bytes)} for it)` : "";
-  return `predicted: ${most}${kept}${measured ? "; dashed: the measured run" : ""}`;
+  return `predicted: ${most}${kept}${measured && !hasMany(data) ? "; dashed: the measured run" : ""}`;
 }
 
-function timelineWords({ timelines: { predicted, measured }, summary: { step } }) {
+function timelineWords({ timelines: { predicted, measured }, summary: { step }, devices }) {
   const count = (n) => `${grouped(n)} micro-batch${n === 1 ? "" : "es"}`;
   const one = (t) => `${count(t.micro_batches)} in ${formatSeconds(t.makespan_s)}`;
-  const idle = `, devices idle ${formatShare(predicted.bubble)} of it${step ? ", backward passes paler" : ""}`;
+  const used = devices.filter((device) => device.ops);
+  const share = used.reduce((sum, device) => sum + device.idle, 0) / Math.max(1, used.length);
+  const idle = `; once filled, devices idle ${formatShare(share)}${step ? "; backward passes paler" : ""}`;
   return measured ? `predicted: ${one(predicted)}${idle}; measured: ${one(measured)}` : `${one(predicted)}${idle}, predicted`;
 }

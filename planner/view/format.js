@@ -42,6 +42,11 @@ function formatShare(share) {
   return `${grouped(Number(percent.toFixed(percent < 10 ? 1 : 0)))} %`;
 }
 
+/** What comes last in a path: "17" of "layers.17". */
+function lastPart(path) {
+  return path.split(".").at(-1);
+}
+
 function plural(count, noun) {
   return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
@@ -53,17 +58,38 @@ function shortKind(kind) {
   return parts.length > 1 && parts[0] === "aten" ? parts.slice(1).join(".") : parts.join(".");
 }
 
-/** A to Z, then AA, AB, ...: stands wherever a device's colour stands. */
+const UNUSED = "#8a8f98";
+const FEW_DEVICES = 12; // more have colours by their position in the pipeline, and numbers
+let palette = { colours: [], letters: [] }; // of the devices
+
+/** Letters and colours that differ as much as they can; of many devices, numbers, and a colour that says how far along. */
+function choosePalette({ devices, ops }) {
+  const many = devices.length > FEW_DEVICES;
+  const numbers = devices.map((device) => device.name.match(/\d+$/)?.[0]);
+  const unique = new Set(numbers).size === devices.length && !numbers.includes(undefined);
+  const letters = devices.map((_, d) => (many ? (unique ? numbers[d] : String(d)) : String.fromCharCode(65 + d)));
+  const first = new Map(); // by device, the first operator of it in its copy
+  (ops.homes ?? ops.device.map((device) => [device])).forEach((homes, op) => {
+    for (const device of homes) if (!first.has(device)) first.set(device, op);
+  });
+  const steps = [...new Set(first.values())].sort((a, b) => a - b);
+  const colours = devices.map((_, d) => {
+    if (!many) return OKABE_ITO[d] ?? hslToHex((20 + (d - OKABE_ITO.length) * GOLDEN_ANGLE) % 360, 0.5, d % 2 ? 0.66 : 0.4);
+    if (!first.has(d)) return UNUSED;
+    const step = steps.indexOf(first.get(d));
+    return hslToHex(265 - (250 * step) / Math.max(1, steps.length - 1), 0.58, step % 2 ? 0.62 : 0.44);
+  });
+  palette = { colours, letters };
+}
+
+/** Stands wherever a device's colour stands. */
 function deviceLetter(index) {
-  const last = String.fromCharCode(65 + (index % 26));
-  return index < 26 ? last : deviceLetter(Math.floor(index / 26) - 1) + last;
+  return palette.letters[index];
 }
 
 /** Colours that stay apart for colour-blind eyes; from the ninth on generated ones, dark and light in turn. */
 function deviceColour(index) {
-  if (index < OKABE_ITO.length) return OKABE_ITO[index];
-  const n = index - OKABE_ITO.length;
-  return hslToHex((20 + n * GOLDEN_ANGLE) % 360, 0.5, n % 2 ? 0.66 : 0.4);
+  return palette.colours[index];
 }
 
 function hslToHex(hue, saturation, lightness) {
@@ -82,6 +108,20 @@ function inkOn(colour) {
     return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   });
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.22 ? "#000" : "#fff";
+}
+
+/** Widths of the signs from the blank to the tilde in DejaVu Sans Bold, the widest of the usual fonts: "!" is 0 em. */
+const WIDTHS = "38;KDSM188;K4644DDDDDDDDDD55KKK>SHGFKCCJK44HASKLFLHECJHXHEF848K::CE?EC7EE22C2UEDEE:?9EBOBB>E4EK";
+const WIDTH_STEP = 0.02; // em
+const OTHER_WIDTHS = [[0x2e80, 1], [0x2026, 1], [0x80, 0.86]]; // em, from this sign on
+
+/** How wide a text is at most. */
+function textWidth(text, size) {
+  const em = (code) => {
+    if (code < 127) return WIDTH_STEP * (WIDTHS.charCodeAt(Math.max(0, code - 32)) - 33);
+    return OTHER_WIDTHS.find(([from]) => code >= from)?.[1] ?? 1;
+  };
+  return size * [...text].reduce((sum, sign) => sum + em(sign.codePointAt(0)), 0);
 }
 
 function escapeHtml(text) {

@@ -6,7 +6,9 @@
 //   │       └──────────── ○──┐
 //   └─────────────────────┘  └──►
 
-const SIZES = { op: [150, 40], group: [164, 46], end: [104, 34] };
+const SIZES = { op: [150, 40], group: [164, 46], end: [104, 34] }; // the least
+const WIDER = [0, 24, 48, 72, 96]; // of what takes time; the last step is that of the longest
+const CELL = { w: 22, h: 34, row: 968, gap: 18, least: 0.6, most: 2 }; // of a strip; sizes by time, 1 is the mean
 const PADDING = 14;
 const TITLE = 28;
 const INNER_ASPECT = 3; // of open groups; the whole takes that of the window
@@ -14,15 +16,16 @@ const MOST_LABELS = 40;
 
 /**
  * Returns {width, height, nodes, frames, nets, arrows, labels}, all in one system of coordinates.
- * nodes and frames: {id, x, y, w, h}; nets: {net, cut, d, x, y, w, h}; arrows: {x, y, back, cut};
+ * nodes and frames: {id, x, y, w, h}, of strips with their cells; nets: {net, cut, wide, d, x, y, w, h}; arrows: {net, x, y, back, cut};
  * labels: {edge, x, y}.
  */
 function layoutNetwork(network, aspect) {
   const edges = network.edges();
+  const longest = longestNode(network);
   const levels = routeEdges(network, edges, labelledEdges(edges));
   const build = (group) => {
     const links = levels.get(group) ?? new Map();
-    const items = network.children.get(group).map((id) => itemFor(network, id, build));
+    const items = network.members(group).map((id) => itemFor(network, id, build, longest));
     const level = { items, ...connect(network, items, links) };
     const whole = { aspect, padding: 0, least: 0, rowMin: ROW_MIN };
     const inner = { aspect: INNER_ASPECT, padding: PADDING, least: 120, rowMin: INNER_ROW_MIN };
@@ -33,7 +36,10 @@ function layoutNetwork(network, aspect) {
   const drawing = { edges, width: root.width, height: root.height, nodes: [], frames: [], arrows: [], labels: [] };
   drawing.paths = new Map();
   flatten(root, 0, 0, drawing);
-  drawing.nets = [...drawing.paths.values()].map(({ parts, ...net }) => ({ ...net, d: parts.join("") }));
+  const widths = cutWidths(network, edges);
+  drawing.nets = [...drawing.paths.values()].map(({ parts, ...net }) => {
+    return { ...net, wide: net.cut ? widths.get(net.net) : 0, d: parts.join("") };
+  });
   drawing.labels = roomyLabels(drawing);
   return drawing;
 }
@@ -41,6 +47,16 @@ function layoutNetwork(network, aspect) {
 /** The head of an arrow, as a path. */
 function arrowHead({ x, y, back, cut }) {
   return `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`;
+}
+
+/** How thick the ways of a net's cuts are: the more bytes, the thicker, in a few steps. */
+function cutWidths(network, edges) {
+  const bytes = new Map();
+  for (const edge of edges) {
+    if (edge.cuts.size) bytes.set(edge.from, Math.max(bytes.get(edge.from) ?? 0, cutFigures(network, edge)[0]));
+  }
+  const most = Math.max(1, ...bytes.values());
+  return new Map([...bytes].map(([net, n]) => [net, 2.6 + 0.8 * Math.round(3 * Math.sqrt(n / most))]));
 }
 
 /** [bytes, seconds] of all that an edge sends between devices. */
@@ -90,7 +106,45 @@ function routeEdges(network, edges, labelled) {
   return levels;
 }
 
-function itemFor(network, id, build) {
+/** Seconds of the node that takes longest, strips apart. */
+function longestNode(network) {
+  let longest = 0;
+  const visit = (id) => {
+    if (network.open.has(id)) network.members(id).forEach(visit);
+    else if (!network.strips.has(id)) longest = Math.max(longest, network.totalSeconds(id));
+  };
+  network.children.get(TOP).forEach(visit);
+  return longest;
+}
+
+/** [width, height] of a node; it is the wider the longer it takes. */
+function sizeOf(network, id, longest) {
+  const [w, h] = SIZES[network.isOp(id) ? "op" : network.isGroup(id) ? "group" : "end"];
+  if (!network.isOp(id) && !network.isGroup(id)) return [w, h];
+  const share = longest > 0 ? network.totalSeconds(id) / longest : 0;
+  return [w + WIDER[Math.round(share * (WIDER.length - 1))], h];
+}
+
+/** {w, h, cells: [{id, x, y, w, h}, ...]} of a strip, in rows if it is long. */
+function stripShape(network, strip) {
+  const seconds = strip.map((id) => network.totalSeconds(id));
+  const mean = seconds.reduce((a, b) => a + b, 0) / strip.length;
+  const wide = seconds.map((s) => round(CELL.w * (mean > 0 ? Math.min(CELL.most, Math.max(CELL.least, s / mean)) : 1)));
+  const all = wide.reduce((a, b) => a + b, 0);
+  const row = all / Math.ceil(all / CELL.row); // rows of about one length
+  const cells = [];
+  let [x, y] = [0, CELL.gap];
+  let w = 0;
+  strip.forEach((id, i) => {
+    if (x + wide[i] / 2 > row) [x, y] = [0, y + CELL.h + CELL.gap];
+    cells.push({ id, x, y, w: wide[i], h: CELL.h });
+    x += wide[i];
+    w = Math.max(w, x);
+  });
+  return { w, h: y + CELL.h, cells };
+}
+
+function itemFor(network, id, build, longest) {
   const order = network.order[id];
   if (network.open.has(id)) {
     const inner = build(id);
@@ -106,7 +160,12 @@ function itemFor(network, id, build) {
       outY: (net) => inner.exit.get(net).y + below,
     };
   }
-  const [w, h] = SIZES[network.isOp(id) ? "op" : network.isGroup(id) ? "group" : "end"];
+  if (network.strips.has(id)) {
+    const { w, h, cells } = stripShape(network, network.strips.get(id));
+    const middle = CELL.gap + CELL.h / 2;
+    return { id, order, w, h, cells, inY: () => middle, outY: () => h - CELL.h / 2 };
+  }
+  const [w, h] = sizeOf(network, id, longest);
   return { id, order, w, h, inY: () => h / 2, outY: () => h / 2 };
 }
 
@@ -142,12 +201,13 @@ function flatten(level, dx, dy, drawing) {
       drawing.frames.push(box);
       flatten(cell.item.inner, box.x + PADDING, box.y + PADDING / 2 + TITLE, drawing);
     } else {
-      drawing.nodes.push(box);
+      const place = (inner) => ({ ...inner, x: box.x + inner.x, y: box.y + inner.y });
+      drawing.nodes.push(cell.item.cells ? { ...box, cells: cell.item.cells.map(place) } : box);
     }
   }
   for (const step of level.steps) {
     const key = `${step.net} ${step.cut}`;
-    const [start, end, middle] = step.wraps ? cornerMarks(step.corners) : curveMarks(step.curve);
+    const [start, end, places] = step.wraps ? cornerMarks(step.corners) : curveMarks(step.curve);
     if (!drawing.paths.has(key)) {
       const place = { x: dx + start[0], y: dy + start[1], w: 0, h: 0 };
       drawing.paths.set(key, { net: step.net, cut: step.cut, parts: [], ...place });
@@ -157,9 +217,9 @@ function flatten(level, dx, dy, drawing) {
     for (const [x, y] of step.wraps ? step.corners : [start, end]) include(path, dx + x, dy + y);
     if (step.arrow) {
       const [x, y] = step.back ? start : end;
-      drawing.arrows.push({ x: dx + x, y: dy + y, back: step.back, cut: step.cut });
+      drawing.arrows.push({ net: step.net, x: dx + x, y: dy + y, back: step.back, cut: step.cut });
     }
-    if (step.label) drawing.labels.push({ edge: step.label, x: dx + middle[0] - 4, y: dy + middle[1] });
+    if (step.label) drawing.labels.push({ edge: step.label, places: places.map(([x, y]) => [dx + x - 4, dy + y]) });
   }
 }
 
@@ -170,12 +230,16 @@ function include(box, x, y) {
   Object.assign(box, { x: left, y: top, w: right - left, h: bottom - top });
 }
 
+/** [start, end, places for a label] of a step: where it has most room first. */
 function curveMarks({ x0, y0, xa, xb, x1, y1 }) {
-  return [[x0, y0], [x1, y1], [(xa + xb) / 2, (y0 + y1) / 2]];
+  const at = (share) => [xa + share * (xb - xa), y0 + share * (y1 - y0)];
+  return [[x0, y0], [x1, y1], [0.5, 0.35, 0.65, 0.2, 0.8].map(at)];
 }
 
 function cornerMarks(corners) {
-  return [corners[0], corners.at(-1), [(corners[2][0] + corners[3][0]) / 2, corners[2][1]]];
+  const [right, left] = [corners[2], corners[3]];
+  const at = (share) => [right[0] + share * (left[0] - right[0]), right[1]];
+  return [corners[0], corners.at(-1), [0.5, 0.3, 0.7, 0.1, 0.9].map(at)];
 }
 
 function round(value) {
@@ -206,15 +270,18 @@ function cornerPath(corners, dx, dy) {
   return `${d}L${at.at(-1).map(round).join(" ")}`;
 }
 
-/** The labels that cover no node and no other label. */
+/** The labels at the first of their places that covers no node and no other label; those without one are left out. */
 function roomyLabels({ labels, nodes }) {
   const [halfWidth, halfHeight] = [31, 14];
   const kept = [];
   const apart = (n, x, y) =>
     n.x > x + halfWidth || n.x + n.w < x - halfWidth || n.y > y + halfHeight || n.y + n.h < y - halfHeight;
-  const free = ({ x, y }) =>
+  const free = ([x, y]) =>
     kept.every((l) => Math.abs(l.x - x) > 2 * halfWidth || Math.abs(l.y - y) > 2 * halfHeight) &&
     nodes.every((n) => apart(n, x, y));
-  for (const label of labels) if (free(label)) kept.push(label);
+  for (const { edge, places } of labels) {
+    const place = places.find(free);
+    if (place) kept.push({ edge, x: place[0], y: place[1] });
+  }
   return kept;
 }

@@ -4,7 +4,7 @@ const THEMES = ["auto", "light", "dark"];
 
 function start() {
   const begun = performance.now();
-  const data = JSON.parse(byId("payload").textContent);
+  const data = unpack(JSON.parse(byId("payload").textContent));
   const network = new Network(data);
   const scene = new Scene(network);
   fillHeader(data);
@@ -17,6 +17,7 @@ function start() {
   fillLegend(data, filter);
   const timeline = startTimeline(data, scene, filter);
   fillDevices(data);
+  fillParts(data);
   fillCuts(data, (op) => revealOp(scene, op));
   controlTheme();
   controlPrint(scene, timeline);
@@ -81,8 +82,9 @@ function controlSearch(scene) {
   const query = byId("query");
   let found = [];
   let at = -1;
-  const show = (ops, searching) => {
+  const show = (ops, searching, device = null) => {
     scene.matches = ops && new Set(ops);
+    scene.device = device;
     scene.searching = searching;
     scene.draw();
   };
@@ -101,10 +103,10 @@ function controlSearch(scene) {
     revealOp(scene, found[at]);
     query.focus({ preventScroll: true });
   });
-  const filter = (ops) => {
+  const filter = (ops, device = null) => {
     query.value = "";
     byId("matches").textContent = "";
-    show(ops, false);
+    show(ops, false, device);
   };
   scene.onClear = () => {
     clearPressed();
@@ -114,11 +116,30 @@ function controlSearch(scene) {
 }
 
 function clearPressed() {
-  for (const button of document.querySelectorAll("#legend button")) button.setAttribute("aria-pressed", "false");
+  const pressed = document.querySelectorAll("[data-device][aria-pressed=true]");
+  for (const button of pressed) button.setAttribute("aria-pressed", "false");
 }
 
+/** A button for each device; many devices have heat maps instead. */
 function fillLegend(data, filter) {
   const legend = byId("legend");
+  const pick = (button) => {
+    const on = button.getAttribute("aria-pressed") === "true";
+    clearPressed();
+    button.setAttribute("aria-pressed", String(!on));
+    const device = Number(button.dataset.device);
+    const homes = data.ops.homes ?? data.ops.device.map((d) => [d]);
+    if (on) filter(null);
+    else filter(homes.flatMap((devices, op) => (devices.includes(device) ? [op] : [])), device);
+  };
+  const { copies } = data.summary;
+  byId("graph-about").textContent = hasMany(data) && copies > 1 ? `the first of ${copies} copies` : "";
+  legend.hidden = hasMany(data);
+  byId("many").hidden = !hasMany(data);
+  if (hasMany(data)) {
+    fillMaps(data, pick);
+    return;
+  }
   const button = (device, d) => {
     const attributes = { type: "button", "aria-pressed": false, "data-device": d };
     return element("button", attributes, `${badge(d)}<span>${escapeHtml(device.name)}</span>`);
@@ -126,13 +147,7 @@ function fillLegend(data, filter) {
   legend.innerHTML = data.devices.map(button).join("");
   legend.addEventListener("click", (event) => {
     const button = event.target.closest("[data-device]");
-    if (!button) return;
-    const on = button.getAttribute("aria-pressed") === "true";
-    clearPressed();
-    button.setAttribute("aria-pressed", String(!on));
-    const device = Number(button.dataset.device);
-    const homes = data.ops.homes ?? data.ops.device.map((d) => [d]);
-    filter(on ? null : homes.flatMap((devices, op) => (devices.includes(device) ? [op] : [])));
+    if (button) pick(button);
   });
 }
 
@@ -150,7 +165,7 @@ function startTimeline(data, scene, filter) {
     timeline.draw();
   });
   const links = byId("all-links");
-  links.parentElement.hidden = timeline.links <= FEW_LINKS;
+  links.parentElement.hidden = timeline.links <= (timeline.thin ? 0 : FEW_LINKS);
   byId("links-count").textContent = `all ${timeline.links} links`;
   links.addEventListener("change", () => {
     timeline.arrange(links.checked);
@@ -162,6 +177,18 @@ function startTimeline(data, scene, filter) {
     fit: () => timeline.show(0, timeline.end_s),
   });
   const memory = new MemoryView(data, timeline);
+  const thick = byId("all-lanes");
+  thick.parentElement.hidden = !hasMany(data);
+  thick.addEventListener("change", () => {
+    timeline.thin = !thick.checked;
+    memory.columns = !thick.checked;
+    timeline.arrange(links.checked);
+    timeline.draw();
+  });
+  byId("scale").addEventListener("change", (event) => {
+    memory.toLimit = event.target.value === "limit";
+    memory.draw();
+  });
   byId("memory-about").textContent = memoryWords(data);
   memory.root.setAttribute("aria-label", `Memory: ${memoryWords(data)}`);
   timeline.onDraw = () => memory.draw();
@@ -174,7 +201,7 @@ function controlTheme() {
   const set = (theme) => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    button.textContent = `Colours: ${theme}`;
+    button.textContent = `Theme: ${theme}`;
     button.onclick = () => set(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
   };
   set("auto");

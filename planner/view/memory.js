@@ -1,8 +1,8 @@
-// What each device holds over time, on the axis of the timeline: a curve, its limit, and the measured run as a line.
+// What each device holds over time, on the axis of the timeline: bands for what stays, a curve on top of them, the limit,
+// and the measured run as a line. Many devices are columns beside each other first.
 
 const CURVE = 58; // height of a device's row
 const CURVE_GAP = 10;
-const NEAR_LIMIT = 2.5; // how many times its peak a limit may be and still be drawn to scale
 
 class MemoryView {
   constructor(data, timeline) {
@@ -14,16 +14,22 @@ class MemoryView {
       const device = data.devices[curve.device];
       const run = measured?.find((other) => other.device === curve.device) ?? null;
       const peak = Math.max(curve.peak_bytes, run?.peak_bytes ?? 0) || 1;
-      const limit = device.capacity_bytes;
-      const scaled = limit !== null && limit <= NEAR_LIMIT * peak;
-      const most = 1.12 * (scaled ? Math.max(limit, peak) : peak);
-      return { curve, run, device, limit, scaled, most, y: CURVE_GAP / 2 + i * (CURVE + CURVE_GAP) };
+      return { curve, run, device, peak, limit: device.capacity_bytes, y: CURVE_GAP / 2 + i * (CURVE + CURVE_GAP) };
     });
+    this.toLimit = true; // the scale of each device, else its own peak
+    this.columns = hasMany(data);
     this.#listen();
   }
 
   draw() {
     const { width, gutter, scale, range } = this.timeline;
+    if (this.columns) {
+      const [shapes, height] = memoryColumns(this.data, width);
+      this.root.setAttribute("height", height);
+      this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      this.root.innerHTML = shapes;
+      return;
+    }
     const height = this.rows.length * (CURVE + CURVE_GAP);
     this.root.setAttribute("height", height);
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -38,21 +44,32 @@ class MemoryView {
 
   /** The height of so many bytes. */
   y(row, bytes) {
-    return row.y + CURVE * (1 - bytes / row.most);
+    const most = 1.12 * (this.toLimit && row.limit !== null ? Math.max(row.limit, row.peak) : row.peak);
+    return row.y + CURVE * (1 - bytes / most);
+  }
+
+  /** What stays, one band on the other. */
+  bands(row) {
+    const { gutter } = this.timeline;
+    let held = 0;
+    return row.device.parts.slice(0, -1).map((bytes, part) => {
+      const [top, bottom] = [this.y(row, held + bytes), this.y(row, held)];
+      held += bytes;
+      const place = { x: gutter, width: round(this.right - gutter), y: round(top), height: round(bottom - top) };
+      return bytes ? element("rect", { class: `part p${part}`, ...place }) : "";
+    }).join("");
   }
 
   curve(row) {
     const { gutter } = this.timeline;
-    const colour = deviceColour(row.curve.device);
     const ground = element("rect", { class: "lane", x: gutter, y: row.y, width: this.right - gutter, height: CURVE, rx: 3 });
     const line = this.steps(row, row.curve);
     const area = `${line}V${round(row.y + CURVE)}H${gutter}Z`;
-    const predicted =
-      element("path", { d: area, fill: colour, "fill-opacity": 0.35 }) +
-      element("path", { d: line, class: "curve", stroke: colour });
+    const curve = element("path", { d: line, class: "curve", stroke: deviceColour(row.curve.device) });
+    const predicted = element("path", { d: area, class: "part p3" }) + this.bands(row) + curve;
     const measured = row.run ? element("path", { d: this.steps(row, row.run), class: "curve measured" }) : "";
     const at = round(this.y(row, row.limit));
-    const limit = row.scaled ? element("line", { class: "limit", x1: gutter, x2: this.right, y1: at, y2: at }) : "";
+    const limit = row.limit !== null && at >= row.y ? element("line", { class: "limit", x1: gutter, x2: this.right, y1: at, y2: at }) : "";
     return ground + predicted + measured + limit;
   }
 
@@ -79,7 +96,7 @@ class MemoryView {
     const lines = [
       [`peak ${formatBytes(curve.peak_bytes)}`, {}],
       ...(run ? [[`run ${formatBytes(run.peak_bytes)}`, {}]] : []),
-      [limit === null ? "no limit" : `limit ${formatBytes(limit)}`, { class: row.scaled ? "limit" : "quiet" }],
+      [limit === null ? "no limit" : `limit ${formatBytes(limit)}`, { class: limit === null ? "quiet" : "limit" }],
     ];
     const told = lines.map(([words, look], i) => text(32, row.y + 30 + 13 * i, words, look)).join("");
     return square + letter + text(32, row.y + 16, escapeHtml(name)) + told;
@@ -99,6 +116,12 @@ class MemoryView {
 
   #listen() {
     this.root.addEventListener("pointermove", (event) => {
+      if (this.columns) {
+        const { device } = event.target.dataset;
+        if (device === undefined) hideTip();
+        else showTip(deviceTip(this.data.devices[device], Number(device)), pointRect(event));
+        return;
+      }
       const frame = this.root.getBoundingClientRect();
       const row = this.rows[Math.floor((event.clientY - frame.top) / (CURVE + CURVE_GAP))];
       const { gutter, scale, range } = this.timeline;

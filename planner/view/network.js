@@ -1,6 +1,8 @@
 // The network as a tree of groups that open and close, and the edges between what is visible.
 //
 // Everything drawn has a number: operators 0..nOps-1, then groups, then the network's inputs and outputs ("ends").
+// The members of an open ribbon are cells: equal groups in a row. Closed cells one after the other are one node, a
+// strip, which has the number of its first cell.
 
 const TOP = -1; // the parent of what is in no group
 const READABLE = 60; // so many nodes are taken in at a glance
@@ -9,6 +11,7 @@ const FULL_OF_MAIN = 80; // so many are still shown if that opens what takes mos
 const FEW = 12;
 const MANY = 160;
 const LEAST_MIXED = 0.03;
+const LEAST_OPEN = 0.01; // a group that takes a smaller share of the time stays closed at first
 
 class Network {
   constructor(data) {
@@ -23,8 +26,50 @@ class Network {
       ...outputs.map(([name, shape, op]) => ({ name, shape, ops: [op], input: false })),
     ];
     this.open = new Set();
+    this.strips = new Map(); // cells by the number of their strip
+    this.stripOf = new Map(); // number of the strip by cell
+    choosePalette(data);
     this.#hang();
     this.#gather();
+  }
+
+  /** "ribbon", "capsule" or nothing. */
+  groupKind(id) {
+    return this.isGroup(id) ? this.data.groups[id - this.firstGroup][3] : "";
+  }
+
+  isCell(id) {
+    return this.groupKind(this.parent[id]) === "ribbon";
+  }
+
+  /** The nodes and open groups of an open group, or of the top. */
+  members(group) {
+    const children = this.children.get(group);
+    if (this.groupKind(group) !== "ribbon") return children;
+    const members = [];
+    let strip = null;
+    for (const cell of children) {
+      if (this.open.has(cell)) {
+        members.push(cell);
+        strip = null;
+      } else if (strip) {
+        strip.push(cell);
+        this.stripOf.set(cell, strip[0]);
+      } else {
+        strip = [cell];
+        this.strips.set(cell, strip);
+        this.stripOf.set(cell, cell);
+        members.push(cell);
+      }
+    }
+    return members;
+  }
+
+  /** Cuts the open ribbons into strips anew. */
+  #cutStrips() {
+    this.strips = new Map();
+    this.stripOf = new Map();
+    for (const id of this.open) if (this.groupKind(id) === "ribbon") this.members(id);
   }
 
   #hang() {
@@ -50,6 +95,8 @@ class Network {
     }
     const homes = ops.homes ?? ops.device.map((device) => [device]); // several with several copies of the network
     this.homes = (op) => homes[op];
+    const many = devices.length > FEW_DEVICES; // of many, the colours of the first copy's devices are those of all
+    this.shownOn = (op) => (many ? [ops.device[op]] : homes[op]);
     this.secondsOn = (op, device) => ops.cost_s[devices[device].cost][op];
     this.seconds = (op) => homes[op].reduce((sum, device) => sum + this.secondsOn(op, device), 0) / homes[op].length;
     this.order = this.opsIn.map((list) => list[0]);
@@ -89,7 +136,7 @@ class Network {
     const seconds = new Map();
     const count = new Map();
     for (const op of this.opsIn[id]) {
-      const homes = this.homes(op);
+      const homes = this.shownOn(op);
       for (const device of homes) {
         seconds.set(device, (seconds.get(device) ?? 0) + this.secondsOn(op, device) / homes.length);
         count.set(device, (count.get(device) ?? 0) + 1 / homes.length);
@@ -106,26 +153,46 @@ class Network {
   }
 
   /** Opens exactly the groups of the outer levels. */
-  openTo(depth) {
+  openTo(depth, wanted = () => true) {
     this.open.clear();
-    for (let id = this.firstGroup; id < this.firstEnd; id += 1) if (this.depth[id] < depth) this.open.add(id);
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) {
+      const inside = this.parent[id] === TOP || this.open.has(this.parent[id]);
+      if (inside && this.depth[id] < depth && wanted(id)) this.open.add(id);
+    }
+  }
+
+  /** Whether a tensor goes to another device between two neighbouring cells, in the first copy. */
+  cutBetween(cell, next) {
+    const { device } = this.data.ops;
+    return device[this.opsIn[cell].at(-1)] !== device[this.opsIn[next][0]];
   }
 
   /** How many nodes are visible. */
   visibleCount() {
+    this.#cutStrips();
     let count = 0;
     const visit = (id) => {
-      if (this.open.has(id)) this.children.get(id).forEach(visit);
+      if (this.open.has(id)) this.members(id).forEach(visit);
       else count += 1;
     };
     this.children.get(TOP).forEach(visit);
     return count;
   }
 
-  /** Opens as much as can be taken in at a glance: whole levels first, then the groups that devices share. */
+  /**
+   * Opens as much as can be taken in at a glance: whole levels of what takes time first, then what takes most of it and
+   * what devices share. Ribbons open into strips; capsules stay closed.
+   */
   openReadable() {
+    const seconds = new Map();
+    for (let id = this.firstGroup; id < this.firstEnd; id += 1) seconds.set(id, this.totalSeconds(id));
+    const total = this.children.get(TOP).reduce((sum, id) => sum + this.totalSeconds(id), 0);
+    const worth = (id) => {
+      const some = total === 0 || seconds.get(id) >= LEAST_OPEN * total || this.data.groups.length < FEW;
+      return some && this.groupKind(id) !== "capsule" && !this.isCell(id);
+    };
     const countAt = (depth) => {
-      this.openTo(depth);
+      this.openTo(depth, worth);
       return this.visibleCount();
     };
     let depth = 0;
@@ -134,18 +201,19 @@ class Network {
     let count = countAt(depth);
     const mixed = new Map(); // closed groups that can be opened, by the share that is not on their main device
     const offer = (id) => {
-      const rest = this.isGroup(id) ? 1 - Math.max(...this.split(id).map(([, share]) => share)) : 0;
+      const ribbon = this.groupKind(id) === "ribbon";
+      if (!this.isGroup(id) || (!ribbon && !worth(id))) return;
+      const rest = ribbon ? 1 : 1 - Math.max(...this.split(id).map(([, share]) => share));
       if (rest >= LEAST_MIXED) mixed.set(id, rest);
     };
     for (let id = this.firstGroup; id < this.firstEnd; id += 1) {
       if (!this.open.has(id) && (this.parent[id] === TOP || this.open.has(this.parent[id]))) offer(id);
     }
-    const total = this.children.get(TOP).reduce((sum, id) => sum + this.totalSeconds(id), 0);
     while (mixed.size) {
       const [id] = [...mixed].reduce((a, b) => (b[1] > a[1] ? b : a));
       mixed.delete(id);
-      const more = this.children.get(id).length - 1;
-      const main = this.totalSeconds(id) > total / 4;
+      const more = this.groupKind(id) === "ribbon" ? 0 : this.children.get(id).length - 1;
+      const main = seconds.get(id) > total / 4;
       if (count + more > (main ? FULL_OF_MAIN : EASY)) continue;
       this.open.add(id);
       count += more;
@@ -162,11 +230,11 @@ class Network {
     for (let up = this.parent[id]; up !== TOP; up = this.parent[up]) this.open.add(up);
   }
 
-  /** What stands for a number now: itself, or the outermost closed group around it. */
+  /** What stands for a number now: itself, the outermost closed group around it, or the strip of that. */
   visible(id) {
     let shown = id;
     for (let up = this.parent[id]; up !== TOP; up = this.parent[up]) if (!this.open.has(up)) shown = up;
-    return shown;
+    return this.stripOf.get(shown) ?? shown;
   }
 
   /**
@@ -175,6 +243,7 @@ class Network {
    */
   edges() {
     const { flows, cuts } = this.data;
+    this.#cutStrips();
     const shown = Array.from({ length: this.nOps }, (_, op) => this.visible(op));
     const cutOf = new Map(cuts.map(([flow, , dst], i) => [flow * this.data.devices.length + dst, i]));
     const edges = new Map();

@@ -1,13 +1,17 @@
 """A plan in a notebook."""
 
 from costmodels.units import format_bytes, format_seconds
-from graphs.notebook import html_picture, html_table
+from graphs.notebook import html_file, html_picture, html_table
 from planner.plans.plan import Plan
+from planner.view.page import render
 from planner.view.picture import svg_picture
+
+MOST_ROWS = 16  # of devices
+MOST_OPS = 2_000  # of a network whose page a notebook holds
 
 
 def plan_html(plan: Plan) -> str:
-    """The picture and a table with a row for each device."""
+    """The picture, a table with a row for each device, and a link to the page."""
     evaluation = plan.evaluation
     rows = [
         (
@@ -20,8 +24,14 @@ def plan_html(plan: Plan) -> str:
     ]
     times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
     title = (
-        f"{plan.graph.name} for {plan.goal}: {plan.samples_per_s:.4g} samples/s{times}, "
+        f"{plan.graph.name} for {plan.goal} on {plan.division}: {plan.samples_per_s:.4g} samples/s{times}, "
         f"{format_seconds(plan.latency_s)}; no plan can be more than {plan.gap:.2%} better"
     )
     picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")
-    return picture + html_table(title, ("device", "operators", "busy per micro-batch", "memory"), rows)
+    if len(rows) > MOST_ROWS:
+        rows = [*rows[:MOST_ROWS], (f"and {len(rows) - MOST_ROWS} more", "", "", "")]
+    heads = ("device", "operators", "busy per micro-batch", "memory")
+    link = ""
+    if len(plan.graph.ops) <= MOST_OPS:
+        link = html_file(render(plan), f"{plan.graph.name}.html", "the page: every operator, time and byte")
+    return picture + html_table(title, heads, rows) + link

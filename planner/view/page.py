@@ -15,7 +15,8 @@ MICRO_BATCHES = 8  # that are predicted
 PICTURE_SCRIPTS = ("format.js", "network.js", "layers.js", "rows.js", "layout.js", "picture.js")
 """The scripts that lay out and draw a network. They need no browser, so Python runs them too."""
 
-SCRIPTS = (*PICTURE_SCRIPTS, "tips.js", "scene.js", "control.js", "timeline.js", "memory.js", "facts.js", "main.js")
+PAGE_SCRIPTS = ("unpack.js", "tips.js", "scene.js", "control.js", "devices.js", "timeline.js", "memory.js", "facts.js")
+SCRIPTS = (*PICTURE_SCRIPTS, *PAGE_SCRIPTS, "main.js")
 """The scripts of the page. They share one scope; the last one starts the page."""
 
 

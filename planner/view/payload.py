@@ -5,41 +5,44 @@ Numbers are SI; operators, groups, devices and flows are given by index, repeate
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from math import isfinite
+from functools import partial
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.table import Floats, Source
-from graphs.ir import STATE, Graph, Op, Tensor
+from costmodels.memory.device import gradient_bytes, op_bytes
+from costmodels.table import CostTable, Floats, Source
+from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
+from planner.view.numbers import Numbers, number
+from planner.view.timelines import curves, idle_shares, packed, with_transfers
 from planner.view.tree import group_tree
-from simulator.memory import DeviceMemory, memory_of
-from simulator.timeline import Span, Timeline
+from simulator.memory import memory_of
+from simulator.timeline import Timeline
+
+WORDS = {source: str(source) for source in Source} | {Source.ROOFLINE: "estimated"}
+"""The sources of times, as the command line calls them."""
 
 FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s")
-
-
-class _Texts(dict[str, int]):
-    """Numbers of texts in the order in which they are first asked for."""
-
-    def __missing__(self, text: str) -> int:
-        return self.setdefault(text, len(self))
 
 
 def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = None) -> dict[str, Any]:
     """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
-    timelines, memory = {"predicted": _timeline(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
+    timelines, memory = {"predicted": packed(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
+    if plan.workload.trains:
+        for device, share in zip(document["devices"], idle_shares(predicted.timeline), strict=True):
+            device["idle"] = number(share)
     if measured is not None:
         document["summary"]["run"] = _run(plan, predicted.timeline, measured)
-        timelines["measured"] = _timeline(measured.timeline)
+        timelines["measured"] = packed(measured.timeline)
         if not plan.workload.trains:
             moved = with_transfers(plan, measured.timeline)
             memory["measured"] = curves(plan, memory_of(plan.costs, plan.placement, moved))
@@ -50,20 +53,26 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
     """The data from which the graph is drawn."""
-    tree, busy = group_tree(plan.graph), busiest(plan.problem, plan.placement)
+    tree, busy = group_tree(plan.graph, _weight(plan)), busiest(plan.problem, plan.placement)
     classes = alike(_seconds(plan), plan.table.source)
     return {
         "summary": _summary(plan, busy),
         "devices": _devices(plan, busy, classes),
-        "groups": [[group.label, group.path, group.parent] for group in tree.groups],
+        "groups": [[group.label, group.path, group.parent, group.kind] for group in tree.groups],
         "ops": _ops(plan, classes) | {"parent": tree.parent, "label": tree.labels},
         "ends": _ends(plan.graph),
-        "flows": [
-            [flow.tensor, flow.writer, flow.readers, number(n_bytes), _shape(plan.graph.tensor[flow.tensor])]
+        "flows": [  # the last number says which of its writer's tensors it is
+            [flow.tensor, flow.writer, flow.readers, number(n_bytes), _written(plan.graph, flow)]
             for flow, n_bytes in zip(plan.table.flows, plan.table.flow_bytes, strict=True)
         ],
         "cuts": _cuts(plan),
+        "forbidden": _forbidden(plan),
+        "unlinked": np.flatnonzero(~plan.table.linked & ~np.eye(plan.table.n_devices, dtype=np.bool_)).tolist(),
     }
+
+
+def _written(graph: Graph, flow: Flow) -> int:
+    return graph.ops[flow.writer].outputs.index(flow.tensor)
 
 
 def _cuts(plan: Plan) -> list[list[float | int | None]]:
@@ -86,13 +95,15 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         **{name: number(getattr(plan, name)) for name in FIGURES},
         "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
         "run": None,
+        "holds": _holds(plan.graph),
+        "division": plan.division,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
         "copies": len(plan.placement.copies),
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
-        "shares": {str(source): number(plan.table.share(source)) for source in Source},
+        "shares": {WORDS[source]: number(plan.table.share(source)) for source in Source},
         "bottleneck": {
             "devices": [] if busy.device is None else [busy.device],
             "links": busy.link_names(plan.table.devices),
@@ -120,34 +131,68 @@ def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, An
     return {"of": str(Goal.THROUGHPUT), "predicted": rates[0], "measured": rates[1], "usage": usage}
 
 
+def _holds(graph: Graph) -> list[str]:
+    """What a network is, in words: its parameters, and what one micro-batch has of tokens, pixels or numbers."""
+    count = sum(prod(tensor.shape) for tensor in graph.tensors if tensor.role is Role.PARAMETER)
+    scale = next(((size, unit) for size, unit in ((1e9, "billion "), (1e6, "million ")) if count >= size), (1, ""))
+    words = [f"{count / scale[0]:.3g} {scale[1]}parameters" if scale[1] else f"{count:,} parameters"]
+    for name in graph.inputs[:1]:
+        tensor = graph.tensor[name]
+        if tensor.dtype.startswith("int") and tensor.shape:
+            return [*words, f"{tensor.shape[-1]:,} tokens a sample"]
+        size = "×".join(map(str, tensor.shape[1:])) or "1"
+        unit = "pixels" if len(tensor.shape) == 4 else "number" if size == "1" else "numbers"
+        words.append(f"{size} {unit} a sample")
+    return words
+
+
 def _alone(plan: Plan) -> dict[str, Any] | None:
-    """The device that is fastest with all operators, and the plan's speedup over it; None if no device can run all."""
+    """The best device with all operators, and the plan's speedup over it; None if no device can run all.
+
+    Where none has the memory, the one that is fastest if it had.
+    """
+    if plan.one_device is not None:
+        best, seconds = plan.one_device.placement.device[0], plan.one_device.predicted_s
+        return {"device": best, "seconds": number(seconds), "speedup": number(plan.times_one_device), "fits": True}
     total_s = (plan.table.forward_s + plan.table.backward_s).sum(axis=0)
     best = int(total_s.argmin())
     if not isfinite(total_s[best]):
         return None
-    needed_bytes = float(plan.table.op_bytes.sum() + plan.table.working_bytes)
-    reached_s = plan.period_s if plan.goal in (Goal.THROUGHPUT, Goal.TRAINING) else plan.latency_s
-    return {
-        "device": best,
-        "seconds": number(total_s[best]),
-        "speedup": number(total_s[best] / reached_s) if reached_s > 0 else None,
-        "fits": bool(needed_bytes <= plan.table.capacity_bytes[best]),
-    }
+    count = plan.workload.micro_batches if plan.workload.trains else 1
+    times = plan.replicas * count * total_s[best] / plan.predicted_s if plan.predicted_s > 0 else 1.0
+    return {"device": best, "seconds": number(count * total_s[best]), "speedup": number(times), "fits": False}
+
+
+def _forbidden(plan: Plan) -> list[list[Any]]:
+    """[operator, devices] where the plan's constraints alone keep operators from devices on which they could run."""
+    kept = isfinite_s(plan.costs) & ~isfinite_s(plan.problem.table)
+    return [[int(op), np.flatnonzero(kept[op]).tolist()] for op in np.flatnonzero(kept.any(axis=1))]
+
+
+def isfinite_s(table: CostTable) -> NDArray[np.bool_]:
+    """[n_ops, n_devices], whether an operator can run on a device."""
+    return np.isfinite(table.forward_s + table.backward_s)
 
 
 def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times."""
-    load_s = plan.evaluation.load_s
+    """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times.
+
+    ``idle`` is the share of the steady state, without filling and draining; ``parts`` has the bytes of `PARTS`.
+    """
+    load_s, parts = plan.evaluation.load_s, memory_parts(plan)
+    steady_s = busy.seconds if plan.workload.trains else plan.period_s
     column = {device: number for number, devices in enumerate(classes) for device in devices}
     return [
         {
             "name": device.name,
             "kind": device.kind,
+            "host": device.host,
             "ops": len(plan.placement.operators(i)),
             "load_s": number(load_s[i]),
             "share": number(load_s[i] / busy.seconds) if busy.seconds > 0 else 0,
+            "idle": number(max(0.0, 1 - load_s[i] / steady_s)) if steady_s > 0 else 0,
             "memory_bytes": number(plan.evaluation.memory_bytes[i]),
+            "parts": [number(part[i]) for part in parts],
             "capacity_bytes": number(plan.table.capacity_bytes[i]),
             "cost": column[i],
         }
@@ -155,9 +200,28 @@ def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> lis
     ]
 
 
+PARTS = ("weights", "gradients", "optimizer", "activations")
+
+
+def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats]:
+    """[n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
+    held = partial(plan.placement.held_bytes, n_devices=plan.table.n_devices)
+    weights, stays = held(op_bytes(plan.graph)), held(plan.table.op_bytes)
+    gradients = held(gradient_bytes(plan.graph)) if plan.workload.trains else np.zeros(len(stays))
+    activations = np.maximum(0.0, plan.evaluation.memory_bytes - stays)
+    return weights, gradients, np.maximum(0.0, stays - weights - gradients), activations
+
+
 def _seconds(plan: Plan) -> Floats:
     """[n_ops, n_devices], seconds of each operator for one micro-batch, in training forward and backward."""
     return plan.costs.forward_s + plan.costs.backward_s
+
+
+def _weight(plan: Plan) -> Floats:
+    """[n_ops], the share of each operator in the time where it is placed, or in what stays, whichever is larger."""
+    seconds = _seconds(plan)[np.arange(plan.table.n_ops), list(plan.placement.device)]
+    n_bytes = plan.table.op_bytes
+    return np.maximum(seconds / (seconds.sum() or 1.0), n_bytes / (n_bytes.sum() or 1.0))
 
 
 def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -166,7 +230,7 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
     With several copies of the network, ``homes`` has all devices of each operator, and ``device`` the first one's.
     """
     graph, table, seconds = plan.graph, plan.table, _seconds(plan)
-    kinds, modules, shapes = _Texts(), _Texts(), _Texts()
+    kinds, modules, shapes = Numbers(), Numbers(), Numbers()
     first = [devices[0] for devices in classes]
     return {
         "name": [op.name for op in graph.ops],
@@ -194,7 +258,7 @@ def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
             yield tensor
 
 
-def _shapes(texts: _Texts, tensors: Iterable[Tensor]) -> list[int]:
+def _shapes(texts: Numbers, tensors: Iterable[Tensor]) -> list[int]:
     return [texts[_shape(tensor)] for tensor in tensors]
 
 
@@ -216,92 +280,3 @@ def _ends(graph: Graph) -> dict[str, Any]:
             [name, _shape(graph.tensor[name]), writer[name]] for name in dict.fromkeys(graph.outputs) if name in writer
         ],
     }
-
-
-def _timeline(timeline: Timeline) -> dict[str, Any]:
-    """Lanes: the devices, then the links in the order of their ends. Spans: one list for each attribute."""
-    order = {name: i for i, name in enumerate(timeline.devices)}
-    used = {span.resource for span in timeline.spans if span.kind == "transfer"}
-    links = sorted(used, key=lambda name: ([order.get(end, len(order)) for end in name.split(" → ")], name))
-    lane = {name: i for i, name in enumerate([*timeline.devices, *links])}
-    labels = _Texts()
-    return {
-        "lanes": list(lane),
-        "micro_batches": timeline.micro_batches,
-        "makespan_s": number(timeline.makespan_s),
-        "period_s": number(timeline.period_s),
-        "bubble": number(timeline.bubble),
-        "lane": [lane[span.resource] for span in timeline.spans],
-        "label": [labels[span.label] for span in timeline.spans],
-        "micro_batch": [span.micro_batch for span in timeline.spans],
-        "index": [span.index for span in timeline.spans],
-        "start_s": [round(span.start_s, 9) for span in timeline.spans],
-        "end_s": [round(span.end_s, 9) for span in timeline.spans],
-        "labels": list(labels),
-    }
-
-
-DIGITS = 6  # significant; no cost model is more precise
-MOST_STEPS = 1500  # of a curve, about one for each pixel
-
-
-def number(value: float | None) -> float | int | None:
-    """The number rounded for JSON, an int if it is whole; None for infinity and NaN."""
-    if value is None or not isfinite(value):
-        return None
-    rounded = float(f"{value:.{DIGITS}g}")
-    return int(rounded) if rounded.is_integer() else rounded
-
-
-def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
-    """For each device in use, the bytes that it holds from each point in time on."""
-    shown = []
-    for device in memory:
-        index = plan.cluster.index[device.device]
-        if index in plan.placement.used:
-            time_s, held_bytes = thinned(*device.steps)
-            shown.append(
-                {
-                    "device": index,
-                    "peak_bytes": number(device.peak_bytes),
-                    "peak_s": round(device.peak_s, 9),
-                    "time_s": [round(seconds, 9) for seconds in time_s.tolist()],
-                    "bytes": [round(n_bytes) for n_bytes in held_bytes.tolist()],
-                }
-            )
-    return shown
-
-
-def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
-    """A curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
-
-    Args:
-        time_s: [n_steps], ascending.
-        held_bytes: [n_steps], held from each of these times on.
-        most: number of steps.
-    """
-    if len(time_s) <= most:
-        return time_s, held_bytes
-    edges_s = np.linspace(time_s[0], time_s[-1], most, endpoint=False)
-    first = np.searchsorted(time_s, edges_s, side="right") - 1  # the step at the beginning of each interval
-    within = np.searchsorted(time_s, edges_s, side="left")  # the first step inside each interval
-    most_bytes = np.maximum.reduceat(np.append(held_bytes, 0.0), within)
-    return edges_s, np.maximum(held_bytes[first], np.where(np.diff(within, append=len(time_s)), most_bytes, 0.0))
-
-
-def with_transfers(plan: Plan, run: Timeline) -> Timeline:
-    """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
-    copies = plan.placement.copies
-    stage_of = {(stage.copy, op): number for number, stage in enumerate(plan.stages) for op in stage.ops}
-    end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}
-    seen = {(span.resource, span.index, span.micro_batch) for span in run.spans if span.kind == "transfer"}
-    added = []
-    sent = ((number, cut) for number, copy in enumerate(copies) for cut in copy.cuts(plan.table))
-    for number, (number_of, src, dst) in sent:
-        flow = plan.table.flows[number_of]
-        link = f"{plan.table.devices[src]} → {plan.table.devices[dst]}"
-        for batch in range(number, run.micro_batches, len(copies)):
-            at_s = end_s.get((stage_of[number, flow.writer], batch))
-            if (link, number_of, batch) not in seen and at_s is not None:
-                added.append(Span("transfer", link, flow.tensor, batch, number_of, at_s, at_s))
-    return replace(run, spans=tuple(sorted((*run.spans, *added), key=lambda span: span.start_s)))

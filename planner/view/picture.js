@@ -33,7 +33,8 @@ text { font-family: Helvetica, Arial, "Liberation Sans", "DejaVu Sans", sans-ser
 `;
 const LETTERS = 26; // width of the column with the devices' letters
 const CORNER = 6;
-const PICTURE_LETTER = 6.9; // width of one of the names, about; of small ones 0.84 of that
+const NAME = 12; // sizes of bold texts as wide as names, and as small ones
+const SMALL = 9.7;
 
 /** The text of the picture of what is open. */
 function drawPicture(network, layout) {
@@ -53,7 +54,7 @@ function drawPicture(network, layout) {
   const parts = [
     element("title", {}, escapeHtml(title)),
     element("style", {}, PICTURE_STYLE),
-    pictureCorners(),
+    pictureCorners(layout),
     element("rect", { width: "100%", height: "100%", fill: "#ffffff" }),
     pictureText("title", PICTURE.margin, PICTURE.margin + 12, title),
     pictureText("small", PICTURE.margin, PICTURE.margin + 12 + PICTURE.row, pictureFigures(summary, network.data)),
@@ -63,29 +64,29 @@ function drawPicture(network, layout) {
   return `${element("svg", { xmlns: "http://www.w3.org/2000/svg", ...size }, `\n${parts.join("\n")}\n`)}\n`;
 }
 
-function pictureTitle({ summary, devices }) {
-  const used = devices.filter((device) => device.ops > 0).length;
-  return `${summary.model} on ${plural(used, "device")} of ${summary.cluster}`;
+function pictureTitle({ summary }) {
+  return `${summary.model} on ${summary.division} of ${summary.cluster}`;
 }
 
 function pictureFigures(summary, { ops, cuts, flows }) {
   const bytes = cuts.reduce((sum, cut) => sum + flows[cut[0]][3], 0);
   const rate = summary.samples_per_s === null ? [] : [`${digits(summary.samples_per_s)} samples/s`];
+  const times = summary.alone?.speedup ? [`${digits(summary.alone.speedup)} × one device`] : [];
   const alone = `${summary.step ? "a step" : "one micro-batch alone"} ${formatSeconds(summary.latency_s)}`;
   const sent = cuts.length ? [`${plural(cuts.length, "tensor")} between devices, ${formatBytes(bytes)}`] : [];
-  const copies = summary.copies > 1 ? [`${summary.copies} copies`] : [];
-  const about = [`planned for ${summary.goal}`, plural(ops.name.length, "operator"), ...copies];
-  return [...about, ...rate, alone, ...sent].join(" · ");
+  const about = [`planned for ${summary.goal}`, plural(ops.name.length, "operator")];
+  return [...about, ...rate, ...times, alone, ...sent].join(" · ");
 }
 
-/** [[{x, device, text}, ...], ...]: the devices in use, in as many lines as they need. */
+/** [[{x, device, text}, ...], ...]: the devices in use, in as many lines as they need; of many only the names. */
 function legendLines({ devices }, width) {
   const lines = [[]];
+  const many = devices.length > FEW_DEVICES;
   let x = 0;
   devices.forEach((device, d) => {
     if (!device.ops) return;
-    const text = `${device.name}: ${plural(device.ops, "operator")}, ${formatSeconds(device.load_s)}`;
-    const needed = 26 + 0.93 * PICTURE_LETTER * text.length + 18;
+    const text = many ? device.name : `${device.name}: ${plural(device.ops, "operator")}, ${formatSeconds(device.load_s)}`;
+    const needed = 8 + badgeWidth(d) + textWidth(text, NAME) + 18;
     if (x + needed > width && x > 0) {
       lines.push([]);
       x = 0;
@@ -96,10 +97,15 @@ function legendLines({ devices }, width) {
   return lines;
 }
 
+function badgeWidth(device) {
+  return Math.max(18, textWidth(deviceLetter(device), NAME) + 6);
+}
+
 function pictureLegend(line, y) {
   return line.map(({ x, device, text }) => {
     const left = PICTURE.margin + x;
-    return pictureBadge(device, left, y, 18, 18) + pictureText("", left + 25, y + 13.5, text);
+    const wide = badgeWidth(device);
+    return pictureBadge(device, left, y, wide, 18) + pictureText("", left + wide + 7, y + 13.5, text);
   });
 }
 
@@ -116,11 +122,35 @@ function pictureText(kind, x, y, text) {
   return element("text", { ...(kind ? { class: kind } : {}), x: round(x), y: round(y) }, escapeHtml(text));
 }
 
-function pictureNode(network, { id, x, y, w, h }) {
+/** Equal groups in a row, as the page draws them. */
+function pictureStrip(network, cells) {
+  return cells.map(({ id, x, y, w, h }, i) => {
+    const split = network.split(id);
+    const row = i === 0 || cells[i - 1].y !== y;
+    const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+    let at = y;
+    const parts = split.map(([device, share]) => {
+      const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };
+      const part = pictureBox(x, at, w, h * share, look);
+      at += h * share;
+      return part;
+    });
+    const [[device]] = split;
+    const style = `fill:${inkOn(deviceColour(device))}`;
+    const middle = { class: "letter", x: round(x + w / 2), y: round(y + h / 2 + 4), style };
+    const letter = row || cut ? element("text", middle, deviceLetter(device)) : "";
+    const tick = cut ? pictureBox(x - 1.5, y - 2, 3, h + 4, { fill: PICTURE.cut }) : "";
+    const number = i % 5 === 0 || row ? pictureText("small", x, y - 4, lastPart(network.label(id))) : "";
+    return parts.join("") + tick + letter + number;
+  }).join("");
+}
+
+function pictureNode(network, { id, x, y, w, h, cells }) {
+  if (cells) return pictureStrip(network, cells);
   const label = network.label(id);
   if (!network.isOp(id) && !network.isGroup(id)) {
     const look = { fill: "#ffffff", stroke: PICTURE.wire, "stroke-dasharray": "4 3", rx: h / 2 };
-    const words = shorten(label, w - 24, PICTURE_LETTER);
+    const words = shorten(label, w - 20, 10);
     const text = element("text", { class: "label", x: round(x + w / 2), y: round(y + h / 2 + 4) }, escapeHtml(words));
     return pictureBox(x, y, w, h, look) + text;
   }
@@ -132,23 +162,22 @@ function pictureNode(network, { id, x, y, w, h }) {
   const edge = { fill: "none", stroke: mixed(deviceColour(main), PICTURE.line, 0.65), rx: CORNER };
   const behind = kind === "group" ? pictureBox(3, 3, w, h, { ...edge, fill: "#ffffff" }) : "";
   const room = w - LETTERS - 12;
-  const small = 0.84 * PICTURE_LETTER;
   const ground = [...tints(split, LETTERS, w - LETTERS, h), ...stacked(split, h)].join("");
   const parts = [
     behind,
-    element("g", { "clip-path": `url(#plan-${kind})` }, ground),
+    element("g", { "clip-path": `url(#plan-${w}-${h})` }, ground),
     pictureBox(0, 0, w, h, edge),
-    pictureText("name", LETTERS + 7, h / 2 - 2, shorten(label, room, PICTURE_LETTER)),
-    pictureText("small", LETTERS + 7, h / 2 + 12, shorten(what, room - small * time.length, small) + time),
+    pictureText("name", LETTERS + 7, h / 2 - 2, shorten(label, room, NAME)),
+    pictureText("small", LETTERS + 7, h / 2 + 12, shorten(what, room - textWidth(time, SMALL), SMALL) + time),
   ];
   return element("g", { transform: `translate(${round(x)} ${round(y)})` }, parts.join(""));
 }
 
-/** What keeps grounds within the rounded corners of nodes, which are all of two sizes. */
-function pictureCorners() {
-  const clips = ["op", "group"].map((kind) => {
-    const [width, height] = SIZES[kind];
-    return element("clipPath", { id: `plan-${kind}` }, element("rect", { width, height, rx: CORNER }));
+/** What keeps grounds within the rounded corners of nodes: one for each size. */
+function pictureCorners({ nodes }) {
+  const sizes = new Map(nodes.filter((node) => !node.cells).map(({ w, h }) => [`${w}-${h}`, { width: w, height: h }]));
+  const clips = [...sizes].map(([name, size]) => {
+    return element("clipPath", { id: `plan-${name}` }, element("rect", { ...size, rx: CORNER }));
   });
   return element("defs", {}, clips.join(""));
 }
@@ -181,23 +210,27 @@ function pictureFrame(network, { id, x, y, w, h }) {
   const fill = network.depth[id] % 2 ? "#ffffff" : PICTURE.frame;
   const label = network.label(id);
   const facts = `${plural(network.opsIn[id].length, "op")} · ${formatSeconds(network.totalSeconds(id))}`;
-  const words = shorten(label, w - 20, PICTURE_LETTER);
-  const at = x + 10 + PICTURE_LETTER * 1.05 * words.length + 8;
+  const words = shorten(label, w - 20, NAME);
+  const at = x + 10 + textWidth(words, NAME) + 8;
   const room = x + w - at - 8;
   return [
     pictureBox(x, y, w, h, { fill, stroke: PICTURE.line, rx: 9 }),
     pictureText("name", x + 10, y + 18, words),
-    room > 60 ? pictureText("small", at, y + 18, shorten(facts, room, 0.84 * PICTURE_LETTER)) : "",
+    room > 60 ? pictureText("small", at, y + 18, shorten(facts, room, SMALL)) : "",
   ].join("");
 }
 
 function pictureWires({ nets, arrows }) {
+  const way = (kind, some, more) => element("path", { class: kind, d: some.map((net) => net.d).join(""), ...more });
   const path = (kind, cut) => {
-    const d = nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
+    const some = nets.filter((net) => net.cut === cut);
+    const byWidth = new Map(some.map((net) => [net.wide, some.filter((other) => other.wide === net.wide)]));
+    const thick = (wide) => (cut ? { style: `stroke-width:${wide.toFixed(1)}` } : {});
+    const ways = [...byWidth].map(([wide, alike]) => way(kind, alike, thick(wide)));
     const heads = arrows.filter((arrow) => arrow.cut === cut).map(arrowHead).join("");
     const fill = cut ? PICTURE.cut : PICTURE.wire;
     const tips = heads ? element("path", { d: heads, fill }) : "";
-    return (d ? element("path", { class: kind, d }) : "") + tips;
+    return ways.join("") + tips;
   };
   return path("wire", false) + path("cut", true);
 }
@@ -210,11 +243,16 @@ function pictureLabel(network, { edge, x, y }) {
 }
 
 /** Both ends of a text that does not fit: names are alike at their beginnings. */
-function shorten(text, room, letter) {
-  const most = Math.max(3, Math.floor(room / letter));
-  if (text.length <= most) return text;
-  const tail = Math.floor((most - 1) / 2);
-  return `${text.slice(0, most - 1 - tail)}…${text.slice(text.length - tail)}`;
+function shorten(text, room, size) {
+  const signs = [...text];
+  if (textWidth(text, size) <= room) return text;
+  let kept = signs.length - 1;
+  const ends = () => {
+    const last = signs.length - Math.floor(kept / 2);
+    return [...signs.slice(0, Math.ceil(kept / 2)), "…", ...signs.slice(last)].join("");
+  };
+  while (kept > 2 && textWidth(ends(), size) > room) kept -= 1;
+  return ends();
 }
 
 /** So much of one colour in another. */

@@ -11,6 +11,7 @@ const INNER_ROW_MIN = 1000; // nor one of an open group
 const ROW_GAIN = 0.85; // one more row must make the drawing this much smaller
 const TRACK = 8; // between parallel lines
 const ROW_GAP = 26;
+const LABELLED_GAP = 44; // with room for what a cut sends
 
 /**
  * Returns {width, height, rows}; every cell gets x, every step its curve or its corners.
@@ -28,6 +29,7 @@ function arrangeRows(level, room) {
   const channels = rows.map(() => []);
   for (const track of tracksOf(steps)) channels[rowOf[track[0].a.layer]].push(track);
   const margin = rows.length > 1 ? Math.max(...channels.map((tracks) => tracks.length)) * TRACK + 14 : 0;
+  const gaps = channels.map((tracks) => (tracks.flat().some((step) => step.label) ? LABELLED_GAP : ROW_GAP));
   const channelTop = [];
   let top = 0;
   let width = room.least;
@@ -44,13 +46,13 @@ function arrangeRows(level, room) {
     }
     width = Math.max(width, inRow.at(-1).x + inRow.at(-1).w + margin);
     channelTop.push(top + high - low);
-    top += high - low + (r + 1 < rows.length ? channels[r].length * TRACK + ROW_GAP : 0);
+    top += high - low + (r + 1 < rows.length ? channels[r].length * TRACK + gaps[r] : 0);
   });
   for (const cell of layers.flatMap((layer) => layer.cells)) {
     if (cell.item?.port) cell.x = cell.item.port === "in" ? -room.padding : width + room.padding;
   }
   for (const step of steps) if (!step.wraps) step.curve = straight(step, layers);
-  channels.forEach((tracks, r) => drawTracks(tracks, layers, channelTop[r] + ROW_GAP / 2, rows[r], margin));
+  channels.forEach((tracks, r) => drawTracks(tracks, layers, channelTop[r] + gaps[r] / 2, rows[r], margin));
   return { width, height: top, rows: rows.length };
 }
 

@@ -6,6 +6,8 @@ const FAR = 0.3; // below it, only letters and colours
 const MAP = 0.17;
 const MAP_FRAME = 70; // groups at least so wide, in pixels, are framed on the map
 const FULL = 1200; // up to so many nodes all are drawn, beyond it those in sight
+const LEAST_HEIGHT = 240; // in pixels
+const MOST_HEIGHT = 0.7; // of the window, once more is open
 const ZOOMS = [0.004, 2.5];
 
 class Scene {
@@ -16,6 +18,7 @@ class Scene {
     this.moved = false; // until the reader moves it, it fits the window
     this.current = null; // the node that the keyboard is on
     this.matches = null; // Set of operators, or null for all
+    this.device = null; // whose operators these are; the tensors that it sends and receives keep their colours
     this.onClear = () => {}; // the reader wants to see all again
     this.splits = new Map();
   }
@@ -29,7 +32,8 @@ class Scene {
     const [width, height] = this.size;
     const before = anchor === null ? null : this.onScreen(anchor);
     this.layout = layoutNetwork(this.network, width / Math.max(height, 1));
-    this.boxes = new Map([...this.layout.frames, ...this.layout.nodes].map((box) => [box.id, box]));
+    const nodes = this.layout.nodes.flatMap((box) => box.cells ?? [box]);
+    this.boxes = new Map([...this.layout.frames, ...nodes].map((box) => [box.id, box]));
     const after = before && this.onScreen(anchor);
     if (after) {
       this.view.x += before[0] - after[0];
@@ -44,6 +48,17 @@ class Scene {
     else this.fit();
     document.body.dataset.nodes = this.layout.nodes.length;
     document.body.dataset.edges = this.layout.edges.length;
+  }
+
+  /** What a tip about a node must not cover: an open group, or the strip of a cell. */
+  around(id) {
+    const { left, top } = this.root.getBoundingClientRect();
+    const rect = ({ x, y, w, h }) => {
+      const at = { left: left + this.view.x + x * this.view.scale, top: top + this.view.y + y * this.view.scale };
+      return { ...at, right: at.left + w * this.view.scale, bottom: at.top + h * this.view.scale };
+    };
+    const strip = this.layout.nodes.find((node) => node.id === this.network.stripOf.get(id));
+    return rect(strip ?? this.boxes.get(id));
   }
 
   onScreen(id) {
@@ -61,10 +76,29 @@ class Scene {
     this.draw();
   }
 
+  /** Takes more height once more is open. */
+  grow() {
+    const [width, height] = this.size;
+    const needed = Math.min(innerHeight * MOST_HEIGHT, (this.layout.height * (width - 36)) / this.layout.width + 48);
+    if (needed > height) this.root.style.height = `${Math.ceil(needed)}px`;
+  }
+
+  /** Shows what was opened as large as it fits. */
+  show(id) {
+    const box = this.boxes.get(id);
+    const [width, height] = this.size;
+    const room = Math.min((width - 36) / box.w, (height - 36) / box.h);
+    const scale = Math.min(1.25, Math.max(ZOOMS[0], room));
+    const [x, y] = [width / 2 - (box.x + box.w / 2) * scale, height / 2 - (box.y + box.h / 2) * scale];
+    this.view = { x, y, scale };
+    this.moved = true;
+    this.draw();
+  }
+
   /** Takes no more height than it needs. */
   shrink() {
     const needed = this.layout.height * this.view.scale + 48;
-    if (needed < this.size[1]) this.root.style.height = `${Math.max(340, Math.ceil(needed))}px`;
+    if (needed < this.size[1]) this.root.style.height = `${Math.max(LEAST_HEIGHT, Math.ceil(needed))}px`;
     this.fit();
   }
 
@@ -137,6 +171,7 @@ class Scene {
     };
     this.root.dataset.lod = detail;
     this.root.classList.toggle("faded", this.matches !== null);
+    this.kept = new Set(this.layout.edges.filter((edge) => this.touches(edge)).map((edge) => edge.from));
     this.place();
     const focused = this.root.contains(document.activeElement);
     const wide = (box) => detail !== "map" || box.w * this.view.scale > MAP_FRAME;
@@ -147,6 +182,12 @@ class Scene {
     byId("nodes").innerHTML = nodes + labels;
     byId("wires").innerHTML = this.wires(detail, seen);
     if (focused) this.elementOf(this.current)?.focus({ preventScroll: true });
+  }
+
+  /** Whether an edge has a border of the device that is looked at. */
+  touches(edge) {
+    const { cuts } = this.network.data;
+    return this.device !== null && [...edge.cuts].some((i) => cuts[i][1] === this.device || cuts[i][2] === this.device);
   }
 
   elementOf(id) {
@@ -177,8 +218,28 @@ class Scene {
     };
   }
 
-  node({ id, x, y, w, h }) {
+  /** Equal groups in a row: cells in the colours of their devices, and a mark where one passes on to another device. */
+  strip({ cells }) {
     const { network } = this;
+    return cells.map(({ id, x, y, w, h }, i) => {
+      const split = this.split(id);
+      const parts = split.map(([device, share]) => {
+        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
+      });
+      const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+      const first = !i || cut || cells[i - 1].y !== y;
+      const letter = first ? element("b", { style: deviceStyle(split[0][0]) }, deviceLetter(split[0][0])) : "";
+      const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;
+      const hits = this.count(id);
+      const state = `${cut ? " cutting" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
+      const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
+      return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + letter + number);
+    }).join("");
+  }
+
+  node({ id, x, y, w, h, cells }) {
+    const { network } = this;
+    if (cells) return this.strip({ cells });
     const place = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
     const label = `<b>${escapeHtml(network.label(id))}</b>`;
     if (!network.isOp(id) && !network.isGroup(id)) {
@@ -200,7 +261,7 @@ class Scene {
     const main = split.reduce((a, b) => (b[1] > a[1] ? b : a));
     const style = `${place};--d:${deviceColour(main[0])};--tint:${tint(split)}`;
     const open = network.isGroup(id) ? false : null;
-    const kind = network.isGroup(id) ? "group" : "op";
+    const kind = network.groupKind(id) === "capsule" ? "group capsule" : network.isGroup(id) ? "group" : "op";
     const inside = `<span class="letters">${letters.join("")}</span><span class="words">${text}</span>`;
     return element("div", { class: `node ${kind}${state}`, style, ...this.attributes(id, open) }, inside);
   }
@@ -222,19 +283,31 @@ class Scene {
   label({ edge, x, y }) {
     const [bytes, seconds] = cutFigures(this.network, edge);
     const style = `left:${round(x)}px;top:${round(y)}px`;
-    return `<div class="label" style="${style}">${formatBytes(bytes)}<br>${formatSeconds(seconds)}</div>`;
+    const kept = this.touches(edge) ? " kept" : "";
+    return `<div class="label${kept}" style="${style}">${formatBytes(bytes)}<br>${formatSeconds(seconds)}</div>`;
   }
 
   wires(detail, seen) {
     const nets = this.layout.nets.filter(seen);
     const arrows = this.layout.arrows.filter(seen);
     const path = (name, d, more = {}) => (d ? element("path", { class: name, d, ...more }) : "");
-    const joined = (cut) => nets.filter((net) => net.cut === cut).map((net) => net.d).join("");
-    const heads = (cut) => arrows.filter((arrow) => arrow.cut === cut).map(arrowHead).join("");
-    const tips = detail === "near" || detail === "mid" ? path("tip", heads(false)) + path("tip cut", heads(true)) : "";
+    const joined = (some) => some.map((net) => net.d).join("");
+    const cuts = [...groupBy(nets.filter((net) => net.cut), (net) => `${net.wide} ${this.kept.has(net.net)}`)];
+    const cutPaths = cuts.map(([, some]) => {
+      const state = this.kept.has(some[0].net) ? " kept" : "";
+      return path(`cut${state}`, joined(some), { style: `--wide:${some[0].wide.toFixed(1)}` });
+    });
+    const heads = (kind, wanted) => path(kind, arrows.filter(wanted).map(arrowHead).join(""));
+    const all = [
+      heads("tip", (arrow) => !arrow.cut),
+      heads("tip cut", (arrow) => arrow.cut && !this.kept.has(arrow.net)),
+      heads("tip cut kept", (arrow) => arrow.cut && this.kept.has(arrow.net)),
+    ].join("");
+    const tips = detail === "near" || detail === "mid" ? all : "";
     const touch = nets.map((net) => path("touch", net.d, { "data-net": net.net }));
     const [map, touches] = detail === "map" ? [mapShapes(this, this.layout.nodes), ""] : ["", touch.join("")];
-    return `${path("wire", joined(false))}${path("cut", joined(true))}<g id="lit"></g>${tips}${map}${touches}`;
+    const wires = path("wire", joined(nets.filter((net) => !net.cut)));
+    return `${wires}${cutPaths.join("")}<g id="lit"></g>${tips}${map}${touches}`;
   }
 
   /** Lights up nets up; none with an empty list. */
@@ -251,7 +324,8 @@ class Scene {
     const frame = this.root.getBoundingClientRect();
     const x = (clientX - frame.left - this.view.x) / this.view.scale;
     const y = (clientY - frame.top - this.view.y) / this.view.scale;
-    return this.layout.nodes.find((n) => x >= n.x && x <= n.x + n.w && y >= n.y && y <= n.y + n.h)?.id ?? null;
+    const boxes = this.layout.nodes.flatMap((node) => node.cells ?? [node]);
+    return boxes.find((n) => x >= n.x && x <= n.x + n.w && y >= n.y && y <= n.y + n.h)?.id ?? null;
   }
 
   /** Puts the keyboard on a node and brings it into sight. */
@@ -301,7 +375,7 @@ function tint(split) {
 /** The nodes as one path for each colour. */
 function mapShapes(scene, nodes) {
   const shapes = new Map();
-  for (const { id, x, y, w, h } of nodes) {
+  for (const { id, x, y, w, h } of nodes.flatMap((node) => node.cells ?? [node])) {
     let left = x;
     for (const [device, share] of scene.split(id)) {
       const key = `${device} ${scene.count(id) > 0}`;

@@ -2,6 +2,10 @@
 
 const LANE = 22; // of a device
 const LINK = 14; // of a link
+const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
+const THIN_ALL = 400;
+const TOGETHER = 8; // thin lanes that have one name
+const HOST_GAP = 5; // between the thin lanes of two hosts
 const AXIS = 26;
 const GUTTER = 280; // at most, for the names
 const LEAST_GUTTER = 120; // figures of memory stand there too
@@ -17,6 +21,7 @@ class TimelineView {
     this.colouring = "device";
     this.onDraw = () => {};
     this.end_s = Math.max(...Object.values(data.timelines).map((t) => t.makespan_s)) || 1;
+    this.thin = hasMany(data);
     this.arrange(false);
     this.range = [0, this.end_s];
     this.#listen(onPick);
@@ -26,19 +31,23 @@ class TimelineView {
   /** Rows for the devices and the links, or the busiest links; those of one name stand together. */
   arrange(allLinks) {
     const runs = Object.entries(this.data.timelines);
-    const devices = this.data.devices.map((device) => device.name);
+    const { devices } = this.data;
     const links = [...new Set(runs.flatMap(([, timeline]) => timeline.lanes.slice(devices.length)))];
     this.links = links.length;
-    const names = [...devices, ...(allLinks ? links : busiest(runs[0][1], links))];
+    const chosen = allLinks ? links : this.thin ? [] : busiest(runs[0][1], links);
+    const names = [...devices.map((device) => device.name), ...chosen];
+    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / devices.length)));
     let y = AXIS;
+    const spansOf = runs.map(([, timeline]) => groupBy(timeline.lane.map((_, s) => s), (s) => timeline.lane[s]));
     this.rows = names.flatMap((name, n) =>
       runs.map(([run, timeline], i) => {
-        const lane = timeline.lanes.indexOf(name);
-        const spans = timeline.lane.flatMap((l, s) => (l === lane ? [s] : []));
+        const spans = spansOf[i].get(timeline.lanes.indexOf(name)) ?? [];
         const device = n < devices.length ? n : null;
-        const height = device === null ? LINK : LANE;
+        const height = device === null ? LINK : this.thin ? thin : LANE;
         const row = { name, device, run: runs.length > 1 ? run : "", timeline, spans, y, height, first: i === 0 };
-        y += height + (i + 1 < runs.length ? 1 : device === null ? 5 : 7);
+        const host = device !== null && devices[n].host !== devices[n + 1]?.host;
+        const gap = device === null ? 5 : this.thin ? (host ? HOST_GAP : 0) : 7;
+        y += height + (i + 1 < runs.length ? 1 : gap);
         return row;
       }),
     );
@@ -63,7 +72,7 @@ class TimelineView {
   draw() {
     const width = this.root.clientWidth || 800;
     this.width = width;
-    const height = this.rows.at(-1).y + this.rows.at(-1).height + 8;
+    const height = this.rows.at(-1).y + this.rows.at(-1).height + 18;
     this.scale = (width - this.gutter - 16) / (this.range[1] - this.range[0]);
     this.root.setAttribute("height", height);
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -77,8 +86,38 @@ class TimelineView {
     const window = element("rect", { x: this.gutter, y: 0, width: width - this.gutter - 8, height });
     const spans = this.rows.map((row, r) => this.spans(row, r, x)).join("");
     const shown = element("g", { "clip-path": "url(#window)" }, spans);
-    this.root.innerHTML = element("clipPath", { id: "window" }, window) + names + grid.join("") + shown;
+    const ground = names + grid.join("") + this.steady(x, height);
+    this.root.innerHTML = element("clipPath", { id: "window" }, window) + ground + shown;
     this.onDraw();
+  }
+
+  /** Where devices fill and drain, on a darker ground. */
+  steady(x, height) {
+    const { steady_s: [fill, drain], makespan_s } = this.data.timelines.predicted;
+    const apart = [[0, fill, "fill"], [drain, makespan_s, "drain"]];
+    const parts = fill < drain ? apart : [[0, makespan_s, "fill and drain"]];
+    return parts.map(([from, to, name]) => {
+      const [left, right] = [Math.max(this.gutter, x(from)), Math.min(this.width - 8, x(to))];
+      if (right - left < 2) return "";
+      const ground = element("rect", { class: "unsteady", x: round(left), width: round(right - left), y: 18, height: height - 18 });
+      const word = { class: "quiet", x: round((left + right) / 2), y: height - 3, "text-anchor": "middle" };
+      return ground + (right - left > 8 * name.length ? element("text", word, name) : "");
+    }).join("");
+  }
+
+  /** Beside the first of some thin lanes of a host, their names. */
+  thinHeading({ device, y, height }) {
+    const { devices } = this.data;
+    const { host } = devices[device];
+    const first = devices.findIndex((other) => other.host === host);
+    if ((device - first) % TOGETHER) return "";
+    const list = [];
+    for (let d = device; d < device + TOGETHER && devices[d]?.host === host; d += 1) list.push(d);
+    const name = `${deviceRange(devices, list)}${host ? `, ${host}` : ""}`;
+    const room = Math.round((this.gutter - 14) / LETTER);
+    const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
+    const middle = y + Math.min(12, (list.length * height) / 2 + 4);
+    return list.length * height < 9 ? "" : element("text", { x: 10, y: middle }, escapeHtml(short));
   }
 
   heading(row, width) {
@@ -86,6 +125,7 @@ class TimelineView {
     const long = width - this.gutter - 8;
     const lane = element("rect", { class: "lane", x: this.gutter, y: row.y, width: long, height: row.height, rx: 3 });
     const run = element("text", { class: "quiet", x: this.gutter - 8, y: middle, "text-anchor": "end" }, row.run);
+    if (this.thin && row.device !== null) return lane + (row.first ? this.thinHeading(row) : "");
     if (!row.first) return lane + run;
     const most = Math.round((this.gutter - 40) / LETTER - 1.2 * row.run.length);
     const short = row.name.length > most ? `${row.name.slice(0, most - 1)}…` : row.name;
@@ -102,6 +142,7 @@ class TimelineView {
   spans(row, r, x) {
     const { start_s, end_s, micro_batch } = row.timeline;
     const parts = [];
+    const pad = row.height < LINK ? 0.5 : 1;
     let filled = -Infinity;
     for (const s of row.spans) {
       const [left, right] = [x(start_s[s]), x(end_s[s])];
@@ -110,13 +151,13 @@ class TimelineView {
       const fill = this.colour(row, s);
       const wide = Math.max(to - from, 0.8);
       filled = from + wide;
-      const place = { x: round(from), y: row.y + 1, width: round(wide), height: row.height - 2 };
+      const place = { x: round(from), y: row.y + pad, width: round(wide), height: row.height - 2 * pad };
       const back = this.isBack(row.timeline, s);
       const kind = `span${wide > 4 ? " wide" : ""}${back ? " back" : ""}`;
       const look = { class: kind, fill, ...(wide > 4 ? { rx: 2.5 } : {}) };
       parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
-      if (wide > 14 && row.device !== null) {
-        const text = row.timeline.labels[row.timeline.label[s]] === "optimizer" ? "opt" : micro_batch[s];
+      if (wide > 14 && row.height === LANE) {
+        const text = row.timeline.label[s] === "optimizer" ? "opt" : micro_batch[s];
         const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
         parts.push(element("text", { class: "number", ...middle, ...(back ? {} : { style: `fill:${inkOn(fill)}` }) }, text));
       }
@@ -126,7 +167,7 @@ class TimelineView {
 
   /** Whether a span is of a backward pass. */
   isBack(timeline, s) {
-    return this.data.summary.step !== null && BACK.test(timeline.labels[timeline.label[s]]);
+    return this.data.summary.step !== null && BACK.test(timeline.label[s]);
   }
 
   /** What a span works on: the operators of a stage, the bytes of a tensor; nothing for what a schedule sends. */
@@ -146,7 +187,7 @@ class TimelineView {
       factRow("to", formatSeconds(t.end_s[s])),
       factRow("takes", `<b>${formatSeconds(t.end_s[s] - t.start_s[s])}</b>`),
     ];
-    const title = escapeHtml(t.labels[t.label[s]]);
+    const title = escapeHtml(t.label[s]);
     return `<h3>${title}</h3><p class="quiet">${about}</p><table>${facts.join("")}</table>`;
   }
 

@@ -38,6 +38,7 @@ function opTip(network, op) {
     ops.reads[op].length && factRow("reads", shapes(ops.reads[op])),
     ops.state[op].length && factRow("parameters", shapes(ops.state[op]) + bytes),
     ops.writes[op].length && factRow("writes", shapes(ops.writes[op])),
+    factRow("<b>Why not there?</b>", ""),
     ...costRows(network, op),
   ];
   const homes = network.homes(op);
@@ -51,19 +52,51 @@ function rest(list) {
   return list.length > MOST_ROWS ? `<br><span class="quiet">and ${list.length - MOST_ROWS} more</span>` : "";
 }
 
-/** The time on each device and where it comes from; devices of equal times share a row. */
+/** Why not there? The time on each device, and what the device would do then or what forbids it; alike ones together. */
 function costRows(network, op) {
   const { ops, devices } = network.data;
-  const sources = { m: "measured", l: "learned", r: "roofline", g: "given" };
-  const alike = groupBy(devices.map((_, d) => d), (d) => devices[d].cost);
-  return [...alike].map(([column, list]) => {
+  const sources = { m: "measured", l: "learned", r: "estimated", g: "given" };
+  const verdicts = devices.map((_, d) => verdict(network, op, d));
+  const alike = groupBy(devices.map((_, d) => d), (d) => `${devices[d].cost} ${verdicts[d][0]}`);
+  return [...alike].map(([, list]) => {
+    const column = devices[list[0]].cost;
     const seconds = ops.cost_s[column][op];
-    const here = list.some((d) => network.homes(op).includes(d));
+    const here = verdicts[list[0]][0] === "here";
     const source = seconds === null ? "" : ` <span class="quiet">${sources[ops.source[column][op]]}</span>`;
-    const letters = list.slice(0, 6).map((d) => badge(d)).join(" ") + (list.length > 6 ? " …" : "");
-    const html = `${formatSeconds(seconds)}${source}${here ? " ◂ here" : ""}`;
-    return factRow(letters, html, here ? ' class="here"' : "");
+    const busy = list.map((d) => verdicts[d][1]).filter((s) => s !== null);
+    const then = busy.length ? ` ${valueRange(busy, formatSeconds)}` : "";
+    const names = list.length > 6 ? escapeHtml(deviceRange(devices, list)) : list.map((d) => badge(d)).join(" ");
+    const why = here ? " ◂ here" : ` <span class="quiet">·</span> ${escapeHtml(verdicts[list[0]][0])}${then}`;
+    const words = seconds === null ? "" : why;
+    return factRow(names, `${formatSeconds(seconds)}${source}${words}`, here ? ' class="here"' : "");
   });
+}
+
+/** [words, seconds that the device would be busy or nothing] for an operator on a device, transfers left out. */
+function verdict(network, op, d) {
+  const { ops, devices, forbidden, unlinked, summary } = network.data;
+  const device = devices[d];
+  const seconds = network.secondsOn(op, d);
+  if (network.homes(op).includes(d)) return ["here", null];
+  if (seconds === null) return ["cannot run", null];
+  if (forbidden.some(([which, where]) => which === op && where.includes(d))) return ["a constraint forbids it", null];
+  const over = device.memory_bytes + ops.bytes[op] - (device.capacity_bytes ?? Infinity);
+  if (over > 0) return [`no room, ${formatBytes(over)} too much`, null];
+  const cut = (a, b) => a !== b && unlinked.includes(a * devices.length + b);
+  const near = unlinked.length ? neighbours(network, op) : [];
+  const apart = near.find((other) => cut(d, other) || cut(other, d));
+  if (apart !== undefined) return [`no link to ${devices[apart].name}`, null];
+  const load = device.load_s + seconds / network.homes(op).length;
+  return [load > summary.bottleneck.seconds * (1 + 1e-6) ? "would be the bottleneck:" : "would be busy", load];
+}
+
+/** The devices that an operator exchanges tensors with. */
+function neighbours(network, op) {
+  const found = network.data.flows.flatMap(([, writer, readers]) => {
+    if (writer === op) return readers;
+    return readers.includes(op) ? [writer] : [];
+  });
+  return [...new Set(found.flatMap((other) => network.homes(other)))];
 }
 
 function groupTip(network, id) {
@@ -102,29 +135,37 @@ function netTip(scene, net) {
   const lines = cutIndices.map((i) => {
     const [flow, src, dst, seconds] = cuts[i];
     const cost = `<b>${formatBytes(flows[flow][3])}, ${formatSeconds(seconds)}</b>`;
-    return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(flows[flow])}`);
+    return factRow(`${badge(src)} → ${badge(dst)}`, `${cost}<br>${tensorText(network.data, flows[flow])}`);
   });
   for (const flow of local) {
-    lines.push(factRow(network.homes(flows[flow][1]).map(badge).join(""), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(flows[flow])}`));
+    lines.push(factRow(network.homes(flows[flow][1]).map(badge).join(""), `${formatBytes(flows[flow][3])}, stays here<br>${tensorText(network.data, flows[flow])}`));
   }
   if (!network.isOp(net) && !network.isGroup(net)) return nodeTip(network, net);
   return `${from}<table>${lines.slice(0, MOST_ROWS).join("")}</table>${rest(lines)}`;
 }
 
-function tensorText([name, , , , shape]) {
-  return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(shape)}</span>`;
+function tensorText({ ops }, [name, writer, , , output]) {
+  return `<span class="quiet">${escapeHtml(name)}, ${escapeHtml(ops.shapes[ops.writes[writer][output]])}</span>`;
 }
 
-/** Shows a text beside a rectangle of the window, where there is room. */
+/** Shows a text beside a rectangle of the window: where there is room, and else as far outside of it as there is. */
 function showTip(html, rect) {
   const tip = byId("tip");
   tip.innerHTML = html;
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
-  const right = rect.right + 12;
-  const left = right + width < innerWidth - 8 ? right : Math.max(8, rect.left - width - 12);
-  tip.style.left = `${Math.min(left, Math.max(8, innerWidth - width - 8))}px`;
-  tip.style.top = `${Math.max(8, Math.min(rect.top, innerHeight - height - 8))}px`;
+  const inside = (low, size, room) => Math.max(8, Math.min(low, room - size - 8));
+  const [across, down] = [inside(rect.left, width, innerWidth), inside(rect.top, height, innerHeight)];
+  const places = [
+    [rect.right + 12, down],
+    [rect.left - width - 12, down],
+    [across, rect.bottom + 12],
+    [across, rect.top - height - 12],
+  ];
+  const fits = ([x, y]) => x >= 8 && y >= 8 && x + width <= innerWidth - 8 && y + height <= innerHeight - 8;
+  const [x, y] = places.find(fits) ?? [inside(rect.right + 12, width, innerWidth), inside(rect.bottom + 12, height, innerHeight)];
+  tip.style.left = `${x}px`;
+  tip.style.top = `${y}px`;
 }
 
 function hideTip() {

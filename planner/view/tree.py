@@ -8,21 +8,31 @@
     pool                            pool
     act, then conv2, then act       act conv2 act    a module that is called again with its own results: a group for
                                                      each call, so that groups do not depend on each other in circles
+    layers.0, layers.1, ...         layers           equal modules one after the other: a ribbon, see `Group`
+    arange, cumsum, eq, ...         masks and ...    what takes neither time nor memory: a capsule
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil, sqrt
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from costmodels.table import Floats
 from graphs.ir import Graph
 
 ROOT = -1
 LONG = 120  # members of a group; a longer list is hard to read, so it is cut into blocks
 BLOCKS = 48  # at one level, at most
+RIBBON = 8  # equal modules one after the other are a ribbon from so many on
+SMALL, SMALL_PART = 1e-3, 1e-2  # shares of the network and of the group around it below which a member is small
+CAPSULE = 3  # small members one after the other are a capsule from so many on
+INDICES = ("int", "uint", "bool")  # dtypes of masks and positions
+MOSTLY = 2 / 3  # of a capsule's tensors have these dtypes where the capsule has their name
 
 Path: TypeAlias = tuple[str, ...]
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class Group:
     label: str  # not necessarily unique among its siblings
     path: str  # of the module; of the parent module for a block
     parent: int  # index of the parent group, or `ROOT`
+    kind: str = ""  # "ribbon": its members are equal modules in a row; "capsule": all of its operators are small
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +62,38 @@ class _ModulePart:
     ops: list[int]  # ascending
 
 
-_Member: TypeAlias = tuple[int, str] | _ModulePart
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Members one after the other: a ribbon or a capsule."""
+
+    kind: str
+    label: str
+    members: "list[_Member]"
+
+
+_Member: TypeAlias = tuple[int, str] | _ModulePart | _Row
 """An operator with its label, or a group."""
 
 
-def group_tree(graph: Graph) -> Tree:
-    """The groups of a graph by module path; long lists of members are cut into blocks of consecutive ones."""
-    builder = _Builder(graph)
+def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
+    """The groups of a graph by module path; long lists of members are cut into blocks of consecutive ones.
+
+    Args:
+        graph: the network.
+        weight: [n_ops], the share of each operator in what the network takes; without it, no operator is small.
+    """
+    builder = _Builder(graph, weight)
     groups: list[Group] = []
     parent = [ROOT] * len(graph.ops)
     labels = [op.name for op in graph.ops]
     whole = builder.skip(_ModulePart((), list(range(len(graph.ops)))))
-    pending = [(builder.members(whole), whole.path, ROOT)]  # a stack: modules may be nested deeply
+    pending = [(builder.inside(whole), whole.path, ROOT)]  # a stack: modules may be nested deeply
     while pending:
         members, path, number = pending.pop()
-        if len(members) > LONG:
+        if len(members) == 1 and number != ROOT and isinstance(members[0], _Row):  # all that is in a group
+            groups[number] = replace(groups[number], kind=members[0].kind)
+            members = members[0].members
+        elif len(members) > LONG and (number == ROOT or not groups[number].kind):
             size = ceil(len(members) / min(BLOCKS, ceil(sqrt(len(members)))))
             for start in range(0, len(members), size):
                 pending.append((members[start : start + size], path, len(groups)))
@@ -75,8 +103,11 @@ def group_tree(graph: Graph) -> Tree:
             if isinstance(member, tuple):
                 index, label = member
                 parent[index], labels[index] = number, label
+            elif isinstance(member, _Row):
+                pending.append((member.members, path, len(groups)))
+                groups.append(Group(member.label, ".".join(path), number, member.kind))
             else:
-                pending.append((builder.members(member), member.path, len(groups)))
+                pending.append((builder.inside(member), member.path, len(groups)))
                 groups.append(Group(_label(member, len(path)), ".".join(member.path), number))
     return Tree(tuple(groups), tuple(parent), tuple(labels))
 
@@ -84,7 +115,9 @@ def group_tree(graph: Graph) -> Tree:
 class _Builder:
     """Takes modules apart, one level at a time."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, weight: Floats | None) -> None:
+        self.graph = graph
+        self.weight = [SMALL] * len(graph.ops) if weight is None else weight.tolist()
         self.names = [op.name for op in graph.ops]
         self.paths: list[Path] = [tuple(op.module.split(".")) if op.module else () for op in graph.ops]
         self.writers: list[list[int]] = [[] for _ in graph.ops]
@@ -106,6 +139,44 @@ class _Builder:
                 part = self.skip(_ModulePart((*outer.path, name), call))
                 members[call[0]] = part if len(call) > 1 else (call[0], _relative(self.paths[call[0]], depth))
         return [members[op] for op in sorted(members)]
+
+    def inside(self, outer: _ModulePart) -> list[_Member]:
+        """The members of a group, with ribbons and capsules in place of what is in them."""
+        members, depth = self.members(outer), len(outer.path)
+        around = sum(self._weight(member) for member in members)
+        limit = min(SMALL, SMALL_PART * around)
+        found: list[_Member] = []
+        for equal, ribbon in _in_a_row(members, self._signature):
+            if equal and len(ribbon) >= RIBBON:
+                label = f"{_label(ribbon[0], depth)} – {_label(ribbon[-1], depth).rpartition('.')[2]}"
+                found.append(_Row("ribbon", label, ribbon))
+            else:
+                found += ribbon
+        folded: list[_Member] = []
+        for small, capsule in _in_a_row(found, lambda member: self._weight(member) < limit):
+            whole = len(capsule) == len(found)
+            if small and len(capsule) >= CAPSULE and not whole:
+                folded.append(_Row("capsule", self._name(capsule, depth), capsule))
+            else:
+                folded += capsule
+        return folded
+
+    def _name(self, capsule: list[_Member], depth: int) -> str:
+        """What the members of a capsule are."""
+        if len(capsule) == CAPSULE:
+            return ", ".join(_label(member, depth) for member in capsule)
+        ops = [op for member in capsule for op in _ops(member)]
+        outputs = [self.graph.tensor[name].dtype for op in ops for name in self.graph.ops[op].outputs]
+        indices = sum(dtype.startswith(INDICES) for dtype in outputs)
+        return "masks and positions" if indices >= MOSTLY * len(outputs) else f"{len(ops)} small operators"
+
+    def _weight(self, member: _Member) -> float:
+        return sum(self.weight[op] for op in _ops(member))
+
+    def _signature(self, member: _Member) -> tuple[object, ...]:
+        """What equal modules have in common, kinds and shapes; nothing for an operator."""
+        ops = (self.graph.ops[op] for op in member.ops) if isinstance(member, _ModulePart) else ()
+        return tuple((op.kind, *(self.graph.tensor[name].shape for name in op.outputs)) for op in ops)
 
     def skip(self, part: _ModulePart) -> _ModulePart:
         """The innermost module that holds the same operators."""
@@ -140,8 +211,22 @@ class _Builder:
         yield call
 
 
+def _in_a_row(members: list[_Member], key: Callable[[_Member], _Key]) -> Iterator[tuple[_Key, list[_Member]]]:
+    """The members by equal keys one after the other."""
+    return ((common, list(run)) for common, run in groupby(members, key))
+
+
+def _ops(member: _Member) -> list[int]:
+    """The operators of a member."""
+    if isinstance(member, _ModulePart):
+        return member.ops
+    return [member[0]] if isinstance(member, tuple) else [op for inner in member.members for op in _ops(inner)]
+
+
 def _label(member: _Member, depth: int) -> str:
-    return member[1] if isinstance(member, tuple) else _relative(member.path, depth)
+    if isinstance(member, _ModulePart):
+        return _relative(member.path, depth)
+    return member[1] if isinstance(member, tuple) else member.label
 
 
 def _relative(path: Path, depth: int) -> str:

@@ -1,27 +1,81 @@
 """How long it takes to see something: `planner --help`, and plan.html in a browser from its address to its drawing.
 
-    python -m tests.benchmarks.page --json page.json
+    python -m tests.benchmarks.page [--quick] [--json page.json]
 
 Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
+The page of a Llama of 80 layers on 64 devices has bars besides: its size, its height before anything is opened, what
+is seen without a click, and whether it asks for anything elsewhere.
 """
 
 import argparse
+import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import planner
+from costmodels.tabulate import tabulate
+from costmodels.workload import Workload
+from graphs.importers.from_config import read_config
+from planner.plans.plan import BY_HAND, Plan
+from planner.problem.problem import Goal
 from planner.view import render
-from tests.benchmarks.bars import Bar, at_most, declare, report
+from simulator.placement import Placement
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.planner.view.browser import BROWSER, browse
 from tests.planner.view.samples import chain_plan
 
 HELP_S, OPEN_S = 0.3, 2.0  # targets
 LARGE, HUGE = 2_000, 20_000  # operators
+LAYERS, DEVICES, HOST = 80, 64, 8
+WINDOWS = {"1400 × 1000": (1400, 1000), "800 × 1200": (800, 1200)}
+LLAMA_S, LLAMA_PIXELS, LLAMA_BYTES = 1.0, 3_000, 2_000_000  # targets
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "dtype": "bfloat16",
+}
+SEEN = """
+    const shown = (e) => { const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 0; };
+    const {scene} = planView, keys = ['ArrowRight', 'ArrowLeft', 'ArrowDown', 'ArrowUp'];
+    const press = (e, key) => e.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+    const reached = new Set([scene.current]);
+    for (const id of reached) for (const key of keys) {
+      scene.focus(id); press(document.activeElement, key); reached.add(scene.current);
+    }
+    const lost = [...scene.boxes.keys()].filter((id) => !reached.has(id));
+    one('[data-do=fit]').click();
+    let tiles = all('.tile').length;
+    for (const map of all('.map')) for (let e = map.querySelector('.tile'), last = null; e !== last; tiles -= 1) {
+      last = e; e.focus(); press(e, 'ArrowRight'); e = document.activeElement;
+    }
+    const told = one('#reasons').innerText.includes('bottleneck');
+    const ticks = all('.cell.cutting').filter(shown).length, columns = all('#memory [data-device]').filter(shown);
+    return {
+      "where it is cut": ticks,
+      "the bottleneck": told && all('.tile.bottleneck').filter(shown).length,
+      "memory against limits": columns.length && all('#memory line.limit').length,
+      "× one device": /× one device\\s+[\\d.,]+ ×/.test(one('#figures').innerText),
+      "height": document.documentElement.scrollHeight,
+      "wider than the window": Math.max(0, document.documentElement.scrollWidth - innerWidth),
+      "out of the keyboard's reach": all('button:not(.tile), select, input, #timeline')
+        .filter((e) => shown(e) && e.tabIndex < 0).length + lost.length + tiles,
+      "without a name": all('.node, .cell, .title, .tile, button, svg[role=img]')
+        .filter((e) => shown(e) && !(e.getAttribute('aria-label') || e.textContent.trim())).length,
+    };
+"""
 
 
 def main() -> int:
@@ -34,7 +88,7 @@ def main() -> int:
     if BROWSER is None:
         print("no chromium on the path: the page is not measured", file=sys.stderr)
     else:
-        bars += [opened(LARGE, rounds), opened(HUGE, rounds)]
+        bars += [opened(LARGE, rounds), opened(HUGE, rounds), *llama_bars(rounds)]
     return report(bars, options.json)
 
 
@@ -58,12 +112,55 @@ def opened(n_ops: int, rounds: int) -> Bar:
     page = render(chain_plan(modules, n_devices=8))
     print(f"a page of {n_ops:,} operators: {len(page):,} characters in {time.perf_counter() - begin_s:.2f} s")
 
-    def open_s() -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            milliseconds: float = browse(page, Path(folder), "return performance.now()")
-        return milliseconds / 1e3
+    return at_most(f"plan.html of {n_ops:,} operators, seconds to open", median(lambda: open_s(page), rounds), OPEN_S)
 
-    return at_most(f"plan.html of {n_ops:,} operators, seconds to open", median(open_s, rounds), OPEN_S)
+
+def open_s(page: str) -> float:
+    """Seconds until a page is drawn."""
+    with tempfile.TemporaryDirectory() as folder:
+        milliseconds: float = browse(page, Path(folder), "return performance.now()")
+    return milliseconds / 1e3
+
+
+def llama_bars(rounds: int) -> list[Bar]:
+    """The bars of the page of a large language model on many devices."""
+    page = render(llama_plan())
+    name = f"Llama of {LAYERS} layers on {DEVICES} devices"
+    bars = [
+        at_most(f"{name}, seconds to open", median(lambda: open_s(page), rounds), LLAMA_S),
+        at_most(f"{name}, bytes", len(page.encode()), LLAMA_BYTES),
+        at_most(f"{name}, addresses elsewhere", len(re.findall(r"(?:src|href|url)\s*[=(]\s*.?https?:", page)), 0),
+    ]
+    for window, size in WINDOWS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            seen = browse(page, Path(folder), SEEN, size)
+        bars.append(at_most(f"{name}, pixels high at {window}", seen.pop("height"), LLAMA_PIXELS))
+        for what in ("wider than the window", "out of the keyboard's reach", "without a name"):
+            bars.append(at_most(f"{name}, {what} at {window}", seen.pop(what), 0))
+        bars += [at_least(f"{name}, seen at {window}: {what}", int(found), 1) for what, found in seen.items()]
+    return bars
+
+
+def llama_plan() -> Plan:
+    """Consecutive layers on each device, in a pipeline through all hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(LLAMA), encoding="utf-8")
+        graph = read_config(config).graph
+    near, far = (planner.catalogue_cluster("H100-SXM-80GB", DEVICES, link) for link in ("NVLink4", "InfiniBand-400"))
+    devices = tuple(replace(device, host=f"node{i // HOST}") for i, device in enumerate(near.devices))
+    host = {device.name: device.host for device in devices}
+    pairs = zip(near.links, far.links, strict=True)
+    links = tuple(one if host[one.src] == host[one.dst] else other for one, other in pairs)
+    cluster = replace(near, name=f"{DEVICES // HOST} hosts of {HOST} H100", devices=devices, links=links)
+    workload, layer, placed = Workload(in_flight=DEVICES), 0, list[int]()
+    for op in graph.ops:
+        number = re.search(r"layers\.(\d+)", op.module)
+        layer = int(number[1]) if number else layer
+        placed.append(layer * DEVICES // LAYERS)
+    table = tabulate(graph, cluster, workload, {})
+    placement = Placement(tuple(placed))
+    return Plan(graph, cluster, workload, table, Goal.THROUGHPUT, placement, "feasible", BY_HAND, 0.0)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from planner.cli import main
 from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
+from planner.problem.constraints import forbid
 from planner.problem.problem import Goal
 from tests.children import ran
 from tests.planner.cli.given import ROOT
@@ -50,7 +51,7 @@ def test_ctrl_c_keeps_the_explanation_until_then(
 
 THROUGHPUT = """\
 net on desk, for throughput: 6 s for each micro-batch of 1
-  cpu0 alone would take 10 s, 1.67 times as long.
+  1 × one device: cpu0 alone takes 10 s.
   Streaming with 1 in flight, the simulator sees one leave every 10 s: what is busiest stands still
   40% of the time and waits for the others. One alone takes 10 s.
 
@@ -97,7 +98,7 @@ How good it is
 
 LATENCY = """\
 net on desk, for latency: 10 s for one micro-batch of 1
-  cpu0 alone would take 10 s, no longer than this.
+  1 × one device: cpu0 alone takes 10 s.
   Streaming with 4 in flight, the simulator sees one leave every 6 s.
 
 Critical path: 10 s without a gap on cpu0, cpu1, of which
@@ -158,6 +159,20 @@ Cuts: the same 2 transfers, 3 B for each micro-batch
 
 
 class TestExplain:
+    def test_one_operator_on_every_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        plan = replace(diamond(n_devices=3), constraints=(forbid("c", "cpu2"),))
+        save_plan(plan, Path("a.json"))
+        assert main(["explain", "a.json", "--op", "c"]) == 0
+        assert capsys.readouterr().out == (
+            "c in block.right, aten.relu.default: on cpu1\n"
+            "  device  takes  the plan then  change\n"
+            "  cpu0      4 s           10 s  +66.7%\n"
+            "  cpu1      4 s            6 s    same  the plan has it here\n"
+            "  cpu2      4 s                         a constraint: forbid c on cpu2\n"
+        )
+        assert main(["explain", "a.json", "--op", "cc"]) == 2
+        assert "the operator is 'cc'" in capsys.readouterr().err
+
     def test_throughput(self, capsys: pytest.CaptureFixture[str]) -> None:
         plan = diamond(
             n_devices=3,

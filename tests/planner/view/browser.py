@@ -53,12 +53,18 @@ class Browser:
         self._count, self._said = 0, b""
         atexit.register(self._end.close)
 
-    def opened(self, url: str) -> Message:
-        """The attributes of a page's body once the page is loaded, without a trace of other pages."""
+    def opened(self, url: str, size: tuple[int, int] | None = None) -> Message:
+        """The attributes of a page's body once the page is loaded, without a trace of other pages.
+
+        ``size`` is that of the window in pixels.
+        """
         context = self._ask("Target.createBrowserContext")["browserContextId"]
         target = self._ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._ask("Page.enable", session)
+        if size is not None:
+            look: Message = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+            self._ask("Emulation.setDeviceMetricsOverride", session, **look)
         self._ask("Page.navigate", session, url=url)
         while self._next().get("method") != "Page.loadEventFired":
             pass
@@ -93,14 +99,14 @@ class Browser:
 _browser = cache(Browser)
 
 
-def browse(page: str, folder: Path, script: str = "return null") -> Any:
+def browse(page: str, folder: Path, script: str = "return null", size: tuple[int, int] | None = None) -> Any:
     """What a script returns that runs when the page is ready; `all` and `one` find elements by selector."""
     assert BROWSER is not None
     save = f"document.body.dataset.answer = JSON.stringify((() => {{ {QUICKLY} {script} }})())"
     before, end = page.rsplit("</body>", 1)
     file = folder / "page.html"
     file.write_text(f"{before}<script>{save}</script></body>{end}", encoding="utf-8")
-    attributes = _browser(BROWSER).opened(file.as_uri())
+    attributes = _browser(BROWSER).opened(file.as_uri(), size)
     assert "error" not in attributes, attributes["error"]
     assert "ready" in attributes
     return json.loads(attributes["answer"] or "")

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun
 from planner.view import render
 from planner.view.picture import svg_picture
 from planner.view.tree import group_tree
+from simulator.placement import Placement
 from tests.planner.view.browser import BROWSER, browse
 from tests.planner.view.drawings import texts
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan, slower, training_plan
@@ -245,6 +247,108 @@ def test_what_is_open_is_saved_as_python_draws_it(tmp_path: Path) -> None:
     assert smaller
     assert {text for text in texts(svg) if text} == {text for text in texts(svg_picture(fork_plan())) if text}
     assert width > height > 0
+
+
+def test_names_fit_their_boxes_in_pictures(tmp_path: Path) -> None:
+    names = ["max_pool2d_with_indices_2[0/3]", "M" * 60, "漢字" * 20, "مرحبا" * 12, "il" * 40, "an_ordinary_name"]
+    svg = svg_picture(chain_plan([f"{name}{i}" for name in names for i in range(4)], n_devices=2))
+    script = """
+        return all('text.name').map((t) => t.previousSibling.getAttribute('width') - 26 - t.getBBox().width)"""
+    room = browse(f"<body data-ready>{svg}</body>", tmp_path, script)
+    assert len(room) == 24
+    assert min(room) >= 0
+
+
+def llama_like(n_layers: int, n_devices: int) -> Plan:
+    """Equal layers in a chain, and what takes next to no time before them."""
+    plan = chain_plan([""] * 6 + [f"layers.{i // 4}.{'ab'[i % 4 // 2]}" for i in range(4 * n_layers)], n_devices)
+    forward_s = plan.table.forward_s.copy()
+    forward_s[:6] = 1e-8
+    placed = (0,) * 6 + tuple(i // 4 * n_devices // n_layers for i in range(4 * n_layers))
+    return replace(plan, table=replace(plan.table, forward_s=forward_s), placement=Placement(placed))
+
+
+def test_layers_are_a_ribbon_that_opens_at_a_click_and_small_operators_a_capsule(tmp_path: Path) -> None:
+    script = f"""
+        {PRESS}
+        const cells = () => all('.cell').length;
+        const frames = () => all('.title > span:first-child').map((t) => t.textContent);
+        const first = [cells(), all('.cutting').length, all('.capsule b').map((n) => n.textContent), frames()];
+        const pick = all('.cell')[9]; pick.focus(); press('ArrowRight');
+        const next = document.activeElement.getAttribute('aria-label');
+        press('Enter'); const opened = [cells(), frames().at(-1)];
+        const shown = one('.title[data-id="' + planView.scene.current + '"]').getBoundingClientRect();
+        const canvas = one('#graph').getBoundingClientRect();
+        press('Enter');
+        return [first, next, opened, shown.left >= canvas.left && shown.right <= canvas.right, cells()]"""
+    first, following, opened, inside, again = browse(render(llama_like(40, 20)), tmp_path, script)
+    assert first == [40, 19, ["6 small operators"], ["layers"]]
+    assert following.startswith("layers.10, 4 operators, on 5 cpu5, 4 ms")
+    assert opened == [39, "layers.10"]
+    assert inside
+    assert again == 40
+
+
+def test_many_devices_are_heat_maps_with_names_for_those_that_stand_out(tmp_path: Path) -> None:
+    plan = llama_like(40, 20)
+    hosts = tuple(replace(d, host=f"node{i // 5}") for i, d in enumerate(plan.cluster.devices))
+    slow = plan.table.forward_s.copy()
+    slow[:, 7] *= 3
+    plan = replace(plan, cluster=replace(plan.cluster, devices=hosts), table=replace(plan.table, forward_s=slow))
+    script = """
+        const maps = all('.map').map((m) => m.innerText.split('\\n'));
+        const tile = all('.tile')[3]; tile.click();
+        const lit = [all('.cell:not(.dim)').length, all('.host').length, one('.tile.bottleneck').textContent];
+        const rows = () => all('#devices tbody tr').map((row) => row.innerText.split(/\\s*\\t\\s*/));
+        const few = rows(); one('#more-devices').click();
+        return [maps[0], tile.getAttribute('aria-label'), lit, few, rows().length, one('#legend').hidden,
+            all('#memory [data-device]').length, all('#timeline .lane').length]"""
+    load, label, lit, few, every, hidden, columns, lanes = browse(render(plan), tmp_path, script)
+    assert load[-2:] == ["cpu7: 24 ms", "cpu0–6, 8–19 (19): 8 ms"]
+    assert "8 ms – 8 ms – 24 ms least – median – most" in load
+    assert label.startswith("cpu3 in node0: 8 ms for each micro-batch, ")
+    assert lit == [2, 3 * 4, "7"]
+    assert [row[0] for row in few] == ["cpu0–6, 8–19 (19)", "H cpu7"[2:]] or len(few) == 2
+    assert (every, hidden, lanes) == (20, True, 20)
+    assert columns >= 20
+
+
+def test_odd_names_of_many_devices_are_only_names(tmp_path: Path) -> None:
+    odd = "\x00</script><img src=x onerror=\"document.body.dataset.error='ran'\">'漢字 \u202egnp مرحبا"
+    plan = chain_plan([f"layers.{i // 4}.{odd.replace('.', '')}" for i in range(60)], n_devices=15)
+    names = [f"{i}{odd}" for i in range(15)]
+    devices = tuple(replace(d, name=name, host=odd) for d, name in zip(plan.cluster.devices, names, strict=True))
+    cluster, table = (
+        replace(plan.cluster, name=odd, devices=devices, links=()),
+        replace(plan.table, devices=tuple(names)),
+    )
+    plan = replace(plan, cluster=cluster, table=table)
+    script = """
+        one('.tile').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        one('.cell').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        one('.cell').click(); one('#all-lanes').click(); one('#more-devices').click();
+        return [all('img').length, all('.tile').length, one('#devices').innerText.includes('漢字')]"""
+    assert browse(render(plan), tmp_path, script) == [0, 3 * 15, True]
+
+
+def test_a_filter_on_a_device_keeps_its_borders(tmp_path: Path) -> None:
+    script = """
+        one('[data-do=expand]').click(); one('#legend [data-device="1"]').click();
+        const seen = (s) => all(s).map((e) => Number(getComputedStyle(e).opacity));
+        return [seen('#wires .cut'), seen('#wires .wire'), seen('.label')]"""
+    cuts, wires, labels = browse(fork_page(), tmp_path, script)
+    assert set(cuts) == set(labels) == {1}
+    assert set(wires) == {0.3}
+
+
+def test_plans_without_times_and_devices_without_work_are_shown(tmp_path: Path) -> None:
+    plan = chain_plan([""] * 3, n_devices=14)
+    idle = replace(plan, table=replace(plan.table, forward_s=0 * plan.table.forward_s), placement=Placement((0, 0, 1)))
+    script = "return [all('.tile.unused').length, one('#devices').innerText, one('#figures').innerText]"
+    unused, devices, figures = browse(render(idle), tmp_path, script)
+    assert unused == 3 * 12
+    assert "not used" in devices
+    assert "NaN" not in devices + figures
 
 
 def test_a_training_step_shows_backward_passes_paler(tmp_path: Path) -> None:

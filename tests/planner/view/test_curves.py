@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.view.payload import number, thinned, with_transfers
+from planner.view.numbers import number
+from planner.view.timelines import thinned, with_transfers
 from simulator.memory import memory_of
 from simulator.timeline import Timeline
 from tests.planner.view.samples import MS, fork_plan

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from graphs.notebook import repr_html
+from planner.view.page import render
 from tests.children import ran
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan
 
@@ -21,10 +22,15 @@ class Shown(HTMLParser):
         self.texts: list[str] = []
         self.tags: list[str] = []
         self.images: list[str] = []
+        self.pages: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        if tag == "a":
+            kind, _, data = (dict(attrs)["href"] or "").partition(",")
+            assert kind == "data:text/html;base64"
+            self.pages.append(b64decode(data).decode())
         if tag == "img":
             kind, _, data = (dict(attrs)["src"] or "").partition(",")
             assert kind == "data:image/svg+xml;base64"
@@ -37,8 +43,9 @@ class Shown(HTMLParser):
 def test_a_plan_shows_its_picture_and_its_devices() -> None:
     shown = Shown(fork_plan()._repr_html_())
     assert shown.images[0].startswith("<svg ")
-    assert shown.texts[0].startswith("fork for throughput: ")
+    assert shown.texts[0].startswith("fork for throughput on 2 devices: ")
     assert shown.texts[5:8] == ["cpu0", "5", "10 ms"]
+    assert shown.pages == [render(fork_plan())]
     assert not {"style", "script", "link"} & set(shown.tags)  # nothing leaks into the notebook
 
 

@@ -38,12 +38,29 @@ def test_cuts_are_heavy_and_labelled_with_bytes_and_time() -> None:
     assert texts(svg).count("1 KiB") == texts(svg).count("2.02 ms") == 2
 
 
+@pytest.mark.parametrize(("n_ops", "n_devices", "aspect"), [(60, 6, 0.5), (60, 6, 1.2), (45, 9, 4.0), (60, 2, 0.8)])
+def test_labels_of_cuts_survive_a_wrapped_line(n_ops: int, n_devices: int, aspect: float) -> None:
+    shown = texts(svg_picture(chain_plan([""] * n_ops, n_devices), aspect))
+    assert shown.count("16 B") == n_devices - 1
+
+
 def test_a_large_network_is_collapsed_by_module() -> None:
-    plan = chain_plan([f"layer.{i // 40}.part{i % 40 // 10}" for i in range(2000)], n_devices=12)
+    plan = chain_plan([f"layer.{i // 40}.part{i % 7}" for i in range(2000)], n_devices=12)
     svg = svg_picture(plan)
     assert len(svg) < 200_000
-    assert "40 ops · 40 ms" in texts(svg)
+    assert "2,000 ops · 2 s" in texts(svg)
     assert "L" in texts(svg)  # the twelfth device
+
+
+def test_equal_layers_are_a_strip_with_a_tick_at_each_cut() -> None:
+    plan = chain_plan([f"layers.{i // 4}.{'ab'[i % 4 // 2]}" for i in range(160)], n_devices=20)
+    root = ElementTree.fromstring(svg_picture(plan))
+    ticks = [box for box in root.iter(f"{SVG}rect") if (box.get("width"), box.get("fill")) == ("3", "#15181d")]
+    assert len(ticks) == 19
+    assert texts(svg_picture(plan)).count("19") == 2  # the number of the last device, in the legend and in its cell
+    colours = [box.get("fill") for box in root.iter(f"{SVG}rect") if box.get("stroke-width") == "0.5"]
+    assert len(colours) == 40
+    assert len(set(colours)) == 20
 
 
 def test_nothing_lies_outside_of_the_drawing() -> None:
