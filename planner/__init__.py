@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from planner.problem.constraints import whole as whole
     from planner.problem.evaluate import Evaluation as Evaluation
     from planner.problem.evaluate import evaluate as evaluate
+    from planner.problem.hybrid_training.config_file import load_config as load_config
     from planner.problem.problem import Goal as Goal
     from planner.problem.problem import Problem as Problem
     from planner.problem.reporter import Reporter as Reporter
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from planner.problem.result import Result as Result
     from planner.problem.result import Status as Status
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
+    from planner.runtime.hybrid.trainer import HybridTrainer as HybridTrainer
     from planner.runtime.inference.runner import Runner as Runner
     from planner.runtime.start import start as start
     from planner.runtime.start import train as train
@@ -57,6 +59,7 @@ HOMES = {
     "Evaluation": "planner.problem.evaluate",
     "Goal": "planner.problem.problem",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
+    "HybridTrainer": "planner.runtime.hybrid.trainer",
     "InputError": "graphs.errors",
     "Level": "costmodels.links",
     "Link": "costmodels.cluster",
@@ -78,6 +81,7 @@ HOMES = {
     "divisions": "planner.planning.calibrate",
     "evaluate": "planner.problem.evaluate",
     "forbid": "planner.problem.constraints",
+    "load_config": "planner.problem.hybrid_training.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
     "plan": "planner.planning.make_plan",

@@ -20,7 +20,12 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ("graphs", "costmodels", "simulator", "planner")  # each sees itself and those before it
 EVERYBODY = ("examples", "tests")
 
-RANKS = ("planner.cli.rank", "planner.cli.rank_model", "planner.cli.training_rank")  # what torchrun starts
+RANKS = (
+    "planner.cli.rank",
+    "planner.cli.rank_model",
+    "planner.cli.training_rank",
+    "planner.cli.hybrid_rank",
+)  # what torchrun starts
 
 ROOMS = {
     "torch": (

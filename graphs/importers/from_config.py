@@ -19,12 +19,13 @@ from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 
+META, CPU = torch.device("meta"), torch.device("cpu")
 SAMPLES = 16_000  # samples of one second of speech
 SEQUENCE = 512  # tokens of one sample, unless the model has fewer positions
 
 
-def read_config(path: Path, batch: int | None = None, training: bool = False) -> Program:
-    """Import the network that a config.json describes.
+def read_config(path: Path, batch: int | None = None, training: bool = False, weights: bool = False) -> Program:
+    """Import the network that a config.json describes, without weights, or with random ones that are always the same.
 
     The path is a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head. A
     training import has the config's dropout.
@@ -32,14 +33,16 @@ def read_config(path: Path, batch: int | None = None, training: bool = False) ->
     Raises:
         InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.
     """
-    module = build(path)
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        module = build(path, CPU if weights else META)
+    with CPU if weights else META:
         inputs = example_inputs(module, batch or 1)
     return program_from_module(module, (), inputs, training=training)
 
 
-def build(path: Path) -> nn.Module:
-    """The module on the meta device, in evaluation mode.
+def build(path: Path, device: torch.device = META) -> nn.Module:
+    """The module in evaluation mode; on the meta device its tensors have shapes alone.
 
     Raises:
         InputError: as `read_config`.
@@ -58,7 +61,7 @@ def build(path: Path) -> nn.Module:
         )
     check_no_code(document)
     try:
-        with quiet(), torch.device("meta"):
+        with quiet(), device:
             check_config(document, kinds)
             config = transformers.AutoConfig.for_model(**document)
             architecture = check_architecture(document, transformers, config)

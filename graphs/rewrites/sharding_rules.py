@@ -33,7 +33,7 @@ def shardings(graph: Graph, op: Op) -> tuple[Sharding, ...]:
     Returns:
         None at all for an operator that draws random numbers or updates statistics, or is fused.
     """
-    if op.members or _changes(op):
+    if op.members or changes(op):
         return ()
     rule = RULES.get(plain(op.kind))
     divided = rule(graph, op) if rule else ()
@@ -87,7 +87,7 @@ _MANY = 2**31
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")
 
 
-def _changes(op: Op) -> bool:
+def changes(op: Op) -> bool:
     """Whether an operator draws random numbers, or updates statistics when it runs."""
     if any(op.attrs.get(name) is True for name in ("train", "training")):
         return True

@@ -21,8 +21,7 @@ COMMANDS = {
     "devices": "list the devices and links of the catalogue with their sources",
     "solve": "solve a problem in a format of the literature",
     "simulate": "predict what happens when micro-batches go through a plan; what if",
-    "compare": "compare training schedules: step time against memory",
-    "choose": "choose how to train a transformer on many devices: data, tensor, pipeline, ZeRO",
+    "choose": "choose how to train on many devices: data, tensor, pipeline, schedule, ZeRO",
     "explain": "why a plan is as it is, and what would help",
     "diff": "compare two plans for one network",
     "run": "run a plan in PyTorch, check the answers and measure",
@@ -35,6 +34,9 @@ COMMANDS = {
     "completion": "print completions for bash, zsh or fish",
 }
 """What each command does. Its file is ``planner/cli/<command>_.py``."""
+
+MOVED = {"compare": "choose"}
+"""Commands that are now a part of another one."""
 
 RANK = "rank"
 """One process of several, which torchrun or another command starts, so it is not listed; see `planner.cli.rank`."""
@@ -94,6 +96,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         name, python = "placement-planner", platform.python_version()
         print(f"{name} {version(name)}, Python {python}, torch {version('torch')}")  # without importing torch
         sys.exit(DONE)
+    if command in MOVED:
+        parser.error(f"planner {command} is now planner {MOVED[command]}; planner {MOVED[command]} --help says how")
     if command is not None and command not in COMMANDS:
         parser.error(f"there is no command '{command}'{nearest(command, COMMANDS)}")
     options = parser.parse_args(words)

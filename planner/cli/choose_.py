@@ -1,31 +1,39 @@
-"""Choose how to train a transformer on many devices: parallelism, ZeRO, recomputation, micro-batches and schedule.
+"""Choose how to train on many devices: parallelism, ZeRO, recomputation, micro-batches and schedule.
 
 planner choose config.json --cluster cluster.toml --global-batch 1024
 planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 --schedule 1f1b --memory 70GiB
+planner choose config.json --cluster cluster.toml --global-batch 16 --row 2 -o row.json
+planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o plan.json
 planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
 """
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from costmodels.clusterfile import read_cluster
+from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.transformer import Transformer
 from costmodels.units import format_bytes, format_seconds
 from graphs.documents import read_json
 from graphs.errors import InputError
+from graphs.files import write_text
+from planner.cli.choose_network import run_network
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
+from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import reasons
 from planner.export.parallel_config import CONFIG_TARGETS, export_config
 from planner.problem.hybrid_training.config import STEP_SCHEDULES, Demands, TrainingSetting, training_setting
+from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
 from planner.problem.result import Status
@@ -52,7 +60,10 @@ ALIKE = 1.25  # without --all, a row is left out beside a faster one that takes 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner choose``."""
     parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="a transformer: config.json, or JSON with its numbers"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a transformer: config.json, or JSON with its numbers; another network: package.module:factory, .onnx",
     )
     parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
     parser.add_argument(
@@ -69,21 +80,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=STEP_SCHEDULES, help="of the pipeline (open)")
     parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
     parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="of other networks (adam)")
+    declare_sizes(parser)
     parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")
     parser.add_argument(
         "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds of the search (60)"
     )
     parser.add_argument("--all", action="store_true", help="show all rows that no other row dominates")
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
-    parser.add_argument("--row", type=at_least_one, metavar="N", help="with --to, which row to export (1)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --to, file to write (print it)")
+    parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
     declare_writes(parser, "output")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
-    if options.to is None and (options.row or options.output):
-        raise InputError("--row and --output are for an export; say for which tool with --to")
+    if options.model.suffix != ".json" and not options.model.is_dir():
+        return run_network(options, console)
     setting = _setting(options, console)
     found = choose_config(setting, options.time_limit, console)
     if not found.shapes:
@@ -94,28 +107,41 @@ def run(options: argparse.Namespace, console: Console) -> int:
     shown = list(found.rows) if options.all else _apart(found.rows)
     if options.to is not None:
         return _export(setting, shown, options, console)
+    if options.row or options.output:
+        return _save(shown, options, console)
     why = reasons(shown)
     console.tell(_document(setting, found, shown, why), _lines(setting, found, shown, why))
     return DONE
 
 
-def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
-    """Write or print a row for another tool."""
+def _picked(rows: Sequence[ConfigRow], options: argparse.Namespace) -> ConfigRow:
+    """The row of the number that is asked for."""
     number = options.row or 1
     if number > len(rows):
         raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
-    exported = export_config(setting, rows[number - 1].config, options.to)
-    tell_export(exported, f"row {number}", options, console)
+    return rows[number - 1]
+
+
+def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
+    """Write or print a row, for ``planner run``."""
+    document = config_to_dict(_picked(rows, options).config)
+    if options.output is None:
+        console.print(json.dumps(document, indent=2))
+    else:
+        write_text(json.dumps(document, indent=2) + "\n", options.output)
+        console.say(f"row {options.row or 1} → {options.output}; planner run {options.output} MODEL trains it")
+    return DONE
+
+
+def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
+    """Write or print a row for another tool."""
+    exported = export_config(setting, _picked(rows, options).config, options.to)
+    tell_export(exported, f"row {options.row or 1}", options, console)
     return DONE
 
 
 def _setting(options: argparse.Namespace, console: Console) -> TrainingSetting:
     """What is asked."""
-    if options.model.suffix != ".json" and not options.model.is_dir():
-        raise InputError(
-            f"'{options.model}' is no .json; choose reads a transformer's config.json or its numbers, and planner "
-            "compare divides other networks"
-        )
     path = options.model / "config.json" if options.model.is_dir() else options.model
     try:
         network = transformer_of(read_json(path, "model", finite=False), options.sequence, options.flash_attention)

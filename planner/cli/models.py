@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # torch takes seconds to load
 CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (`planner devices`)"
 """The help of --cluster."""
 
+SCHEDULE = "1f1b"  # of training, unless another one is asked for or found
+
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Declare MODEL, --batch and --size."""
@@ -95,8 +97,8 @@ def declare_rewrites(parser: argparse.ArgumentParser) -> None:
 def declare_workload(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a workload, except --batch."""
     of_a_step = f"for training: of one step ({MICRO_BATCHES})"
-    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, default="1f1b", help="for training: the order (1f1b)")
-    parser.add_argument("--micro-batches", type=at_least_one, default=MICRO_BATCHES, metavar="N", help=of_a_step)
+    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help=f"for training: the order ({SCHEDULE})")
+    parser.add_argument("--micro-batches", type=at_least_one, metavar="N", help=of_a_step)
     parser.add_argument("--recompute", action="store_true", help="for training: run forward again, to save memory")
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
     parser.add_argument(
@@ -111,8 +113,8 @@ def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Work
         batch=batch,
         in_flight=options.in_flight or 2 * n_devices,
         optimizer=options.optimizer,
-        micro_batches=options.micro_batches,
-        schedule=options.schedule,
+        micro_batches=options.micro_batches or MICRO_BATCHES,
+        schedule=options.schedule or SCHEDULE,
         recompute=options.recompute,
     )
 

@@ -35,6 +35,7 @@ from planner.cli.models import (
     workload_of,
 )
 from planner.cli.numbers import at_least_one, share
+from planner.cli.plan_training import fastest_training
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
 from planner.planning.autotune import DISTURBED_CORES
@@ -79,7 +80,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
     parser.add_argument(
-        "--replicas", type=at_least_one, default=1, metavar="N", help="for training: divide into N equal pipelines"
+        "--replicas", type=at_least_one, metavar="N", help="for training: divide into N equal pipelines (1)"
     )
     declare_search(parser, 10.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
@@ -129,6 +130,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         choice = choose(clusters, make, constraints)
         if options.autotuning:
             choice = tried(choice, model, console)
+        plan, lines = fastest_training(choice.plan, graph, options, search)
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
@@ -137,11 +139,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         show_plan(stopped.best, options.output, console, target=target_of(options))
         console.error(f"interrupted: '{options.output}' is the best plan until then")
         return INTERRUPTED
-    save_plan(choice.plan, options.output)
+    save_plan(plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     more = _choice_document(choice) if divided else {}
-    show_plan(choice.plan, options.output, console, more, target_of(options))
-    made = choice.plan.rewrites or choice.plan.placement.others
+    show_plan(plan, options.output, console, more, target_of(options))
+    for line in lines:
+        console.say(line)
+    made = plan.rewrites or plan.placement.others
     if options.rewrites not in (AUTO_REWRITES, NO_REWRITES) and not made:
         console.say(f"--rewrites {options.rewrites} changes nothing in the plan of {graph.name}")
     for line in _choice_lines(choice, options) if divided else ():
@@ -156,14 +160,14 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
         cluster = read_cluster(options.cluster)
         cluster = cluster if options.devices is None else cluster.first(options.devices)
-        if options.replicas > 1 and options.goal != Goal.TRAINING:
+        if (options.replicas or 1) > 1 and options.goal != Goal.TRAINING:
             raise InputError(f"--replicas is for training and the goal is {options.goal}; leave it out")
-        return (priced(cluster.divided(options.replicas), options.price),)
+        return (priced(cluster.divided(options.replicas or 1), options.price),)
     if options.price is not None:
         raise InputError("--price goes with --cluster; this host costs nothing more, leave it out")
     if options.devices is not None:
         raise InputError("--devices and --split-cpu both say how many devices there are; leave out one of them")
-    if options.replicas > 1:
+    if (options.replicas or 1) > 1:
         raise InputError("--replicas goes with --cluster; the divisions of one CPU have no replicas, leave it out")
     return divisions(options.split_cpu, kernels=options.kernels)
 

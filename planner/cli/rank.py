@@ -26,6 +26,7 @@ from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
+from planner.problem.hybrid_training.config_file import is_config
 from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
 from planner.runtime.distributed.inference.rank import Rank, Worker
@@ -98,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     """Run the coordinator or another rank."""
+    if is_config(options.plan):
+        from planner.cli.hybrid_rank import train_row  # late: plans do without
+
+        return train_row(options, rank_environment)
     if options.hosted:
         use_numerics(options.hosted)
     store = open_store(rank_environment)

@@ -1,6 +1,7 @@
 """Run a plan in PyTorch, check the answers, and compare what was predicted with what is measured.
 
 planner run plan.json examples.networks:googlenet
+planner run row.json package.module:factory
 planner run plan.json examples.networks:googlenet -o run.json && planner show plan.json --measured run.json
 """
 
@@ -23,6 +24,7 @@ from planner.cli.figures import (
     told_interrupted,
 )
 from planner.cli.files import declare_writes
+from planner.cli.hybrid_run import run_hybrid
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
@@ -32,6 +34,7 @@ from planner.plans.compare import Comparison, compare_stream, pace_change, paced
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run, streamed
+from planner.problem.hybrid_training.config_file import is_config
 from planner.problem.result import Interrupted
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
     """The arguments that a run by torchrun has too."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a row of planner choose")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
     parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of random operators in inference (0)")
@@ -70,6 +73,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the plan, check its answers, measure it and print the figures."""
+    if is_config(options.plan):
+        return run_hybrid(options, console)
     plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_run import run_training

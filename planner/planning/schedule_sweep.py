@@ -60,6 +60,7 @@ class Choice:
     step_s: float  # predicted
     memory_bytes: tuple[float, ...]  # [n_devices], predicted, in the order of ``devices``
     placement: Placement
+    n_devices: int = 0  # of all replicas, with those that have no stage
 
     @property
     def peak_bytes(self) -> float:
@@ -266,4 +267,5 @@ def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
         step_s=run.makespan_s,
         memory_bytes=tuple(float(run.memory_bytes[device]) for device in used),
         placement=placement,
+        n_devices=shape.n_devices,
     )

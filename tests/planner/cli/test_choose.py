@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from tests.planner.cli.given import MNIST, Refused
+from planner.problem.hybrid_training.config_file import load_config
+from tests.planner.cli.given import Refused
 
 GPUS = [f"gpu{i}" for i in range(8)]
 CLUSTER = "\n".join(
@@ -100,11 +101,6 @@ def test_devices_that_do_not_reach_each_other_are_named(refused: Refused) -> Non
     assert "no link leads from 'gpu0' to 'gpu7'; add a [[link]], or keep the 7 devices" in told
 
 
-def test_other_networks_are_sent_to_compare(refused: Refused) -> None:
-    told = refused(["choose", MNIST, *COMMAND[2:]])
-    assert told.endswith("and planner compare divides other networks")
-
-
 def test_a_wrong_model_is_named_with_its_file(refused: Refused) -> None:
     Path("model.json").write_text(json.dumps(GPT | {"heads": 100}))
     assert refused(COMMAND) == (
@@ -117,5 +113,7 @@ def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], ref
     assert main([*words, "-o", "arguments.txt"]) == 0
     assert "row 1 for megatron-args → arguments.txt" in capsys.readouterr().out
     assert "--global-batch-size 64" in Path("arguments.txt").read_text()
-    assert refused([*COMMAND, "--row", "2"]).endswith("are for an export; say for which tool with --to")
+    assert main([*COMMAND, "--row", "2", "-o", "row.json"]) == 0
+    assert "row 2 → row.json; planner run row.json MODEL trains it" in capsys.readouterr().out
+    assert sum(stage.total for stage in load_config(Path("row.json")).stages) == GPT["layers"]
     assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")

@@ -91,7 +91,7 @@ def test_every_command_takes_a_factory_alike(name: str, capsys: pytest.CaptureFi
     if name == "both":  # measured, which takes its time
         assert main(["run", "plan.json", model, "--rounds", "1"]) == 0
     if name == "named":
-        assert main(["compare", model, "--cluster", "pair.toml", "--batch", "6", "--time-limit", "20"]) == 0
+        assert main(["choose", model, "--cluster", "pair.toml", "--global-batch", "6", "--time-limit", "20"]) == 0
         training = [*pins[:2], "--goal", "training", "--micro-batches", "2", "--force"]
         assert main(["plan", model, *training]) == 0
         assert main(["verify", "plan.json", model]) == 0
@@ -107,7 +107,7 @@ def test_a_batch_that_cannot_be_had(refused: Refused) -> None:
     assert main(["plan", "factories_of_a_user:plain", *PLAN]) == 0
     for command in (["import"], ["run", "plan.json"], ["verify", "plan.json"]):
         assert refused([*command, "factories_of_a_user:plain", "--batch", "8"]) == text
-    assert refused(["compare", "factories_of_a_user:plain", "--cluster", "pair.toml", "--batch", "8"]).endswith(
+    assert refused(["choose", "factories_of_a_user:plain", "--cluster", "pair.toml", "--global-batch", "8"]).endswith(
         "give it a parameter 'batch', or leave --batch out"
     )
 

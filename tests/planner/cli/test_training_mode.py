@@ -62,13 +62,13 @@ def test_calibrate(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [training]
 
 
-def test_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[Any]] = []
 
     def trade_offs(graph_of: Any, *_: Any, **__: Any) -> TradeOffs:
         seen.append({op.attrs["train"] for op in graph_of(2).ops if "dropout" in op.kind})
         return TradeOffs(())
 
-    monkeypatch.setattr("planner.cli.compare_.trade_offs", trade_offs)
-    assert main(["compare", MODEL, "--cluster", "paper.toml"]) == 1
+    monkeypatch.setattr("planner.cli.choose_network.trade_offs", trade_offs)
+    assert main(["choose", MODEL, "--cluster", "paper.toml", "--global-batch", "2"]) == 1
     assert seen == [{True}]

@@ -84,9 +84,14 @@ def test_only_some_devices_can_run_everything() -> None:
 def test_devices_of_a_host_in_lockstep_leave_another_one_out() -> None:
     # two parts of a host slow each other down to 8 s, but hardly in lockstep: 4.4 / 2 s; a third device of 12 s beside
     # them would have them drift apart, and each third micro-batch or so take as long as there
-    group = np.array([0, 0, 2])
-    slow = {"slowdown": np.ones((2, 3)), "lockstep_slowdown": np.full((2, 3), 0.1), "contention_group": group}
-    problem = problem_of(make_table([[2, 2, 6]] * 2, line(0.01), **slow))
+    table = make_table(
+        [[2, 2, 6]] * 2,
+        line(0.01),
+        slowdown=np.ones((2, 3)),
+        lockstep_slowdown=np.full((2, 3), 0.1),
+        contention_group=np.array([0, 0, 2]),
+    )
+    problem = problem_of(table)
     placement = copies_of_everything(problem, 0.0)
     assert placement is not None
     assert devices(placement) == [(0, 0), (1, 1)]

@@ -1,0 +1,78 @@
+"""From a choice among schedules, devices, replicas and micro-batches to a plan; and the best plan for a batch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from costmodels.cluster import Cluster
+from costmodels.workload import Workload
+from graphs.errors import InputError
+from graphs.ir import Graph
+from planner.planning.make_plan import Search, make_plan
+from planner.planning.schedule_sweep import Choice, trade_offs
+from planner.plans.plan import Plan, plan_by_hand
+from planner.problem.problem import Goal
+from planner.problem.result import Interrupted
+
+PROOF = 0.3  # of the time: to look for better stages of the choice, with a bound
+EVEN = 1e-6  # two times that are the same
+
+
+def choice_plan(graph: Graph, cluster: Cluster, choice: Choice, optimizer: str, time_limit_s: float = 1.0) -> Plan:
+    """The plan of a choice, or one with better stages if they are found, with a bound.
+
+    Args:
+        graph: the network for the samples of the choice's micro-batches.
+        cluster: that the choice was made for.
+        choice: from `trade_offs`.
+        optimizer: a name of an optimizer of `Workload`.
+        time_limit_s: of the search for better stages.
+    """
+    work = Workload(
+        "training",
+        batch=choice.samples,
+        optimizer=optimizer,
+        micro_batches=choice.micro_batches,
+        schedule=choice.schedule,
+        recompute=choice.recompute,
+    )
+    part = cluster.first(choice.n_devices).divided(choice.replicas)
+    found = make_plan(graph, part, Goal.TRAINING, work, (), Search(time_limit_s=time_limit_s, rewrites="none"))
+    chosen = replace(plan_by_hand(found, choice.placement), solver="pipeline")
+    return chosen if chosen.latency_s < found.latency_s else found
+
+
+def best_for_batch(
+    plan: Plan, cluster: Cluster, graph_of: Callable[[int], Graph], search: Search
+) -> tuple[Plan, Choice | None]:
+    """The plan, or a faster one for the same batch under another schedule, replicas or micro-batches.
+
+    Devices of this host train as one replica: its processes and threads run no others.
+
+    Args:
+        plan: for one way to train.
+        cluster: that it was made for, before it was divided among replicas.
+        graph_of: the network for a number of samples.
+        search: how to search, and how long.
+
+    Returns:
+        The plan, and a choice with replicas that is faster still, if ranks on several hosts could run it.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the plan.
+    """
+    work = plan.workload
+    batch = work.batch * work.micro_batches * (plan.cluster.replicas.count if plan.cluster.replicas else 1)
+    limit_s = search.time_limit_s
+    try:
+        found = trade_offs(graph_of, cluster, batch, work.optimizer, (1 - PROOF) * limit_s, search.reporter)
+    except InputError:  # a graph without its model is there for one number of samples only
+        return plan, None
+    except Interrupted as stopped:
+        raise Interrupted(plan) from stopped
+    here = any(device.cores or device.cuda is not None for device in cluster.devices)
+    best = next((choice for choice in found.choices if choice.replicas == 1 or not here), None)
+    if best is not None and best.samples_per_s > plan.samples_per_s * (1 + EVEN):
+        plan = choice_plan(graph_of(best.samples), cluster, best, work.optimizer, PROOF * limit_s)
+    beyond = found.choices[0] if found.choices else None
+    faster = beyond is not None and beyond.samples_per_s > plan.samples_per_s * (1 + EVEN)
+    return plan, beyond if faster else None

@@ -1,0 +1,87 @@
+"""A row of ``planner choose`` as a file, which ``planner run`` reads.
+
+::
+
+    {"version": 1, "layers": 4, "global_batch": 16,
+     "parallel": {"data": 2, "tensor": 1, "pipeline": 2, "samples": 2, "micro_batches": 4, "zero": 1,
+                  "schedule": "1f1b", "chunks": 1, "order": "data"},
+     "stages": [{"none": 2, "selective": 0, "full": 0}, {"none": 2, "selective": 0, "full": 0}]}
+"""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from graphs import checks
+from graphs.documents import read_json
+from graphs.errors import InputError
+from planner.problem.hybrid_training.config import (
+    STEP_SCHEDULES,
+    ParallelConfig,
+    ParallelShape,
+    RankOrder,
+    StageLayers,
+    StepSchedule,
+)
+from planner.problem.json_object import JsonObject
+
+VERSION = 1
+COUNTS = ("data", "tensor", "pipeline", "samples", "micro_batches", "chunks")
+
+
+def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
+    """A configuration as what JSON can hold."""
+    shape = config.shape
+    return {
+        "version": VERSION,
+        "layers": sum(stage.total for stage in config.stages),
+        "global_batch": shape.data * shape.micro_batches * shape.samples,
+        "parallel": shape._asdict(),
+        "stages": [stage._asdict() for stage in config.stages],
+    }
+
+
+def config_from_dict(document: Mapping[str, Any], where: str = "the configuration") -> ParallelConfig:
+    """The inverse of `config_to_dict`.
+
+    Raises:
+        InputError: if a field is missing, or the fields do not fit together.
+    """
+    top = JsonObject(where, document)
+    if top.whole("version") != VERSION:
+        raise InputError(f"{where} has the version {top.whole('version')}, this planner reads {VERSION}; choose again")
+    parallel = top.object("parallel")
+    shape = ParallelShape(
+        **{name: parallel.count(name, 1) for name in COUNTS},
+        zero=int(checks.one_of(str(parallel.whole("zero")), "zero", map(str, range(4)))),
+        schedule=cast(StepSchedule, checks.one_of(parallel.label("schedule"), "schedule", STEP_SCHEDULES)),
+        order=cast(RankOrder, checks.one_of(parallel.label("order"), "order", get_args(RankOrder))),
+    )
+    stages = tuple(
+        StageLayers(*(JsonObject(f"stage {number} of {where}", stage).count(mode) for mode in StageLayers._fields))
+        for number, stage in enumerate(top.records("stages"))
+    )
+    if len(stages) != shape.pipeline or any(not stage.total or stage.total % shape.chunks for stage in stages):
+        raise InputError(
+            f"{where} has stages of {', '.join(str(stage.total) for stage in stages)} layers; pipeline = "
+            f"{shape.pipeline} needs as many stages, each with layers for {shape.chunks} parts"
+        )
+    return ParallelConfig(shape, stages)
+
+
+def load_config(path: str | PathLike[str]) -> ParallelConfig:
+    """The configuration of a file, which ``planner choose --row`` has written.
+
+    Raises:
+        InputError: if there is none.
+    """
+    path = checks.path(path, "the configuration", "the path of a row of planner choose")
+    return config_from_dict(read_json(path, "configuration"), f"'{path}'")
+
+
+def is_config(path: Path) -> bool:
+    """Whether a file holds a configuration rather than a plan."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    return "parallel" in read_json(path, "plan")

@@ -1,0 +1,224 @@
+"""The stages of a network as modules: blocks with the model's own names, run operator by operator.
+
+::
+
+    stage   ── block ── block ── block ──►        ZeRO gathers the parameters of a block, and recomputation runs a
+               stem     layer    layer            block again; tensors that are divided among devices are DTensors
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from graphs.ir import STATE, Op, Role
+from graphs.program.program import Program, home_of, on_device
+from graphs.rewrites.patterns import plain
+from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
+
+ATTENTION = "aten.scaled_dot_product_attention"
+RUN_AGAIN = ("scaled_dot_product", "bmm", "softmax", "dropout", "baddbmm")
+"""What selective recomputation runs again: scores, their softmax, and what they weigh (arXiv 2205.05198, section 5)."""
+
+
+class Runs:
+    """How operators run: on which device, and on which tensors divided how."""
+
+    def __init__(self, program: Program, device: torch.device, styles: TensorStyles, mesh: DeviceMesh | None) -> None:
+        self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
+
+    def run(self, op: Op, env: Mapping[str, torch.Tensor], layer: nn.Module | None) -> tuple[torch.Tensor, ...]:
+        """Run an operator, or the layer that stands for it; divided results are DTensors."""
+        if layer is not None:
+            return (layer(env[read_by(op)]),)
+        axes = self.styles.reads.get(op.name)
+        if axes is not None and plain(op.kind) == ATTENTION:
+            return self._attention(op, env, axes)
+        call = self.program.calls[op.name]
+        given = whole if axes is None else self._in_parts
+        args, kwargs = on_device(self.program.arguments(op, lambda name: given(env[name])), self.device)
+        target: Any = call.node.target
+        if axes is not None and target is torch.ops.aten.view.default:
+            target = torch.ops.aten.reshape.default  # strides of a part may be others than those of the trace
+        result = target(*args, **kwargs)
+        results = tuple(result) if call.unpack else (result,)
+        return results if axes is None else tuple(map(self._divided, op.outputs, results))
+
+    def _attention(
+        self, op: Op, env: Mapping[str, torch.Tensor], axes: Sequence[int | None]
+    ) -> tuple[torch.Tensor, ...]:
+        """Run attention on each device's own heads; DTensor has no rule for the kernel of CPUs."""
+        assert self.mesh is not None
+        own = {
+            name: self._in_parts(env[name])
+            .redistribute(placements=[Replicate() if axis is None else Shard(axis)])
+            .to_local(grad_placements=[Partial() if axis is None else Shard(axis)])
+            for name, axis in zip(op.inputs, axes, strict=True)
+        }
+        results = self.program.execute(op, own)
+        return tuple(
+            DTensor.from_local(result, self.mesh, [placement_of(self.styles, name)], run_check=False)
+            for name, result in zip(op.outputs, results, strict=True)
+        )
+
+    def _in_parts(self, tensor: torch.Tensor) -> DTensor:
+        """A tensor as every device has it; in the backward pass the gradients of all devices are summed."""
+        if isinstance(tensor, DTensor):
+            return tensor
+        return DTensor.from_local(tensor, self.mesh, [Replicate()], run_check=False)
+
+    def _divided(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A result with the placement that the styles say."""
+        assert isinstance(tensor, DTensor)
+        placed: torch.Tensor = tensor.redistribute(placements=[placement_of(self.styles, name)])
+        return placed
+
+
+def placement_of(styles: TensorStyles, name: str) -> Placement:
+    """How a tensor lies on the devices."""
+    axis = styles.axis.get(name)
+    return Replicate() if axis is None else Shard(axis)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of which each device has all, gathered if it is divided."""
+    return tensor.redistribute(placements=[Replicate()]).to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class LayerBlock(nn.Module):
+    """Some operators behind each other, with their parameters and buffers under the model's own names."""
+
+    def __init__(self, runs: Runs, ops: Sequence[int], held: Mapping[str, torch.Tensor], recompute: str) -> None:
+        super().__init__()
+        graph = runs.program.graph
+        self._runs, self._recompute = runs, recompute
+        self._ops = [graph.ops[number] for number in ops]
+        written = {name for op in self._ops for name in op.outputs}
+        read = dict.fromkeys(name for op in self._ops for name in op.inputs)
+        state = [name for name in read if graph.tensor[name].role in STATE]
+        self.reads = tuple(name for name in read if name not in written and name not in state)
+        own = {op.name for op in self._ops}
+        last = {name for op in graph.ops for name in op.inputs if op.name not in own} | set(graph.outputs)
+        self.writes = tuple(name for op in self._ops for name in op.outputs if name in last)
+        self.layer_of: dict[str, str] = {}  # operator -> path of its layer
+        self.path_of: dict[str, tuple[str, str]] = {}  # parameter or buffer -> path of its module, attribute
+        for op in self._ops:
+            if op.name in runs.styles.style:
+                self._add_layer(op, held)
+        for name in state:
+            if name not in self.path_of:
+                home, last_part = home_of(self, name)
+                _register(home, last_part, held[name])
+                self.path_of[name] = name.rpartition(".")[0], last_part
+
+    def _add_layer(self, op: Op, held: Mapping[str, torch.Tensor]) -> None:
+        """Add a linear layer or an embedding as a module, which torch can divide."""
+        attributes = dict(op.attrs)
+        if plain(op.kind) == "aten.embedding":
+            names = {"weight": op.inputs[0]}
+            n_rows, width = held[op.inputs[0]].shape
+            padding = attributes.get("padding_idx", -1)
+            padding = padding if isinstance(padding, int) and padding >= 0 else None
+            layer: nn.Module = nn.Embedding(n_rows, width, padding, device="meta")
+        else:
+            names = dict(zip(("weight", "bias"), op.inputs[1:], strict=False))
+            n_rows, width = held[names["weight"]].shape
+            layer = nn.Linear(width, n_rows, bias="bias" in names, device="meta")
+        for attribute, name in names.items():
+            layer.register_parameter(attribute, held[name])  # type: ignore[arg-type]
+        path = names["weight"].rpartition(".")[0]
+        taken = path in self.layer_of.values()
+        path = f"{op.module}_{op.name}" if taken else path  # a weight that two layers share
+        home, last = home_of(self, path)
+        home.add_module(last, layer)
+        self.layer_of[op.name] = path
+        for attribute, name in names.items():
+            self.path_of.setdefault(name, (path, attribute))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A parameter or buffer, by its name in the model, as it is now."""
+        path, attribute = self.path_of[name]
+        tensor: torch.Tensor = getattr(self.get_submodule(path), attribute)
+        return tensor
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the operators on ``reads``; return ``writes``."""
+        if self._recompute == "none":
+            return self._run(tensors)
+        context: dict[str, Any] = {}
+        if self._recompute == "selective":
+            context["context_fn"] = lambda: create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+        passes = count()
+
+        def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self._run(tensors, again=next(passes) > 0)
+
+        result: tuple[torch.Tensor, ...] = checkpoint(run, *tensors, use_reentrant=False, **context)
+        return result
+
+    def _run(self, tensors: Sequence[torch.Tensor], again: bool = False) -> tuple[torch.Tensor, ...]:
+        """Run the operators; ``again`` for the backward pass, which leaves running statistics as they are."""
+        env = dict(zip(self.reads, tensors, strict=True))
+        env |= {name: self.tensor(name) for name in self.path_of}
+        if again:
+            env |= {name: env[name].clone() for name in self._runs.program.statistics & self.path_of.keys()}
+        for op in self._ops:
+            layer = self.get_submodule(self.layer_of[op.name]) if op.name in self.layer_of else None
+            env.update(zip(op.outputs, self._runs.run(op, env, layer), strict=True))
+        return tuple(env[name] for name in self.writes)
+
+
+def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    """Keep everything but attention's scores and what they weigh."""
+    again = any(word in str(operator) for word in RUN_AGAIN)
+    return CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
+
+
+def _register(home: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    if isinstance(tensor, nn.Parameter):
+        home.register_parameter(name, tensor)
+    else:
+        home.register_buffer(name, tensor)
+
+
+class StageModule(nn.Module):
+    """A stage: operators that depend on no parameter, then its blocks; takes tensors of the stage before."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        free: Sequence[int],
+        blocks: Sequence[LayerBlock],
+        borders: tuple[Sequence[str], Sequence[str]],
+        held: Mapping[str, torch.Tensor],
+    ) -> None:
+        super().__init__()
+        graph = runs.program.graph
+        self._runs, self._arrives, self._leaves = runs, *borders
+        self._free = [graph.ops[number] for number in free]
+        read = [name for op in self._free for name in op.inputs if graph.tensor[name].role is Role.BUFFER]
+        self.constants = {name: held[name] for name in read}  # of masks and positions
+        self.blocks = nn.ModuleList(blocks)
+        self.inputs: Sequence[Mapping[str, torch.Tensor]] = ()  # of each micro-batch
+
+    def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
+        """Run the stage on what the stage before has sent; return what the stage behind reads, or the outputs."""
+        env = dict(self.inputs[micro_batch]) | self.constants | dict(zip(self._arrives, args, strict=True))
+        with torch.no_grad():
+            for op in self._free:
+                env.update(zip(op.outputs, self._runs.run(op, env, None), strict=True))
+        for block in self.blocks:
+            assert isinstance(block, LayerBlock)
+            env.update(zip(block.writes, block(*(env[name] for name in block.reads)), strict=True))
+        return tuple(_sent(whole(env[name])) for name in self._leaves)
+
+
+def _sent(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that torch may detach in place."""
+    tensor = tensor.contiguous()
+    return tensor.view_as(tensor)

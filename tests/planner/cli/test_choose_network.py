@@ -1,0 +1,56 @@
+"""planner choose of networks that are no stack of transformer layers: step time against memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main
+from planner.plans.files import load_plan
+from tests.planner.cli.given import MNIST, PAPER, Refused
+
+pytestmark = pytest.mark.usefixtures("_paper")
+
+
+def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", "--time-limit", "60"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert f"{MNIST}: steps of 4 samples" in shown
+    assert "slower with no less memory: --all shows them" in shown
+    assert main([*command, "--all", "--json"]) == 0
+    choices = json.loads(capsys.readouterr().out)["choices"]
+    assert any(choice["best"] for choice in choices)
+    assert not all(choice["best"] for choice in choices)
+    assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}
+    assert {choice["replicas"] for choice in choices} == {1, 2}
+    assert {choice["recompute"] for choice in choices} == {False, True}
+    assert all(0 < choice["mfu"] < 1 for choice in choices)
+    assert main([*command, "--row", "1", "-o", "plan.json"]) == 0
+    plan = load_plan(Path("plan.json"))
+    assert plan.latency_s <= choices[0]["step_s"] * (1 + 1e-9)
+    capsys.readouterr()
+    words = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "1"]
+    assert main([*words, "-o", "other.json", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["predicted"]["samples_per_s"]
+    assert main([*command[:5], "8", *command[6:], "--json"]) == 0
+    assert planned >= json.loads(capsys.readouterr().out)["choices"][0]["samples_per_s"] * (1 - 1e-9)
+    assert all(choice["peak_bytes"] == max(choice["memory_bytes"].values()) for choice in choices)
+
+
+def test_compare_is_a_part_of_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", MNIST, "--cluster", "paper.toml"])
+    assert "planner compare is now planner choose; planner choose --help says how" in capsys.readouterr().err
+
+
+def test_what_is_for_transformers_is_refused(refused: Refused) -> None:
+    told = refused(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", "--tensor", "2"])
+    assert f"--tensor is for a transformer's config.json or its numbers; '{MNIST}' is priced operator by" in told
+
+
+def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("paper.toml").write_text(PAPER.replace("1 GiB", "1 KiB"))
+    assert main(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "2", "--time-limit", "60"]) == 1
+    told = capsys.readouterr().err
+    assert "planner: nothing fits into memory; take more or larger devices, or a smaller batch" in told
