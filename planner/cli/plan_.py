@@ -143,14 +143,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
     divided = options.split_cpu == AUTO_SPLIT
     more = _choice_document(choice) if divided else {}
     show_plan(plan, options.output, console, more, target_of(options))
-    for line in lines:
-        console.say(line)
-    made = plan.rewrites or plan.placement.others
-    if options.rewrites not in (AUTO_REWRITES, NO_REWRITES) and not made:
-        console.say(f"--rewrites {options.rewrites} changes nothing in the plan of {graph.name}")
-    for line in _choice_lines(choice, options) if divided else ():
+    for line in (*lines, *_unchanged(plan, options), *(_choice_lines(choice, options) if divided else ())):
         console.say(line)
     return DONE
+
+
+def _unchanged(plan: Plan, options: argparse.Namespace) -> Iterator[str]:
+    """That the rewrites that were asked for change nothing."""
+    asked = options.rewrites not in (AUTO_REWRITES, NO_REWRITES)
+    if asked and not plan.rewrites and not plan.placement.others:
+        yield f"--rewrites {options.rewrites} changes nothing in the plan of {plan.graph.name}"
 
 
 def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:

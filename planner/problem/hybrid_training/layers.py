@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 
 from costmodels.views import differentiated
 from graphs.brief import brief
@@ -121,20 +122,23 @@ def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:
     """Where the layers of the largest stack of equal modules begin, and where the last one ends; None without one."""
     best: tuple[int, list[int]] = (0, [])
     for container in dict.fromkeys(name for number in moving for name, _ in _containers(graph.ops[number])):
-        members: dict[str, list[int]] = {}
-        for position, number in enumerate(moving):
-            key = dict(_containers(graph.ops[number])).get(container)
-            if key is not None:
-                members.setdefault(key, []).append(position)
-        forms = {_form(graph, [moving[position] for position in each]) for each in members.values()}
-        firsts, ends = [each[0] for each in members.values()], [each[-1] + 1 for each in members.values()]
-        one_by_one = all(end <= first for end, first in zip(ends, firsts[1:], strict=False))
-        if len(members) < 2 or len(forms) > 1 or not one_by_one:
-            continue
-        size = sum(n for _, n in next(iter(forms))) * len(members)
-        if size > best[0]:
-            best = size, [*firsts, ends[-1]]
+        members = _members(graph, moving, container)
+        forms = {_form(graph, [moving[position] for position in each]) for each in members}
+        one_by_one = all(one[-1] < other[0] for one, other in pairwise(members))
+        if len(members) > 1 and len(forms) == 1 and one_by_one:
+            size = sum(n for _, n in next(iter(forms))) * len(members)
+            best = max(best, (size, [*(each[0] for each in members), members[-1][-1] + 1]), key=itemgetter(0))
     return best[1] or None
+
+
+def _members(graph: Graph, moving: Sequence[int], container: str) -> list[list[int]]:
+    """The positions of the operators of each numbered module in a list of modules."""
+    members: dict[str, list[int]] = {}
+    for position, number in enumerate(moving):
+        key = dict(_containers(graph.ops[number])).get(container)
+        if key is not None:
+            members.setdefault(key, []).append(position)
+    return list(members.values())
 
 
 def _containers(op: Op) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from graphs.ir import STATE, Op, Role
+from graphs.ir import STATE, Graph, Op, Role
 from graphs.program.program import Program, home_of, on_device
 from graphs.rewrites.patterns import plain
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
@@ -85,6 +85,13 @@ def placement_of(styles: TensorStyles, name: str) -> Placement:
     return Replicate() if axis is None else Shard(axis)
 
 
+def _leaving(graph: Graph, ops: Sequence[Op]) -> tuple[str, ...]:
+    """The tensors that these operators write and others, or the caller, read."""
+    own = {op.name for op in ops}
+    read = {name for op in graph.ops for name in op.inputs if op.name not in own} | set(graph.outputs)
+    return tuple(name for op in ops for name in op.outputs if name in read)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of which each device has all, gathered if it is divided."""
     return tensor.redistribute(placements=[Replicate()]).to_local() if isinstance(tensor, DTensor) else tensor
@@ -99,12 +106,10 @@ class LayerBlock(nn.Module):
         self._runs, self._recompute = runs, recompute
         self._ops = [graph.ops[number] for number in ops]
         written = {name for op in self._ops for name in op.outputs}
-        read = dict.fromkeys(name for op in self._ops for name in op.inputs)
+        read = dict.fromkeys(name for op in self._ops for name in op.inputs if name not in written)
         state = [name for name in read if graph.tensor[name].role in STATE]
-        self.reads = tuple(name for name in read if name not in written and name not in state)
-        own = {op.name for op in self._ops}
-        last = {name for op in graph.ops for name in op.inputs if op.name not in own} | set(graph.outputs)
-        self.writes = tuple(name for op in self._ops for name in op.outputs if name in last)
+        self.reads = tuple(name for name in read if name not in state)
+        self.writes = _leaving(graph, self._ops)
         self.layer_of: dict[str, str] = {}  # operator -> path of its layer
         self.path_of: dict[str, tuple[str, str]] = {}  # parameter or buffer -> path of its module, attribute
         for op in self._ops:
