@@ -5,8 +5,9 @@
     {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocabulary": 128256, "sequence": 4096,
      "gated": true, "norm": "rms", "biases": false, "positions": false, "untied": true, "dropout": false, "flash": true}
 
-Only the first three are needed. What a config.json leaves out follows from its kind: one with ``rms_norm_eps`` has
-gated products without biases, rotated positions, no dropout, and weights of its own for the head.
+Only the first three are needed. What a config.json leaves out follows from its kind: one like Llama's, by its
+``model_type`` or by ``rms_norm_eps``, has gated products without biases, rotated positions, no dropout, and weights of
+its own for the head.
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 NEEDED = ("layers", "hidden", "heads")
 MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+LIKE_LLAMA = frozenset({"llama", "mistral"})
 LEARNED_POSITIONS = ("n_positions", "position_embedding_type")
 DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
 
@@ -51,7 +53,8 @@ def transformer_of(document: Mapping[str, Any], sequence: int | None = None, fla
     _check_kind(top, numbers)
     if sequence is not None:
         numbers["sequence"] = sequence
-    modern = top.has("rms_norm_eps") or document.get("norm") == "rms"
+    llama = top.has("rms_norm_eps") or document.get("model_type") in LIKE_LLAMA
+    modern = llama or document.get("norm") == "rms"
     return Transformer(
         **numbers,
         norm_vectors=RMS_NORM if modern else LAYER_NORM,

@@ -29,6 +29,8 @@ def test_plain_numbers_are_a_classic_gpt() -> None:
 def test_llamas_config_has_its_parameters() -> None:
     # 8,030,261,248 are published; the last norm, 4096 of them, is left out here
     assert transformer_of(LLAMA8B).parameters == 8_030_261_248 - 4096
+    left_out = {name: value for name, value in LLAMA8B.items() if name not in ("rms_norm_eps", "tie_word_embeddings")}
+    assert transformer_of(left_out) == transformer_of(LLAMA8B)
 
 
 def test_gpt2s_config_has_its_parameters() -> None:
