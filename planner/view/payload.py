@@ -38,8 +38,9 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
     document = graph_payload(plan)
     timelines, memory = {"predicted": packed(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
     if plan.workload.trains:
-        for device, share in zip(document["devices"], idle_shares(predicted.timeline), strict=True):
-            device["idle"] = number(share)
+        idle = dict(zip(predicted.timeline.devices, idle_shares(predicted.timeline), strict=True))
+        for device in document["devices"]:
+            device["idle"] = number(idle.get(device["name"], 1.0))  # one without a stage is not in the timeline
     if measured is not None:
         document["summary"]["run"] = _run(plan, predicted.timeline, measured)
         timelines["measured"] = packed(measured.timeline)

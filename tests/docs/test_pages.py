@@ -12,6 +12,8 @@ NOT_RUN = {
         "it installs this project, which the tests run in",
         "the demo measures for a minute, and the tests are what runs this page",
     ],
+    "docs/api.md": ["every rank of torchrun runs it"],
+    "docs/goals/training.md": ["it starts a process for each device", "every rank of torchrun runs it"],
 }
 """Blocks that are shown and not run, and why; every one more is a decision."""
 

@@ -4,6 +4,7 @@ The table says for each function what it is called with; each argument is then r
 by the wrong values that the table gives.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
 from graphs.files import write_graph
 from planner.plans.files import save_plan
+from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
+from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.training import TrainingStep
@@ -146,6 +149,7 @@ CASES: dict[str, Case] = {
         {"model": "a:b", "cluster": CLUSTER, "goal": "latency", "search": QUICK, "seconds": 5.0},
         {"model": ("no.onnx", GRAPH), "cluster": ("no.toml", ()), "goal": ("speed",), "seconds": (-1, "5")},
     ),
+    "load_config": (planner.load_config, {"path": "row.json"}, {"path": ("no.json", "plan.json", "")}),
     "Plan.simulate": (PLAN.simulate, {"micro_batches": 8}, {"micro_batches": (0, -1, 1.5, 10**9)}),
     "Plan.device_of": (PLAN.device_of, {"op": GRAPH.ops[0].name}, {"op": ("no such",)}),
     "Cluster.first": (CLUSTER.first, {"n_devices": 1}, {"n_devices": (0, 3)}),
@@ -169,6 +173,8 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     write_cluster(CLUSTER, "cluster.toml")
     save_plan(PLAN, "plan.json")
+    row = ParallelConfig(ParallelShape(2, 1, 1, 2, 2), (StageLayers(4, 0, 0),))
+    Path("row.json").write_text(json.dumps(config_to_dict(row)), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NEVER_RUN))
@@ -190,6 +196,7 @@ def test_wrong_arguments(name: str, argument: str, value: object) -> None:
 def test_every_public_name_is_tried() -> None:
     results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status", "Tuned"}  # what comes out
     started = {"HostedTrainer", "Reporter", "Runner", "Trainer"}  # made by start and train, or to be overridden
+    started |= {"HybridTrainer"}  # each of several ranks makes one: tests/planner/runtime/hybrid
     alike = {"Goal", "contiguous", "forbid", "together", "whole"}  # as plan's goal, and as pin
     assert CASES.keys() | results | started | alike >= set(planner.__all__)
     for name, (call, right, wrong) in CASES.items():
