@@ -154,14 +154,10 @@ def profile_contended(
         ways["lockstep"] = (range(len(keys)),) * count
     found = isolated
     for name, parts in ways.items():
-        pace = SessionPace(program.graph, devices, isolated.pace, here=False)
-
-        def profile(measured: Any, name: str = name, before: Profile = found, pace: SessionPace = pace) -> Profile:
-            found: dict[str, Any] = {name: {count: measured}, "moments": {**before.moments, **pace.moment}}
-            return replace(before, pace=pace.reference, **found)
-
         known = getattr(cached, name, {}).get(count, {})
-        session = _Session(keys, _phases(known, training, keys), effort, training, profile, cache, pace)
+        pace = SessionPace(program.graph, devices, found.pace, here=False)
+        keep = partial(_with_contended, found, pace, name, count)
+        session = _Session(keys, _phases(known, training, keys), effort, training, keep, cache, pace)
         rows: Rows = []
         if session.task.wanted:
             activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
@@ -267,6 +263,12 @@ class SessionPace:
         if time.perf_counter() >= self._measured_s + PACE_S:
             (self._meter.sample_here if self._here else self._meter.sample)()
             self._measured_s = time.perf_counter()
+
+
+def _with_contended(before: Profile, pace: SessionPace, name: str, count: int, measured: Any) -> Profile:
+    """A profile with contended measurements, a field of `Profile` by its name, of so many devices."""
+    changed: dict[str, Any] = {name: {count: measured}, "moments": {**before.moments, **pace.moment}}
+    return replace(before, pace=pace.reference, **changed)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,22 @@
 """The reference computations of a device: measured on its thread, and what they are good for in a calibration."""
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
 import pytest
 
-from costmodels.calibrate import Effort, ops, pace, profile_program
+from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_program
 from costmodels.calibrate.ops import SessionPace
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference
+from costmodels.cluster import Device
 from costmodels.pace import PACE_KINDS
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
+from graphs.ir import Graph
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import device
 
@@ -95,6 +98,24 @@ def test_times_are_those_at_the_pace_of_the_first_measurement(
     kept = read_profile(tmp_path, first.fingerprint)
     assert kept is not None
     assert kept.pace == first.pace
+
+
+def test_parts_and_copies_are_timed_at_one_pace(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Mapping[str, float]] = []
+
+    class Spied(SessionPace):
+        def __init__(self, graph: Graph, devices: Sequence[Device], reference: Mapping[str, float], here: bool) -> None:
+            super().__init__(graph, devices, reference, here)
+            given.append(reference)
+
+    monkeypatch.setattr(ops, "SessionPace", Spied)
+    monkeypatch.setattr(ops, "noisy", lambda *_: ())
+    profile = profile_contended(program, (device(), device()), QUICK)
+    alone, parts, copies = given
+    assert not alone
+    assert list(parts) == list(PACE_KINDS)
+    assert copies == profile.pace
+    assert copies.keys() > parts.keys()  # those at once as well
 
 
 def test_a_profile_from_before_paces_gets_one_with_its_next_measurement(
