@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from costmodels.clusterfile import read_cluster
-from costmodels.flops import work_of
+from costmodels.cluster import Cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console, attributes
+from planner.cli.models import cluster_of
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
 from planner.planning.schedule_sweep import Choice, TradeOffs, trade_offs, undominated
 from planner.planning.training_choice import choice_plan
 from planner.plans.files import save_plan
+from planner.plans.speed import utilisation
 from planner.problem.result import Interrupted
 
 COLUMNS = ("", "schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "MFU", "memory", "")
@@ -32,8 +33,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
                 f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
                 "priced operator by operator, so leave it out"
             )
-    cluster = read_cluster(options.cluster)
-    cluster = cluster if options.devices is None else cluster.first(options.devices)
+    cluster = cluster_of(options)
 
     @cache
     def graph_of(samples: int) -> Graph:
@@ -47,7 +47,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
     except Interrupted as stopped:
         if not stopped.best.choices:
             raise
-        _show(stopped.best, options, console, graph_of)
+        _show(stopped.best, cluster, options, console, graph_of)
         console.error("interrupted: these are the best of what was searched until then")
         return INTERRUPTED
     choices = [choice for choice in sweep.choices if _asked(choice, options)]
@@ -64,7 +64,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
         save_plan(plan, output)
         console.say(f"row {options.row or 1} → {output}; planner run {output} {options.model} trains it")
         return DONE
-    _show(sweep, options, console, graph_of)
+    _show(sweep, cluster, options, console, graph_of)
     return DONE
 
 
@@ -90,16 +90,20 @@ def _shown(sweep: TradeOffs, options: argparse.Namespace) -> Sequence[Choice]:
     return sweep.choices if options.all else undominated(sweep.choices)
 
 
-def _show(sweep: TradeOffs, options: argparse.Namespace, console: Console, graph_of: Callable[[int], Graph]) -> None:
+def _show(
+    sweep: TradeOffs,
+    cluster: Cluster,
+    options: argparse.Namespace,
+    console: Console,
+    graph_of: Callable[[int], Graph],
+) -> None:
     """A row for each choice that no other one dominates, or for all."""
     shown, best = _shown(sweep, options), undominated(sweep.choices)
-    flop = 3 * float(work_of(graph_of(shown[0].samples)).flop.sum()) / shown[0].samples
-    peaks = {device.name: max(device.flops_per_s.values()) for device in read_cluster(options.cluster).devices}
 
     def mfu(choice: Choice) -> float:
-        """The share of the devices' peaks that the network's own work takes, as for transformers."""
-        peak = choice.replicas * sum(peaks[name] for name in choice.devices)
-        return float(flop * options.global_batch / (choice.step_s * peak))
+        """That of one replica, which is that of all."""
+        used = [cluster.devices[cluster.index[name]] for name in choice.devices]
+        return utilisation(graph_of(choice.samples), used, choice.step_s / choice.micro_batches, trains=True)
 
     rows = [
         (str(number), *_cells(choice), f"{mfu(choice):.1%}", format_bytes(choice.peak_bytes), "●" * (choice in best))

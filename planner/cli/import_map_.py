@@ -9,11 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from costmodels.clusterfile import read_cluster
 from costmodels.units import format_bytes, format_seconds
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_output
-from planner.cli.models import declare_model, declare_search, declare_workload, workload_of
+from planner.cli.models import cluster_of, declare_model, declare_search, declare_workload, workload_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
@@ -40,9 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, place it by the map, make a plan too, write the map's plan and print both."""
-    given, cluster = read_map(options.map), read_cluster(options.cluster)
-    if options.devices is not None:
-        cluster = cluster.first(options.devices)
+    given, cluster = read_map(options.map), cluster_of(options)
     from graphs.importers.load import load_graph
 
     console.on_step(f"importing {options.model}", 0, 0)

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import KERNELS
+from costmodels.cluster import KERNELS, Cluster
+from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
@@ -26,6 +27,12 @@ CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (
 """The help of --cluster."""
 
 SCHEDULE = "1f1b"  # of training, unless another one is asked for or found
+
+
+def cluster_of(options: argparse.Namespace) -> Cluster:
+    """The cluster of --cluster, or its first --devices."""
+    cluster = read_cluster(options.cluster)
+    return cluster if options.devices is None else cluster.first(options.devices)
 
 
 def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> None:

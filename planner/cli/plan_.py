@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 from costmodels.cluster import Cluster
-from costmodels.clusterfile import read_cluster
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
@@ -24,6 +23,7 @@ from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
     CLUSTER,
+    cluster_of,
     constraints_of,
     declare_constraints,
     declare_kernels,
@@ -160,8 +160,7 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
     if options.split_cpu is None:
         if options.kernels is not None:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
-        cluster = read_cluster(options.cluster)
-        cluster = cluster if options.devices is None else cluster.first(options.devices)
+        cluster = cluster_of(options)
         if (options.replicas or 1) > 1 and options.goal != Goal.TRAINING:
             raise InputError(f"--replicas is for training and the goal is {options.goal}; leave it out")
         return (priced(cluster.divided(options.replicas or 1), options.price),)

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Iterator
 from functools import cache
 
-from costmodels.clusterfile import read_cluster
 from graphs.ir import Graph
+from planner.cli.models import cluster_of
 from planner.planning.make_plan import Search, batch_of
 from planner.planning.schedule_sweep import Choice
 from planner.planning.training_choice import best_for_batch
@@ -22,8 +22,7 @@ def fastest_training(
     """
     if not plan.workload.trains or options.cluster is None:
         return plan, ()
-    cluster = read_cluster(options.cluster)
-    cluster = cluster if options.devices is None else cluster.first(options.devices)
+    cluster = cluster_of(options)
     asked = (options.schedule, options.micro_batches, options.replicas, options.recompute or options.robust or None)
     best, beyond = plan, None
     if not (any(asked) or plan.constraints or cluster.replicas):

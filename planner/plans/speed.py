@@ -4,8 +4,11 @@ Source of the latter: Chowdhery et al., PaLM, JMLR 2023, appendix B: the share o
 own FLOP take, nothing recomputed.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from costmodels.cluster import Device
 from costmodels.flops import peak_flops_per_s, work_of
 from costmodels.views import backward_passes, bases, operation
 from graphs.ir import Graph, Role
@@ -32,12 +35,18 @@ def tokens_per_s(plan: Plan) -> float | None:
 
 
 def model_flops_utilisation(plan: Plan) -> float:
-    """The time in which the used devices would compute a micro-batch at their peaks, as a share of its time."""
-    work = work_of(plan.graph)
-    passes = 1 + (backward_passes(plan.graph) if plan.workload.trains else np.zeros(len(work.flop)))
+    """That of the devices that a plan uses, see `utilisation`."""
+    used = [plan.cluster.devices[number] for number in plan.placement.used]
+    return utilisation(plan.graph, used, plan.period_s, plan.workload.trains)
+
+
+def utilisation(graph: Graph, devices: Iterable[Device], period_s: float, trains: bool) -> float:
+    """The time in which devices would compute a micro-batch at their peaks, as a share of its time."""
+    work = work_of(graph)
+    passes = 1 + (backward_passes(graph) if trains else np.zeros(len(work.flop)))
     rate = 0.0
-    for device in (plan.cluster.devices[number] for number in plan.placement.used):
+    for device in devices:
         peaks = np.array([peak_flops_per_s(device.flops_per_s, dtype) for dtype in work.dtype])
         compute_s = float((passes * work.flop / peaks).sum())
         rate += 1 / compute_s if compute_s else 0.0
-    return 1 / (rate * plan.period_s) if rate and plan.period_s else 0.0
+    return 1 / (rate * period_s) if rate and period_s else 0.0

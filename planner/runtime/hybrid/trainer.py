@@ -114,7 +114,7 @@ class HybridTrainer:
         return loss
 
     def gradients(self, batch: Any, target: Any = None) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step by the names of all parameters, whole, on every rank; nothing is trained."""
+        """The gradients of a step by the names of all parameters, whole, on every rank; no parameter changes."""
         return self.gradients_through(self._divided(batch, target))
 
     def gradients_through(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:

@@ -7,6 +7,7 @@ import pytest
 
 from planner.cli import main
 from planner.plans.files import load_plan
+from planner.plans.speed import model_flops_utilisation
 from tests.planner.cli.given import MNIST, PAPER, Refused
 
 pytestmark = pytest.mark.usefixtures("_paper")
@@ -29,6 +30,8 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert main([*command, "--row", "1", "-o", "plan.json"]) == 0
     plan = load_plan(Path("plan.json"))
     assert plan.latency_s <= choices[0]["step_s"] * (1 + 1e-9)
+    flop_s = choices[0]["mfu"] * choices[0]["step_s"]  # what the step would take at the peaks
+    assert model_flops_utilisation(plan) * plan.latency_s == pytest.approx(flop_s)
     capsys.readouterr()
     words = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "1"]
     assert main([*words, "-o", "other.json", "--json"]) == 0
