@@ -22,7 +22,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.cli.choose_network import run_network
+from planner.cli.choose_network import picked, run_network
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
@@ -114,17 +114,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return DONE
 
 
-def _picked(rows: Sequence[ConfigRow], options: argparse.Namespace) -> ConfigRow:
-    """The row of the number that is asked for."""
-    number = options.row or 1
-    if number > len(rows):
-        raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
-    return rows[number - 1]
-
-
 def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row, for ``planner run``."""
-    document = config_to_dict(_picked(rows, options).config)
+    document = config_to_dict(picked(rows, options).config)
     if options.output is None:
         console.print(json.dumps(document, indent=2))
     else:
@@ -135,7 +127,7 @@ def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Conso
 
 def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row for another tool."""
-    exported = export_config(setting, _picked(rows, options).config, options.to)
+    exported = export_config(setting, picked(rows, options).config, options.to)
     tell_export(exported, f"row {options.row or 1}", options, console)
     return DONE
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from costmodels.cluster import Cluster
 from costmodels.units import format_bytes, format_seconds
@@ -18,6 +19,8 @@ from planner.planning.training_choice import choice_plan
 from planner.plans.files import save_plan
 from planner.plans.speed import utilisation
 from planner.problem.result import Interrupted
+
+RowT = TypeVar("RowT")
 
 COLUMNS = ("", "schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "MFU", "memory", "")
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
@@ -58,7 +61,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
         return NO_PLAN
     sweep = TradeOffs(tuple(choices), sweep.unsearched)
     if options.row or options.output:
-        choice = _picked(_shown(sweep, options), options.row or 1)
+        choice = picked(_shown(sweep, options), options)
         plan = choice_plan(graph_of(choice.samples), cluster, choice, options.optimizer)
         output = options.output or Path("plan.json")
         save_plan(plan, output)
@@ -68,10 +71,12 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
     return DONE
 
 
-def _picked(shown: Sequence[Choice], number: int) -> Choice:
-    if number > len(shown):
-        raise InputError(f"there is no row {number}; there are {len(shown)}, and --all has more")
-    return shown[number - 1]
+def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
+    """The row of the number that is asked for, the first one by default."""
+    number = options.row or 1
+    if number > len(rows):
+        raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
+    return rows[number - 1]
 
 
 def _asked(choice: Choice, options: argparse.Namespace) -> bool:
