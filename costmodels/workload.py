@@ -57,20 +57,3 @@ class Workload:
     def trains(self) -> bool:
         """Whether there is a backward pass."""
         return self.mode == "training"
-
-    def held(self, n_stages: int, stage: int = 0) -> int:
-        """The largest number of micro-batches whose saved activations a stage holds at once.
-
-        1F1B: ``min(n_stages - stage, micro_batches)`` (Narayanan et al., PipeDream, SOSP 2019). GPipe and, as an upper
-        bound, all other schedules: ``micro_batches`` (Huang et al., NeurIPS 2019).
-
-        Args:
-            n_stages: number of stages of the network.
-            stage: number of the stage, from 0 at the input.
-
-        Raises:
-            InputError: if there is no such stage.
-        """
-        if not 0 <= stage < n_stages:
-            raise InputError(f"there is no stage {stage} of {n_stages}; stages are numbered from 0")
-        return min(n_stages - stage, self.micro_batches) if self.schedule == "1f1b" else self.micro_batches

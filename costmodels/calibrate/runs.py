@@ -19,7 +19,7 @@ from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
 from costmodels.host.fused import Read
 from costmodels.host.kernels import Kernel, kernel_of, kernels_of
-from costmodels.memory.device import peak_activation_bytes
+from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
 from graphs.errors import InputError
@@ -63,7 +63,7 @@ class Inference:
         self.program = program
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
-        self.given = _brought(program, torch_device, peak_activation_bytes(program.graph))
+        self.given = _brought(program, torch_device, inference_bytes(program.graph))
         self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
         self.packed = [
             {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from costmodels.formulas import FORMULAS, READS, Operands
-from costmodels.memory.device import peak_activation_bytes
+from costmodels.memory.passes import inference_bytes
 from costmodels.opkeys import Described
 from costmodels.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
@@ -76,7 +76,7 @@ def pass_bytes(graph: Graph) -> int:
     read = {name: sum(graph.tensor[out].n_bytes for out in op.outputs) for name, op in tables.items()}
     shared = {name for op in graph.ops if operation(op.kind) != "aten.embedding" for name in op.inputs}
     n_bytes = sum(t.n_bytes if t.name in shared else min(t.n_bytes, read.get(t.name, t.n_bytes)) for t in state)
-    return n_bytes + peak_activation_bytes(graph)
+    return n_bytes + inference_bytes(graph)
 
 
 def _is_free(op: Described) -> bool:

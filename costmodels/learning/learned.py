@@ -50,13 +50,6 @@ class Predictions:
 
     __repr__ = brief
 
-    @property
-    def total_spread(self) -> float:
-        """Relative error of the sum if all operators err in the same direction; 0 for no operators."""
-        both_s = self.seconds + self.backward_s
-        total_s = float(np.nansum(both_s))
-        return float(np.nansum(both_s * self.spread)) / total_s if total_s > 0 else 0.0
-
 
 @dataclass(frozen=True)
 class Learned:

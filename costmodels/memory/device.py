@@ -6,10 +6,8 @@
               saved activations of all micro-batches that the device holds     saved_bytes
               temporary memory of the micro-batch that is computed now         working_bytes
 
-These three add up, operator by operator, wherever a graph is cut; `device_bytes` is the exact sum for one cut.
+These three add up, operator by operator, wherever a graph is cut.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,8 +16,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.table import Floats, joined
 from costmodels.workload import Workload
-from graphs.errors import InputError
-from graphs.ir import STATE, Graph, Op, Role
+from graphs.ir import STATE, Graph, Role
 
 LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's step
 
@@ -60,15 +57,6 @@ def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
     for i, first in enumerate(joined(len(graph.ops), readers.values())):
         groups.setdefault(first, []).append(i)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
-
-
-def peak_activation_bytes(graph: Graph) -> int:
-    """Peak bytes of inputs and activations while the operators run in the order of the graph.
-
-    A tensor is held from its writer to its last reader, inputs and results to the end, since the caller holds them;
-    during an operator, both its inputs and its outputs are held. A view keeps the storage of its base alive.
-    """
-    return inference_bytes(graph)
 
 
 def saved_bytes(graph: Graph, workload: Workload) -> Floats:
@@ -118,65 +106,8 @@ def working_bytes(graph: Graph, workload: Workload) -> float:
     that are not saved, gradients of activations and temporaries of one micro-batch, or the step of the optimizer.
     """
     if not workload.trains:
-        return float(peak_activation_bytes(graph) * workload.in_flight)
+        return float(inference_bytes(graph) * workload.in_flight)
     sizes = [graph.tensor[name].n_bytes for name in Footprints(graph).parameters]
     step_bytes = OPTIMIZERS[workload.optimizer].step_bytes(sizes)
     passing_bytes = training_passes(graph, accumulating=workload.micro_batches > 1).passing_bytes
     return float(max(passing_bytes, step_bytes) + LOOSE_BYTES)
-
-
-def device_bytes(
-    graph: Graph, workload: Workload, stages: Sequence[Sequence[int]] | None = None, foreach: bool = False
-) -> tuple[int, ...]:
-    """[n_stages], peak bytes of each device, with one stage of the pipeline on each.
-
-    ::
-
-        parameters, buffers, states [, gradients]  +  the maximum of
-            (held - 1) * kept + forward       one forward pass, while other micro-batches wait for their backward passes
-            (held - 1) * kept + backward      one backward pass, with the gradients of its activations
-            gradients + inputs + results + temporaries of the optimizer
-
-    With recomputation, waiting micro-batches keep only the stage's inputs and the network's results. The stages have
-    indices of operators, in the order of the pipeline; all are in one stage if left out. In inference, a device may
-    hold all micro-batches in flight. With ``foreach``, the optimizer updates all parameters of a device at once, as on
-    a GPU.
-
-    Raises:
-        InputError: if an operator is in no stage, or in two.
-    """
-    stages = stages or [range(len(graph.ops))]
-    if sorted(i for stage in stages for i in stage) != list(range(len(graph.ops))):
-        raise InputError(f"the stages must hold each of the {len(graph.ops)} operators of '{graph.name}' once")
-    parts = [[graph.ops[i] for i in sorted(stage)] for stage in stages]
-    if workload.trains:
-        return tuple(
-            _training_bytes(graph, workload, ops, workload.held(len(parts), number), foreach)
-            for number, ops in enumerate(parts)
-        )
-    return tuple(_resident_bytes(graph, ops) + workload.in_flight * inference_bytes(graph, ops) for ops in parts)
-
-
-def _resident_bytes(graph: Graph, ops: Sequence[Op]) -> int:
-    """Bytes of the parameters and buffers of these operators, each counted once."""
-    return sum({tensor.name: tensor.n_bytes for op in ops for tensor in graph.state(op)}.values())
-
-
-def _training_bytes(graph: Graph, workload: Workload, ops: Sequence[Op], held: int, foreach: bool) -> int:
-    read = {name for op in ops for name in op.inputs}
-    sizes = [graph.tensor[name].n_bytes for name in Footprints(graph).parameters if name in read]
-    optimizer = OPTIMIZERS[workload.optimizer]
-    accumulating = workload.micro_batches > 1
-    passes = training_passes(graph, ops, accumulating)
-    resident_bytes = _resident_bytes(graph, ops) + optimizer.state_bytes(sizes) + accumulating * sum(sizes)
-    waiting_bytes = (held - 1) * (_ends(graph, ops) if workload.recompute else passes.kept_bytes)
-    on_way_bytes = waiting_bytes + max(passes.forward_bytes, passes.backward_bytes)
-    step_bytes = passes.left_bytes + optimizer.step_bytes(sizes, foreach)
-    return resident_bytes + max(on_way_bytes, step_bytes) + LOOSE_BYTES
-
-
-def _ends(graph: Graph, ops: Sequence[Op]) -> int:
-    """Bytes that a stage of these operators keeps of each micro-batch with recomputation."""
-    written = {name for op in ops for name in op.outputs}
-    ends = {name for op in ops for name in op.inputs} - written | written.intersection(graph.outputs)
-    return sum(tensor.n_bytes for tensor in map(graph.tensor.__getitem__, ends) if tensor.role not in STATE)

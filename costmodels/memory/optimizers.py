@@ -1,7 +1,6 @@
 """The states of PyTorch's optimizers, and the memory and traffic of their steps.
 
-The figures are those of ``torch.optim`` in its default settings: one parameter after the other on a CPU, all parameters
-of a device at once (``foreach``) on a GPU.
+The figures are those of ``torch.optim`` in its default settings on a CPU: one parameter after the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +23,14 @@ class Optimizer:
         """Bytes of the states of parameters with these numbers of bytes."""
         return self.copies * sum(parameters_bytes) + self.scalars * SCALAR_BYTES * len(parameters_bytes)
 
-    def step_bytes(self, parameters_bytes: Sequence[int], foreach: bool = False) -> int:
+    def step_bytes(self, parameters_bytes: Sequence[int]) -> int:
         """Peak bytes of a step besides parameters, gradients and states.
 
-        Adam divides by ``sqrt(v) / c + eps``. If it updates one parameter after the other, the root and the quotient of
-        one parameter and the quotient of the previous one are alive at once; with ``foreach``, one root for each
-        element. The parameters are those of one device, in the order of the optimizer.
+        Adam divides by ``sqrt(v) / c + eps``: the root and the quotient of one parameter and the quotient of the
+        previous one are alive at once. The parameters are those of one device, in the order of the optimizer.
         """
         if not self.denominator or not parameters_bytes:
             return 0
-        if foreach:
-            return sum(parameters_bytes)
         before = [0, *parameters_bytes]
         return max(2 * now + last for now, last in zip(parameters_bytes, before, strict=False))
 

@@ -94,14 +94,14 @@ class Passes:
     saved_bytes: Mapping[str, int]  # the kept bytes by the first operator that saves them; their sum is ``kept_bytes``
 
 
-def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None, held: bool = True) -> int:
-    """Peak bytes of one micro-batch in inference, where tensors are released after their last reader.
+def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None) -> int:
+    """Peak bytes of inputs and activations of one micro-batch in inference, through some operators in order, or all.
 
-    It runs some operators in their order, or all. The caller or a channel holds the results to the end, and the inputs
-    if ``held``.
+    A tensor is held from its writer to its last reader, inputs and results to the end, since the caller or a channel
+    holds them; during an operator, both its inputs and its outputs are held. A view keeps its base's storage alive.
     """
     storages = _DeviceStorages(Footprints(graph), graph.ops if ops is None else ops)
-    storages.forward(training=False, held=held)
+    storages.forward(training=False)
     return storages.ledger.peak_bytes
 
 
@@ -151,9 +151,9 @@ class _DeviceStorages:
         read = {name for op in self.graph.ops if op.name not in own for name in op.inputs} | set(self.graph.outputs)
         return {name: op for op in self.ops for name in op.outputs if name in read}
 
-    def forward(self, training: bool, held: bool = True) -> None:
+    def forward(self, training: bool) -> None:
         """Run all operators; the kept storages remain."""
-        left = self._readers(held)
+        left = self._readers()
         first = {name: op.name for op in reversed(self.ops) for name in op.inputs}
         for name in self.arrivals:
             self.storage[name] = self.ledger.new(self.graph.tensor[name].n_bytes)
@@ -197,10 +197,10 @@ class _DeviceStorages:
                     else:
                         self.ledger.keep(self.gradient[gradient.tensor])
 
-    def _readers(self, held: bool) -> dict[str, int]:
+    def _readers(self) -> dict[str, int]:
         """The number of holders of each tensor: its readers here, and the caller or a channel."""
         left = dict.fromkeys((name for op in self.ops for name in op.outputs), 0)
-        left |= dict.fromkeys(self.arrivals, int(held)) | dict.fromkeys(self.results, 1)
+        left |= dict.fromkeys((*self.arrivals, *self.results), 1)
         left |= {name: 1 for name in self.graph.outputs if name in left}
         for op in self.ops:
             for name in dict.fromkeys(op.inputs):

@@ -17,17 +17,15 @@ from costmodels.collectives import (
     ring_all_reduce,
     sharded_parameter_server,
 )
-from costmodels.memory.transformers import (
-    LayerSplit,
+from costmodels.memory.transformers import LayerSplit, layer_activations, zero_states
+from costmodels.transformer import Transformer
+from tests.benchmarks.transformer_memory import (
     deepspeed_states,
     first_stage_activations,
-    layer_activations,
     layer_states,
     megatron_activations,
     megatron_states,
-    zero_states,
 )
-from costmodels.transformer import Transformer
 
 Arguments = Mapping[str, Any]
 EXACT = 1e-9  # where a case says nothing; relative

@@ -149,9 +149,10 @@ def row(network: Measured, predicted: Predictions, device: Device) -> tuple[floa
     learned_s = float(np.where(np.isnan(predicted.seconds), roofline, predicted.seconds).sum())
     guessed = ", ".join(kind.removeprefix("aten.") for kind in (*predicted.guessed, *predicted.unknown)) or "none"
     error = network.error(learned_s)
+    spread = float(np.nansum(predicted.seconds * predicted.spread) / np.nansum(predicted.seconds))
     return error, (
         f"{network.name:14}{network.batch:6}{network.whole_s * 1e3:8.2f} ms{network.error(network.sum_s):+8.1%}"
-        f"{error:+9.1%}{predicted.total_spread:6.0%}{network.error(float(roofline.sum())):+10.1%}   {guessed}"
+        f"{error:+9.1%}{spread:6.0%}{network.error(float(roofline.sum())):+10.1%}   {guessed}"
     )
 
 

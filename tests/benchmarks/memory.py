@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 
-from costmodels.memory.device import device_bytes
 from costmodels.workload import Workload
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
@@ -25,6 +24,7 @@ from graphs.program.program import Program
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.benchmarks.caffe_published import MIB, log_bars, torch_bars
 from tests.benchmarks.steps import OPTIMIZERS, allocator_peak_bytes, inference_peak_bytes, training_peak_bytes
+from tests.costmodels.memory.exact import device_bytes
 from tests.costmodels.sketches import unrecorded
 
 ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]

@@ -33,30 +33,3 @@ def test_a_workload_that_cannot_be_is_refused(fields: dict[str, Any], message: s
     with pytest.raises(InputError) as error:
         Workload(**fields)
     assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    ("schedule", "held"),
-    [
-        ("1f1b", [4, 3, 2, 1]),  # p - r: the last stage goes back at once
-        ("gpipe", [6, 6, 6, 6]),
-        ("zb-h2", [6, 6, 6, 6]),  # none can hold more
-    ],
-)
-def test_how_many_micro_batches_a_stage_holds(schedule: str, held: list[int]) -> None:
-    workload = Workload(mode="training", micro_batches=6, schedule=schedule)
-    assert [workload.held(4, stage) for stage in range(4)] == held
-
-
-def test_there_are_never_more_than_there_are() -> None:
-    assert Workload(mode="training", micro_batches=2).held(4, 0) == 2
-
-
-def test_a_stage_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InputError) as error:
-        Workload().held(4, 4)
-    assert str(error.value) == "there is no stage 4 of 4; stages are numbered from 0"
-
-
-def test_only_training_trains() -> None:
-    assert (Workload().trains, Workload(mode="training").trains) == (False, True)

@@ -17,27 +17,12 @@ https://github.com/alpa-projects/alpa.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from graphs.documents import read_json
 from graphs.errors import InputError, nearest
 from planner.problem.json_object import JsonObject
 from planner.problem.sharding.program import KINDS, MeshCase, MeshSplit, ShardingProgram, TensorOp
 from planner.problem.sharding.shapes import check_shape
-
-
-def read_sharding_program(path: Path) -> ShardingProgram:
-    """Read a sharding program.
-
-    Raises:
-        InputError: if the file is missing, not JSON, or describes no program. The message names the operator.
-    """
-    document = read_json(path, "sharding program")
-    try:
-        return sharding_program(document)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def sharding_program(document: Mapping[str, Any]) -> ShardingProgram:

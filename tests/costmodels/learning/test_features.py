@@ -5,7 +5,7 @@ from math import log2
 import pytest
 
 from costmodels.learning.features import FAMILIES, TERMS, Features, features_of, is_known, pass_bytes
-from costmodels.memory.device import peak_activation_bytes
+from costmodels.memory.passes import inference_bytes
 from costmodels.opkeys import parse_key
 from tests.costmodels.sketches import sketch
 
@@ -129,4 +129,4 @@ def test_a_pass_touches_state_activations_and_the_rows_of_a_table_that_are_read(
         "c",
     )
     rows, weights = 4 * 3 * 8, 4 * 8 * 8
-    assert pass_bytes(graph) == rows + weights + peak_activation_bytes(graph)
+    assert pass_bytes(graph) == rows + weights + inference_bytes(graph)

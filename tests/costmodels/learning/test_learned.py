@@ -130,21 +130,12 @@ def test_nothing_is_said_of_a_kind_that_nobody_knows(learned: Learned) -> None:
     assert predictions.unknown == ("mine.trick.default",)
     assert np.isfinite(predictions.seconds).tolist() == [True, False]
     assert np.isfinite(predictions.spread).tolist() == [True, False]
-    assert predictions.total_spread == pytest.approx(predictions.spread[0])
 
 
 def test_where_little_was_measured_it_is_less_sure(learned: Learned) -> None:
     near = learned.predict(network(4, 256, 256, 16, 8)).spread[0]
     far = learned.predict(network(4, 2**17, 2**17, 16, 8)).spread[0]
     assert far > near
-
-
-def test_the_spread_of_the_whole_is_the_mean_weighted_by_time(learned: Learned) -> None:
-    predictions = learned.predict(network(4, 256, 256, 16, 8))
-    weighted = predictions.seconds @ predictions.spread / predictions.seconds.sum()
-    assert predictions.total_spread == pytest.approx(weighted)
-    empty = sketch({"x": (1,)}, [])
-    assert learned.predict(empty).total_spread == 0
 
 
 def test_the_same_measurements_teach_the_same(learned: Learned) -> None:
@@ -216,7 +207,6 @@ def test_of_an_unknown_kind_nothing_is_said_in_training_either(learned: Learned)
     graph = sketch({"x": (4, 8), "w": (8,), "a": (4, 8)}, [("mine.trick.default", "x w", "a")])
     both = learned.predict(graph, training=True)
     assert np.isnan([both.seconds[0], both.backward_s[0], both.spread[0]]).all()
-    assert both.total_spread == 0
 
 
 def test_too_few_measurements_make_no_family() -> None:

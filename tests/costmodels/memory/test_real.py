@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from costmodels.memory.device import LOOSE_BYTES, device_bytes
+from costmodels.memory.device import LOOSE_BYTES
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from tests.benchmarks.hollow import Hollow
 from tests.benchmarks.plain import Plain
 from tests.benchmarks.steps import inference_peak_bytes, training_peak_bytes
+from tests.costmodels.memory.exact import device_bytes
 from tests.costmodels.sketches import unrecorded
 
 

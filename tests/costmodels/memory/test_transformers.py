@@ -2,18 +2,16 @@
 
 import pytest
 
-from costmodels.memory.transformers import (
-    LayerSplit,
+from costmodels.memory.transformers import LayerSplit, layer_activations, zero_states
+from costmodels.transformer import Transformer
+from graphs.errors import InputError
+from tests.benchmarks.transformer_memory import (
     deepspeed_states,
     first_stage_activations,
-    layer_activations,
     layer_states,
     megatron_activations,
     megatron_states,
-    zero_states,
 )
-from costmodels.transformer import Transformer
-from graphs.errors import InputError
 
 GIB = 1 << 30
 GPT22B = Transformer(48, 6144, 64)

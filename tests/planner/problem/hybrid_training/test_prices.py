@@ -3,7 +3,7 @@
 import pytest
 
 from costmodels.layer_times import MEGATRON
-from costmodels.memory.transformers import LayerSplit, first_stage_activations
+from costmodels.memory.transformers import LayerSplit
 from costmodels.transformer import Transformer
 from planner.problem.hybrid_training.config import (
     ParallelConfig,
@@ -16,6 +16,7 @@ from planner.problem.hybrid_training.prices import LayerBook, ShapePrices, confi
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.schedules import SCHEDULES
+from tests.benchmarks.transformer_memory import first_stage_activations
 from tests.planner.problem.hybrid_training.settings import a100s
 
 GPT22B = Transformer(48, 6144, 64)
