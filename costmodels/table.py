@@ -281,6 +281,17 @@ class CostTable:
         """Every pair (writer, reader) of operators once, sorted."""
         return tuple(sorted({(flow.writer, reader) for flow in self.flows for reader in flow.readers}))
 
+    def of_devices(self, chosen: Sequence[int]) -> "CostTable":
+        """The table of some of the devices, in this order."""
+        taken: dict[str, dict[str, Any]] = {"": {"devices": tuple(self.devices[device] for device in chosen)}}
+        for name, values in _arrays(self):
+            part, _, own = name.rpartition(".")
+            for axis in (axis for axis, dimension in enumerate(SHAPES[name]) if dimension == "d"):
+                values = values.take(chosen, axis)
+            taken.setdefault(part, {})[own] = values
+        parts = {part: replace(getattr(self, part), **arrays) for part, arrays in taken.items() if part}
+        return replace(self, **taken[""], **parts)
+
     def share(self, source: Source) -> float:
         """The share of all operators' time (summed over the devices) that came from this source; 0 to 1."""
         total = self.forward_s[np.isfinite(self.forward_s)].sum()

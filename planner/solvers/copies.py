@@ -11,14 +11,14 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice, product
 from math import lcm
 from typing import TypeAlias
 
 import numpy as np
 
-from costmodels.table import SHAPES, CostTable
+from costmodels.table import CostTable
 from planner.problem.bounds import lower_bound
 from planner.problem.devices import alike
 from planner.problem.problem import Problem
@@ -122,21 +122,16 @@ def _of_teams(table: CostTable, teams: Teams) -> CostTable:
 
     A member of a team holds all that is placed there, and takes one of as many messages as there are members.
     """
-    first = [team[0] for team in teams]
+    one_each = table.of_devices([team[0] for team in teams])
     sizes = np.asarray([len(team) for team in teams], dtype=float)
-    changed: dict[str, object] = {"devices": tuple(table.devices[device] for device in first)}
-    for field in fields(table):
-        value, shape = getattr(table, field.name), SHAPES.get(field.name, "")
-        if "d" in shape:
-            for axis in (axis for axis, dimension in enumerate(shape) if dimension == "d"):
-                value = np.take(value, first, axis=axis)
-            changed[field.name] = value
     linked = np.asarray([[all(table.linked[a, b] for a in src for b in dst) for dst in teams] for src in teams])
-    changed["forward_s"] = table.forward_s[:, first] / sizes
-    changed["overhead_s"] = table.overhead_s[first] / sizes
-    changed["link_class"] = np.where(linked, table.link_class[np.ix_(first, first)], -1)
-    changed["channel"] = np.where(linked, table.channel[np.ix_(first, first)], -1)
-    return replace(table, **changed)  # type: ignore[arg-type]  # by the names of its fields
+    return replace(
+        one_each,
+        forward_s=one_each.forward_s / sizes,
+        overhead_s=one_each.overhead_s / sizes,
+        link_class=np.where(linked, one_each.link_class, -1),
+        channel=np.where(linked, one_each.channel, -1),
+    )
 
 
 def _bound(problem: Problem, teams: Teams) -> float:

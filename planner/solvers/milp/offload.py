@@ -143,20 +143,6 @@ class OffloadCostModel(OffloadModel):
         self.add([*loads, (self.busiest, -1.0)], "<=", 0.0)
 
 
-COLUMNS = (
-    "forward_s",
-    "source",
-    "backward_s",
-    "spread",
-    "slowdown",
-    "lockstep_slowdown",
-    "capacity_bytes",
-    "overhead_s",
-    "contention_group",
-)
-"""The fields of a table whose last axis is the device."""
-
-
 @dataclass(frozen=True)
 class Pool:
     """One device in place of several equal ones that pay for no transfer, as fast as all of them together.
@@ -177,25 +163,9 @@ class Pool:
     @cached_property
     def problem(self) -> Problem:
         """The problem with the first member alone, which has the speed and the memory of all members."""
-        table, kept = self.original.table, self._kept
-        assert table.offload is not None
-        first = np.where(kept == self.members[0], len(self.members), 1)
-        columns = {name: getattr(table, name)[..., kept] for name in COLUMNS}
-        columns |= {"forward_s": columns["forward_s"] / first, "capacity_bytes": columns["capacity_bytes"] * first}
-        offload = replace(
-            table.offload,
-            store_s=table.offload.store_s[:, kept],
-            fetch_s=table.offload.fetch_s[:, kept],
-            host=table.offload.host[kept],
-        )
-        pooled = replace(
-            table,
-            **columns,
-            devices=tuple(table.devices[device] for device in kept.tolist()),
-            link_class=table.link_class[np.ix_(kept, kept)],
-            channel=table.channel[np.ix_(kept, kept)],
-            offload=offload,
-        )
+        table, size = self.original.table.of_devices(self._kept.tolist()), len(self.members)
+        times = np.where(self._kept == self.members[0], size, 1)
+        pooled = replace(table, forward_s=table.forward_s / times, capacity_bytes=table.capacity_bytes * times)
         return replace(self.original, table=pooled)
 
     def pooled(self, placement: Placement) -> Placement:

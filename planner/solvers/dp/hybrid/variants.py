@@ -2,8 +2,7 @@
 
 For a tensor-parallel degree and a number y of micro-batches in flight, every node begins with its fastest variant.
 Steps to smaller variants follow by rising seconds a byte, along the convex hull of each node's variants, until it
-all fits: the greedy algorithm for the multiple-choice knapsack, whose fractional last step gives a lower bound. The
-last step may be another one that frees enough, and a step that turns out to be unnecessary is taken back.
+all fits: the greedy algorithm for the multiple-choice knapsack, whose fractional last step gives a lower bound.
 `exact_choice` is for the few stages where that is not good enough.
 
 Source: Dyer, Mathematical Programming 1984; Zemel, Information Processing Letters 1984.
@@ -77,27 +76,10 @@ class VariantSteps:
         last = np.argmax(freed >= missing[:, None], axis=1)
         at = np.arange(len(rows))
         before = np.where(last > 0, spent[at, last - 1], 0.0)
-        rest = missing - np.where(last > 0, freed[at, last - 1], 0.0)
-        other = np.where(self._others(has, last, rest), self.more_s, inf).min(axis=1)
-        back = np.where(self._back(has, last, freed[at, last] - missing), self.more_s, 0.0).max(axis=1)
-        found = np.minimum(before + other, spent[at, last] - back)
-        share = rest / self.less_bytes[last]
-        alike = self._alike(has)
-        bound = np.where(alike, np.minimum(found, spent[at, last]), before + share * self.more_s[last])
+        share = (missing - np.where(last > 0, freed[at, last - 1], 0.0)) / self.less_bytes[last]
+        found = spent[at, last]
+        bound = np.where(self._alike(has), found, before + share * self.more_s[last])
         return np.where(fits, base_s + found, inf), np.where(fits, base_s + bound, inf)
-
-    def _others(self, has: Rows, last: Ints, rest: Floats) -> Rows:
-        """Steps that can be the last one: those that free enough, of nodes with one step."""
-        later = np.arange(len(self.owner)) >= last[:, None]
-        usable: Rows = has & later & (self.less_bytes >= rest[:, None]) & self._single
-        usable[np.arange(len(last)), last] = True
-        return usable
-
-    def _back(self, has: Rows, last: Ints, spare: Floats) -> Rows:
-        """Steps that were taken, but of which one can be left out."""
-        taken = np.arange(len(self.owner)) <= last[:, None]
-        unneeded: Rows = has & taken & (self.less_bytes <= spare[:, None]) & self._single
-        return unneeded
 
     def _alike(self, has: Rows) -> Rows:
         """Whether all steps of a stage free the same memory, so that the cheapest ones are the best."""
@@ -106,32 +88,15 @@ class VariantSteps:
         alike: Rows = most == least
         return alike
 
-    @property
-    def _single(self) -> Rows:
-        """Whether the node of each step has no other step."""
-        single: Rows = np.bincount(self.owner, minlength=len(self.first))[self.owner] == 1
-        return single
-
     def choice(self, row: Rows, memory_bytes: float) -> dict[int, int]:
         """The variant of each node of one stage, as `times` finds it."""
         chosen = {node: int(self.first[node]) for node in np.flatnonzero(row).tolist()}
         missing = float(row @ self.first_bytes) - memory_bytes
         if missing <= 0:
             return chosen
-        has = row[self.owner][None, :]
-        freed, spent = np.cumsum(has[0] * self.less_bytes), np.cumsum(has[0] * self.more_s)
-        last = int(np.argmax(freed >= missing))
-        before_s, before = (float(spent[last - 1]), float(freed[last - 1])) if last else (0.0, 0.0)
-        others = self._others(has, np.asarray([last]), np.asarray([missing - before]))[0]
-        backs = self._back(has, np.asarray([last]), np.asarray([float(freed[last]) - missing]))[0]
-        other = int(np.argmin(np.where(others, self.more_s, inf)))
-        back = int(np.argmax(np.where(backs, self.more_s, 0.0))) if backs.any() else -1
-        saved_s = float(self.more_s[back]) if back >= 0 else 0.0
-        taken = [step for step in range(last) if has[0, step]]
-        if before_s + float(self.more_s[other]) <= float(spent[last]) - saved_s:
-            taken.append(other)
-        else:
-            taken = [step for step in [*taken, last] if step != back]
+        has = row[self.owner]
+        last = int(np.argmax(np.cumsum(has * self.less_bytes) >= missing))
+        taken = np.flatnonzero(has[: last + 1]).tolist()
         return chosen | {int(self.owner[step]): int(self.to[step]) for step in taken}
 
 
