@@ -108,11 +108,6 @@ class Task(NamedTuple):
         return self.duration_s - self.latency_s
 
 
-def run(tasks: Sequence[Task]) -> list[float]:
-    """[n_tasks], the seconds at which tasks start; see `times`."""
-    return times(tasks)[0]
-
-
 def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
     """[n_tasks] each, the seconds at which tasks start and end.
 

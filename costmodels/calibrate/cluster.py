@@ -16,7 +16,6 @@ from costmodels.host.discovery import ROOT, cpu_divisions, discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.host.onednn import check_quick, onednn
 from costmodels.units import format_bytes
-from graphs.errors import InputError
 
 DIGITS = 4  # significant digits of a measurement
 SPREAD_DIGITS = 2
@@ -59,9 +58,9 @@ def calibrate_host(
         on_step: is called at every measurement.
 
     Raises:
-        InputError: if there are fewer cores than one device needs, no such channel, or a link that corrupts data.
+        InputError: if there are fewer cores than one device needs, or a link corrupts data.
     """
-    measure = channel_named(channel)
+    measure = CHANNELS[channel]
     devices = discover(cores_per_device)
     examples = {device.kind: device for device in reversed(devices)}
     link_classes = _examples(devices)
@@ -100,17 +99,6 @@ def _with_kernels(device: Device, kernels: Kernels) -> Device:
     return replace(other, profile=fingerprint_of(machine_of(other)))
 
 
-def channel_named(name: str) -> MeasureLink:
-    """The function that measures links of a channel.
-
-    Raises:
-        InputError: for an unknown channel.
-    """
-    if name not in CHANNELS:
-        raise InputError(f"unknown channel '{name}'; known: {', '.join(CHANNELS)}")
-    return CHANNELS[name]
-
-
 def host_divisions() -> Mapping[int, int]:
     """The possible numbers of devices on the cores of this host, with the cores of each device.
 
@@ -126,7 +114,6 @@ def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
     Raises:
         InputError: as `calibrate_host`.
     """
-    channel_named(channel)
     words = {"channel": channel}
     for device in discover(cores_per_device):
         about = f"{device.kind} {device.memory_bytes:.0f} {device.cores} {device.cuda} {device.node}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression, nnls
 
 from costmodels.host.affinity import Processor
 from costmodels.table import Floats
@@ -41,7 +42,7 @@ def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
     """
     sizes = sorted(seconds)
     low, middle, high = (np.array([np.quantile(seconds[n], q) for n in sizes]) for q in (0.25, 0.5, 0.75))
-    times = ascending(np.maximum(middle, 1e-9))
+    times = isotonic_regression(np.maximum(middle, 1e-9)).x
     _, s_per_byte = fit_line(sizes, times)
     return LinkTimes(
         latency_s=float(times[0]),
@@ -49,17 +50,6 @@ def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
         points=tuple((0.0 if n == EMPTY else float(n), float(t)) for n, t in zip(sizes, times, strict=True)),
         spread={n: float(s) for n, s in zip(sizes, (high - low) / times, strict=True)},
     )
-
-
-def ascending(values: Floats) -> Floats:
-    """The ascending values with the least squared distance (pool adjacent violators: Ayer et al. 1955)."""
-    blocks: list[tuple[float, int]] = []  # mean, length
-    for value in values:
-        blocks.append((float(value), 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (a, n), (b, m) = blocks[-2:]
-            blocks[-2:] = [((a * n + b * m) / (n + m), n + m)]
-    return np.repeat([mean for mean, _ in blocks], [length for _, length in blocks])
 
 
 def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tuple[float, float]:
@@ -70,13 +60,8 @@ def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tup
         seconds: [n], times above 0.
     """
     x, y = np.asarray(n_bytes, dtype=float), np.asarray(seconds, dtype=float)
-    columns, ones = np.column_stack([1 / y, x / y]), np.ones(len(y))
-    latency_s, s_per_byte = np.linalg.lstsq(columns, ones, rcond=None)[0]
-    if s_per_byte * x.max() <= ROUNDING * latency_s:  # a slope that is only rounding
-        return float(columns[:, 0].sum() / (columns[:, 0] ** 2).sum()), 0.0
-    if latency_s < 0:
-        return 0.0, float(columns[:, 1].sum() / (columns[:, 1] ** 2).sum())
-    return float(latency_s), float(s_per_byte)
+    latency_s, s_per_byte = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))[0].tolist()
+    return latency_s, s_per_byte if s_per_byte * x.max() > ROUNDING * latency_s else 0.0  # else it is only rounding
 
 
 def pattern(n_bytes: int, number: int, torch_device: torch.device | None = None) -> torch.Tensor:

@@ -63,7 +63,7 @@ def saved_bytes(graph: Graph, workload: Workload) -> Floats:
     """[n_ops], bytes that an operator's device keeps of each micro-batch from the forward to the backward pass.
 
     These are the tensors that autograd saves, and the network's inputs and results. A storage counts once, at the first
-    operator that saves it, and again on a device that receives it: see `received_bytes`. Zeros in inference.
+    operator that saves it, and again on a device that receives it. Zeros in inference.
     """
     kept = training_passes(graph).saved_bytes if workload.trains else {}
     return np.array([float(kept.get(op.name, 0)) for op in graph.ops])
@@ -91,12 +91,6 @@ def gradient_bytes(graph: Graph) -> Floats:
                 trained.remove(tensor.name)
                 n_bytes[i] += tensor.n_bytes
     return n_bytes
-
-
-def received_bytes(graph: Graph, workload: Workload) -> Floats:
-    """[n_flows], bytes that a receiver of a flow keeps of it for each micro-batch; zeros in inference."""
-    sizes = [float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows]
-    return np.array(sizes) if workload.trains else np.zeros(len(sizes))
 
 
 def working_bytes(graph: Graph, workload: Workload) -> float:

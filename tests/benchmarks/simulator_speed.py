@@ -15,7 +15,7 @@ from statistics import median
 from time import process_time
 from typing import TypeVar
 
-from simulator.engine import run
+from simulator.engine import times
 from simulator.lower_schedule import StageCost, lower_schedule
 from simulator.pipeline import simulate_schedule
 from simulator.schedules import SCHEDULES
@@ -44,7 +44,7 @@ def one_round() -> tuple[float, float, float]:
 def engine_s() -> float:
     """Seconds of the general engine for the same tasks."""
     tasks = lower_schedule(SCHEDULES["1f1b"](STAGES, MICRO_BATCHES), COSTS).tasks(overlap=True)
-    return timed(lambda: run(tasks))[1]
+    return timed(lambda: times(tasks))[1]
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ from costmodels.calibrate.peaks import Peaks
 from costmodels.clusterfile import read_cluster
 from costmodels.clusterwriter import write_cluster
 from costmodels.host.affinity import DiscoveredDevice
-from graphs.errors import InputError
 
 HOST = (
     DiscoveredDevice("gpu0", "gpu", 4e9, cuda=0, node="gpu0"),
@@ -113,15 +112,6 @@ def test_another_channel_measures_links_another_way(monkeypatch: pytest.MonkeyPa
     cluster = calibrate_host("paper", channel="gloo").cluster
     assert {(link.via, link.latency_s, link.bytes_per_s) for link in cluster.links} == {("gloo", 1.0, 2.0)}
     assert sorted(paper.measured) == ["cpu0", "gpu0"]
-
-
-def test_an_unknown_channel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    paper = Paper(monkeypatch)
-    for call in (lambda: calibrate_host(channel="pigeon"), lambda: host_fingerprint(channel="pigeon")):
-        with pytest.raises(InputError) as error:
-            call()
-        assert str(error.value) == "unknown channel 'pigeon'; known: threads, gloo"
-    assert paper.measured == []
 
 
 def test_a_host_has_a_fingerprint_that_changes_with_its_devices_and_the_channel(

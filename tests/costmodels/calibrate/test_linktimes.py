@@ -1,15 +1,13 @@
 """Times of a link by size: the points, the line through them, and what arrived."""
 
-from itertools import pairwise
 from math import inf
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.calibrate.linktimes import EMPTY, ascending, check_arrived, fit_line, link_times, pattern
+from costmodels.calibrate.linktimes import EMPTY, check_arrived, fit_line, link_times, pattern
 from graphs.errors import InputError
 from tests.costmodels.calibrate.hosts import device
 
@@ -53,19 +51,6 @@ def test_a_larger_message_takes_at_least_as_long() -> None:
     times = link_times({EMPTY: [4e-3], 1000: [2e-3], 2000: [-5.0]})  # a difference of two times may be below 0
     assert [seconds for _, seconds in times.points] == pytest.approx([2e-3, 2e-3, 2e-3], rel=1e-3)
     assert times.bytes_per_s == inf
-
-
-def test_what_descends_shares_its_mean() -> None:
-    assert ascending(np.array([1.0, 4.0, 2.0, 3.0, 9.0])).tolist() == [1, 3, 3, 3, 9]
-    assert ascending(np.array([3.0, 2.0, 1.0])).tolist() == [2, 2, 2]
-
-
-@given(values=st.lists(st.floats(0, 1e3), min_size=1, max_size=12))
-def test_ascending_values_keep_their_sum_and_are_left_alone(values: list[float]) -> None:
-    result = ascending(np.array(values))
-    assert all(a <= b for a, b in pairwise(result))
-    assert result.sum() == pytest.approx(sum(values))
-    assert ascending(np.sort(values)).tolist() == sorted(values)
 
 
 @pytest.mark.parametrize("n_bytes", [1, 4, 4096, 2**26])
