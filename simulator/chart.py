@@ -2,8 +2,8 @@
 
 ::
 
-    gpu0         ▇0▇▇1▇▇2▇░0░        one lane for each device and each link that is used; a colour for each micro-batch
-    gpu1            ▇0▇▇1▇           or stage; backward passes are paler
+    gpu0         ▇0▇▇1▇▇2▇░0░        one lane for each device and each link that is used; a colour for each micro-batch;
+    gpu1            ▇0▇▇1▇           backward passes are paler
     gpu0 → gpu1    ▁  ▁  ▁
                  0      1 ms
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
-from typing import Literal, TypeAlias, get_args
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
@@ -21,9 +20,6 @@ from graphs.visible import visible
 from simulator.pipeline import ends_step
 from simulator.schedule import ACTION
 from simulator.timeline import Span, Timeline
-
-By: TypeAlias = Literal["micro-batch", "stage"]
-"""The meaning of a colour."""
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 """Safe for colour-blind readers: Okabe and Ito, Color universal design, 2008. Only the first colour is dark."""
@@ -49,21 +45,16 @@ rect.end { fill: var(--ground); stroke: var(--ink); stroke-width: 1; }
 """
 
 
-def svg_chart(timeline: Timeline, title: str = "", by: By = "micro-batch") -> str:
+def svg_chart(timeline: Timeline, title: str = "") -> str:
     """The chart as the text of an SVG file; the same timeline gives the same text.
 
     The chart is light or dark as the reader's system is. A tooltip of each bar has its name and its times. A bar that
     is too narrow to be visible is left out if its neighbour covers it.
-
-    Raises:
-        InputError: for an unknown ``by``.
     """
-    if by not in get_args(By):
-        raise InputError(f"the chart's colours are by '{by}'; it must be one of {', '.join(get_args(By))}")
     names = [*timeline.devices, *timeline.link_busy_s]
     left = MARGIN + LETTER * max((len(visible(name)) for name in names), default=0)
     top = 2 * MARGIN + (LANE if title else 0) + LANE
-    frame = _Frame(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN, by)
+    frame = _Frame(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN)
     bottom = top + LANE * len(names)
     width, height = frame.left + WIDTH + 3 * MARGIN, bottom + LANE + MARGIN
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
@@ -116,16 +107,11 @@ class _Frame:
     timeline: Timeline  # the timeline
     top: dict[str, float]  # pixels from the top to each lane, by its name
     left: float  # pixels from the left to the time axis
-    by: By  # the meaning of a colour
 
     def x(self, time_s: float) -> float:
         """The pixel of a time."""
         whole_s = self.timeline.makespan_s
         return round(self.left + (WIDTH * time_s / whole_s if whole_s > 0 else 0.0), 2)
-
-    def number(self, span: Span) -> int:
-        """The number that selects a span's colour."""
-        return span.micro_batch if self.by == "micro-batch" else span.index
 
     def lanes(self) -> Iterator[str]:
         """The names of the lanes."""
@@ -141,19 +127,19 @@ class _Frame:
 
     def legend(self, y: float) -> Iterator[str]:
         """The colours with their numbers, and samples of backward passes and of the end of a step."""
-        bars = [span for span in self.timeline.spans if self.by == "micro-batch" or span.kind == "compute"]
-        numbers = sorted({self.number(span) for span in bars if not ends_step(span.label)})
-        yield f'<text x="{MARGIN}" y="{y + 14:g}">{self.by}</text>'
-        x = MARGIN + LETTER * len(self.by) + MARGIN
+        spans, name = self.timeline.spans, "micro-batch"
+        numbers = sorted({span.micro_batch for span in spans if not ends_step(span.label)})
+        yield f'<text x="{MARGIN}" y="{y + 14:g}">{name}</text>'
+        x = MARGIN + LETTER * len(name) + MARGIN
         for colour in sorted({number % len(COLOURS) for number in numbers}):
             same = [number for number in numbers if number % len(COLOURS) == colour]
             text = ", ".join(map(str, same[:2])) + (", …" if len(same) > 2 else "")
             yield from _sample(x, y, f"c{colour}", text)
             x += 12 + 2 * ROOM + LETTER * len(text) + MARGIN
-        if any(_is_back(span) for span in bars):
+        if any(_is_back(span) for span in spans):
             yield from _sample(x, y, "c0 back", "backward")
             x += 12 + 2 * ROOM + LETTER * len("backward") + MARGIN
-        if any(ends_step(span.label) for span in bars):
+        if any(ends_step(span.label) for span in spans):
             yield from _sample(x, y, "end", "end of the step")
 
     def bars(self) -> Iterator[str]:
@@ -171,7 +157,7 @@ class _Frame:
         if span.kind == "transfer":
             top, tall = top + (BAR - LINK_BAR) / 2, LINK_BAR
         last = ends_step(span.label)
-        look = "end" if last else f"c{self.number(span) % len(COLOURS)}{' back' if _is_back(span) else ''}"
+        look = "end" if last else f"c{span.micro_batch % len(COLOURS)}{' back' if _is_back(span) else ''}"
         when = f"{format_seconds(span.start_s)} to {format_seconds(span.end_s)}"
         tooltip = f"{span.label}{'' if last else f', micro-batch {span.micro_batch}'}: {when}"
         thin = " thin" if width < THIN else ""

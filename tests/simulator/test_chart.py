@@ -53,12 +53,6 @@ def test_lanes_legend_and_axis_are_named() -> None:
     assert {"a<b", "c", "a<b → c", "0 s", "1 s", "2 s", "x & y", "z"} <= set(shown)
 
 
-def test_colours_may_stand_for_stages() -> None:
-    chart = svg_chart(RUN, by="stage")
-    assert texts(chart)[:3] == ["stage", "3", "4"]
-    assert chart.count('class="c3"') == 2  # the bar and its sample
-
-
 def test_more_numbers_than_colours_share_them() -> None:
     spans = tuple(Span("compute", "a", "s", i, 0, i, i + 1) for i in range(20))
     assert texts(svg_chart(Timeline(("a",), 20, spans)))[1:9] == [
@@ -87,12 +81,6 @@ def test_a_picture_is_light_or_dark_and_needs_nothing_else() -> None:
 
 def test_an_empty_run_has_a_picture() -> None:
     assert bars(svg_chart(Timeline(("a",), 1, ()))) == []
-
-
-def test_colours_stand_for_one_of_two_things() -> None:
-    with pytest.raises(InputError) as error:
-        svg_chart(RUN, by="device")  # type: ignore[arg-type]  # that is the point
-    assert str(error.value) == "the chart's colours are by 'device'; it must be one of micro-batch, stage"
 
 
 @given(st.floats(1e-9, 1e6))
