@@ -25,7 +25,7 @@ from costmodels.links import (
 )
 from costmodels.links import Link as Link  # whoever makes a cluster finds its parts here
 from costmodels.prices import HourlyPrice, total_price
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES
@@ -85,7 +85,7 @@ KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(Brief):
     """A device that computes one operator at a time.
 
     A device with ``cores`` is a thread of this host bound to these processors, and a device with ``cuda`` is a GPU of
@@ -121,8 +121,6 @@ class Device:
     host: str = ""
     price: HourlyPrice | None = None
 
-    __repr__ = brief
-
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"
         check_fields(self, where)
@@ -154,7 +152,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Brief):
     """Devices, what joins them, and how transfers share the machine.
 
     Attributes:
@@ -179,8 +177,6 @@ class Cluster:
     replicas: Replicas | None = None
     levels: tuple[Level, ...] = ()
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         check_fields(self, f"cluster '{self.name}'")

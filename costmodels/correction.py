@@ -28,7 +28,7 @@ import numpy as np
 
 from costmodels.measured import DIGITS, Measurement, Profile, TrainingMeasurement, nearest_count
 from costmodels.table import CostTable, Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
 LIMIT = 10.0  # factors are between its inverse and it
@@ -41,7 +41,7 @@ Factors: TypeAlias = Mapping[tuple[int, str], float]
 
 
 @dataclass(frozen=True)
-class StageTime:
+class StageTime(Brief):
     """What a stage of a plan took.
 
     Attributes:
@@ -58,18 +58,14 @@ class StageTime:
     seconds: float
     lockstep: bool = False
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Brief):
     """Factors of the isolated times, of the contended ones, and of those in lockstep."""
 
     isolated: Factors
     contended: Factors
     lockstep: Factors = field(default_factory=dict)
-
-    __repr__ = brief
 
     def table(self, table: CostTable, keys: Sequence[str]) -> CostTable:
         """The table with corrected times; ``keys`` are those of its operators, [n_ops]."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from costmodels.cluster import Cluster, Device
 from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
 from costmodels.links import Floats, WiredPairs
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 
 NO_PORT = Port(0.0, inf)
@@ -40,7 +40,7 @@ class FabricGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fabric:
+class Fabric(Brief):
     """Devices in the order of their hosts, the fastest hosts first.
 
     Attributes:
@@ -54,8 +54,6 @@ class Fabric:
     host_devices: int
     inside: Port
     between: Port
-
-    __repr__ = brief
 
     def group(self, size: int, stride: int) -> FabricGroup:
         """The hosts of a group whose members are ``stride`` devices apart."""

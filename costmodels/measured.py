@@ -10,7 +10,7 @@ from math import isfinite, log, sqrt
 from statistics import median
 from typing import Any, TypeVar
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class TrainingMeasurement:
 
 
 @dataclass(frozen=True)
-class Contention:
+class Contention(Brief):
     """Isolated and contended measurements of operators.
 
     Attributes:
@@ -107,8 +107,6 @@ class Contention:
 
     isolated: Mapping[str, Measurement | TrainingMeasurement]
     contended: Mapping[int, Mapping[str, Measurement | TrainingMeasurement]]
-
-    __repr__ = brief
 
     def slowdown(self, key: str, n_devices: int) -> float:
         """The share by which an operator takes longer while so many devices compute.
@@ -169,7 +167,7 @@ def moment_now() -> int:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Brief):
     """Measurements on one kind of device.
 
     Contended times are by the number of devices of this kind that compute on the same host at once, and share a cache
@@ -185,8 +183,6 @@ class Profile:
     lockstep: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
     pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by when, in units of `MOMENT_S`
-
-    __repr__ = brief
 
     def updated(self, newer: "Profile") -> "Profile":
         """The measurements of both profiles; for keys of both, the newer measurement, and its pace if it has one.

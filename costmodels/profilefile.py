@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
@@ -120,13 +120,11 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Brief):
     """Measurements on one kind of device."""
 
     fingerprint: str  # fingerprint of the hardware and software, as in `costmodels.measured.Profile`
     probes: Mapping[str, Probed]  # measurements by the name of the probe
-
-    __repr__ = brief
 
     def extended(self, name: str, probed: Probed) -> "Sweep":
         """The sweep with one more probe."""

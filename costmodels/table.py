@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import SHARINGS, Sharing
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow
 
@@ -36,7 +36,7 @@ SURE = (Source.MEASURED, Source.GIVEN)
 
 
 @dataclass(frozen=True)
-class Offload:
+class Offload(Brief):
     """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.
 
     A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
@@ -53,11 +53,9 @@ class Offload:
     fetch_s: Floats
     host: NDArray[np.bool_]
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class StepUpdate:
+class StepUpdate(Brief):
     """What each training step ends with: gradients are added up with other replicas, the optimizer runs.
 
     Attributes:
@@ -71,8 +69,6 @@ class StepUpdate:
     optimizer_s_per_byte: Floats
     sync_s_per_byte: Floats
     sync_latency_s: Floats
-
-    __repr__ = brief
 
     def optimizer_s(self, ops: Sequence[int], device: int) -> float:
         """Seconds of the optimizer for these operators there."""
@@ -104,7 +100,7 @@ NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient"}) | 
 
 
 @dataclass(frozen=True)
-class CostTable:
+class CostTable(Brief):
     """Seconds and bytes of every operator on every device, and of every flow between devices.
 
     Operators are in a topological order: a flow's readers come after its writer.
@@ -181,8 +177,6 @@ class CostTable:
     offload: Offload | None = None
     update: StepUpdate | None = None
     sharing: Sharing = "fifo"
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.default_factory is not MISSING):

@@ -22,7 +22,7 @@ from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
 from costmodels.views import backward_passes
 from costmodels.workload import Workload
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Role, unfused
 
@@ -37,7 +37,7 @@ ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
 
 @dataclass(frozen=True)
-class OperatorTimes:
+class OperatorTimes(Brief):
     """What operators take, and how that is known.
 
     Attributes:
@@ -55,8 +55,6 @@ class OperatorTimes:
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
     lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-
-    __repr__ = brief
 
 
 def tabulate(

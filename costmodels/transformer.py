@@ -17,7 +17,7 @@ Source: Narayanan et al., Efficient large-scale language model training on GPU c
 
 from dataclasses import dataclass
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import check_fields, whole
 from graphs.errors import InputError
 
@@ -26,7 +26,7 @@ LAYER_NORM, RMS_NORM = 2, 1
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(Brief):
     """A language model, as far as costs depend on it.
 
     Attributes:
@@ -63,8 +63,6 @@ class Transformer:
     untied: bool = False
     dropout: bool = True
     flash: bool = False
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         check_fields(self, "the transformer")

@@ -10,6 +10,16 @@ FEW = 4  # items of a collection that are shown
 MOST = 100  # characters of a value
 
 
+class Brief:
+    """The base of dataclasses whose ``repr`` is `brief`."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        # in each class itself, or the decorator dataclass writes another
+        cls.__repr__ = brief  # type: ignore[method-assign]
+
+
 def brief(record: Any) -> str:
     """``Name(field=value, ...)`` as dataclasses write it; large values are cut to their ends and sizes."""
     shown = ", ".join(f"{field.name}={_shown(getattr(record, field.name))}" for field in fields(record) if field.repr)

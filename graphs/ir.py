@@ -18,7 +18,7 @@ from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint
 from graphs.notebook import html_table
@@ -51,7 +51,7 @@ STATE = (Role.PARAMETER, Role.BUFFER)
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Brief):
     """A value with a fixed shape.
 
     Raises:
@@ -62,8 +62,6 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     role: Role
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         if any(d < 0 for d in self.shape):
@@ -85,7 +83,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(Brief):
     """One operator, the smallest unit of placement.
 
     Attributes:
@@ -109,8 +107,6 @@ class Op:
     members: tuple["Op", ...] = ()
     footprint: Footprint | None = None
 
-    __repr__ = brief
-
 
 def unfused(ops: Iterable[Op]) -> Iterator[Op]:
     """The operators, with members in the place of fused ones."""
@@ -119,7 +115,7 @@ def unfused(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Brief):
     """One activation with its writer and all its readers (indices into ``Graph.ops``).
 
     The activation is sent once to each device that has a reader, however many readers that device has.
@@ -129,11 +125,9 @@ class Flow:
     writer: int
     readers: tuple[int, ...]
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Brief):
     """A computation graph: operators in a topological order and the tensors that they read and write.
 
     Raises:
@@ -146,8 +140,6 @@ class Graph:
     tensors: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         _check_letters(self)

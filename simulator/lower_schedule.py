@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.cluster import Sharing
 from costmodels.table import Floats, Ints
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.engine import Task
 from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
@@ -79,7 +79,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class Lowered(Brief):
     """A schedule with its costs: actions are numbered as in ``Schedule.columns``."""
 
     schedule: Schedule  # the order of each device
@@ -90,8 +90,6 @@ class Lowered:
     link: Ints  # [n_actions], number of the link that the message takes; -1 if there is none to send
     links: tuple[tuple[int, int], ...]  # from device and to device of each link, in the order of their numbers
     channels: Channels  # channels of these links
-
-    __repr__ = brief
 
     @property
     def in_order(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable, Floats, Ints
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.lower_schedule import Lowered
 from simulator.placement import Placement
@@ -42,7 +42,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(Brief):
     """The memory of one device over time, without tensors that are held for no time."""
 
     device: str  # name of the device
@@ -53,8 +53,6 @@ class DeviceMemory:
     from_s: Floats  # [n_held], second of the allocation
     until_s: Floats  # [n_held], second of the release, later than the allocation
     n_bytes: Floats  # [n_held], size in bytes
-
-    __repr__ = brief
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.engine import circle_from, shortened, times
 from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
@@ -194,7 +194,7 @@ REPLICAS = "replicas"
 
 
 @dataclass(frozen=True)
-class PipelineRun:
+class PipelineRun(Brief):
     """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``."""
 
     lowered: Lowered  # the schedule with its costs
@@ -203,8 +203,6 @@ class PipelineRun:
     sent_s: Floats  # [n_actions], second at which its message departs; nan for an action without a message
     arrived_s: Floats  # [n_actions], second at which its message arrives
     overlap: bool = True  # whether devices compute while they send
-
-    __repr__ = brief
 
     @cached_property
     def end_s(self) -> Floats:

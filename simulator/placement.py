@@ -7,12 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Brief):
     """A device for every operator, and one order of all operators.
 
     Each device runs its operators in ``order``. It is a topological order of the whole graph, so devices can never
@@ -34,8 +34,6 @@ class Placement:
     device: tuple[int, ...]
     order: tuple[int, ...] = ()
     others: "tuple[Placement, ...]" = ()
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not self.order:

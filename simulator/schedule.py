@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import Ints
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 
 Computation: TypeAlias = Literal["F", "B", "I", "W"]
@@ -73,7 +73,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Brief):
     """For each device its actions in order.
 
     A device may have several stages or none. Only a simulation shows whether the devices' orders form a circle.
@@ -87,8 +87,6 @@ class Schedule:
     """
 
     actions: tuple[tuple[Action, ...], ...]
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not any(self.actions):

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.table import CostTable
-from graphs.brief import brief
+from graphs.brief import Brief
 from simulator.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Brief):
     """Operators of one device that run without waiting in between."""
 
     device: int  # index of the device
@@ -27,8 +27,6 @@ class Stage:
     sends: tuple[tuple[int, int], ...]  # (flow, to device) of the tensors that are sent after the last operator
     needs: tuple[int, ...]  # stages that must end first: senders of its tensors, and the previous one of its device
     copy: int = 0  # which copy of the network it belongs to
-
-    __repr__ = brief
 
     def label(self, names: Sequence[str]) -> str:
         """The name in charts: its first and last operator; ``names`` are the names of all operators."""

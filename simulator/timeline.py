@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from costmodels.table import Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.notebook import repr_html
 
 Kind: TypeAlias = Literal["compute", "transfer"]
@@ -47,7 +47,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Brief):
     """Spans in the order in which they start.
 
     Attributes:
@@ -59,8 +59,6 @@ class Timeline:
     devices: tuple[str, ...]
     micro_batches: int
     spans: tuple[Span, ...]
-
-    __repr__ = brief
     _repr_html_ = repr_html
 
     @cached_property

@@ -18,7 +18,7 @@ import numpy as np
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Floats
 from costmodels.workload import TRAINING_SCHEDULES as TRAINING_SCHEDULES
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import check_fields, one_of
 from graphs.errors import InputError
 from simulator.lower_schedule import Channels, StageCost
@@ -64,7 +64,7 @@ def most_micro_batches(n_devices: int) -> int:
 
 
 @dataclass(frozen=True)
-class TrainingRun:
+class TrainingRun(Brief):
     """A predicted step.
 
     Attributes:
@@ -83,8 +83,6 @@ class TrainingRun:
     memory_bytes: Floats
     link_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
     stage_devices: tuple[int, ...] = ()
-
-    __repr__ = brief
 
     @property
     def makespan_s(self) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from simulator.stages import Stage
 from simulator.timeline import Timeline
 
@@ -42,7 +42,7 @@ class DeviceUsage:
 
 
 @dataclass(frozen=True)
-class Usage:
+class Usage(Brief):
     """The steady part of a stream.
 
     Attributes:
@@ -54,8 +54,6 @@ class Usage:
     period_s: float
     devices: Mapping[str, DeviceUsage]
     links: Mapping[str, float]
-
-    __repr__ = brief
 
 
 def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage | None:

@@ -19,7 +19,7 @@ from costmodels.measured import Profile, TrainingMeasurement
 from costmodels.opkeys import Described, is_fused, op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_profile, read_sweep
 from costmodels.table import Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Graph
 
@@ -39,7 +39,7 @@ FEW_FLOP_PER_BYTE = 16.0
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(Brief):
     """The predicted times of the operators of a graph, which are NaN for operators without a prediction."""
 
     seconds: Floats  # [n_ops], seconds of inference, or of the forward pass in training
@@ -48,11 +48,9 @@ class Predictions:
     guessed: tuple[str, ...]  # kinds that are predicted without measurements of the kind, in order of appearance
     unknown: tuple[str, ...]  # kinds without a prediction, in order of appearance
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(Brief):
     """The fitted model of one kind of device."""
 
     fingerprint: str  # fingerprint of the kind, as in `costmodels.measured.Profile`
@@ -60,8 +58,6 @@ class Learned:
     others: Prices | None  # prices for kinds without a process; None if there were no operators to fit them to
     others_spread: float  # root mean square error of these prices, in logarithms
     training: Mapping[str, BothWays] = field(default_factory=dict)  # models of the families measured in training
-
-    __repr__ = brief
 
     def seconds(self, graph: Graph) -> Floats:
         """[n_ops], seconds in inference; NaN for operators without a prediction."""

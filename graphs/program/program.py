@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph, Op, unfused
 from graphs.program.arguments import Arguments, named_alike, same
@@ -52,7 +52,7 @@ def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Brief):
     """The PyTorch call of one operator.
 
     Attributes:
@@ -63,11 +63,9 @@ class Call:
     node: fx.Node
     unpack: bool
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class BufferUpdate:
+class BufferUpdate(Brief):
     """The increment that one run of the network adds to a buffer without other use.
 
     Attributes:
@@ -78,11 +76,9 @@ class BufferUpdate:
     tensor: torch.Tensor
     increment: float
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Program:
+class Program(Brief):
     """An imported network that can run.
 
     Attributes:
@@ -124,8 +120,6 @@ class Program:
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     slices: Mapping[str, Slice] = field(default_factory=dict)
     sources: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         for op in unfused(self.graph.ops):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 
 REPLICATED, CHANNELS = "replicated", "channels"
@@ -56,7 +56,7 @@ class Halo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sharding:
+class Sharding(Brief):
     """One way to divide an operator.
 
     Attributes:
@@ -76,8 +76,6 @@ class Sharding:
     summed: bool = False
     once: tuple[int, ...] = ()
     halo: Halo | None = None
-
-    __repr__ = brief
 
     def refined(self, runs: int) -> "Sharding":
         """The sharding that divides each of several runs of the loop; neighbours may need it."""

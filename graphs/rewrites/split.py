@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
@@ -53,7 +53,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class SplitGraph:
+class SplitGraph(Brief):
     """A split graph, and how it follows from the network.
 
     Attributes:
@@ -65,8 +65,6 @@ class SplitGraph:
     graph: Graph
     slices: Mapping[str, Slice]
     parts: Mapping[str, Origin]
-
-    __repr__ = brief
 
 
 @dataclass(frozen=True)

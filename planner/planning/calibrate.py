@@ -15,7 +15,7 @@ from costmodels.profilefile import read_profile
 from costmodels.table import CostTable
 from costmodels.tabulate import guessed_kinds, tabulate
 from costmodels.workload import Workload
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import check_fields, instance, one_of
 from graphs.documents import read_json
 from graphs.errors import InputError
@@ -76,7 +76,7 @@ class CalibrationOptions:
 
 
 @dataclass(frozen=True)
-class Operators:
+class Operators(Brief):
     """The measured operators of a model on one kind of device."""
 
     kind: str  # of device, with its cores if it has several
@@ -87,11 +87,9 @@ class Operators:
     seconds: float  # of all operators for one micro-batch
     slowdown: float | None = None  # share that contention adds to ``seconds``; None if it was not measured
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Brief):
     """The result of a calibration with its uncertainty."""
 
     cluster: Cluster
@@ -99,8 +97,6 @@ class Calibration:
     found: bool  # whether devices and links were in the cache
     operators: tuple[Operators, ...] = ()  # for each kind of device; empty without a model
     guessed: tuple[str, ...] = ()  # kinds of operator without a formula, whose work is a guess unless measured
-
-    __repr__ = brief
 
     @property
     def unsure(self) -> Mapping[str, float]:

@@ -29,7 +29,7 @@ from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import operator_paces, pace_kinds
 from costmodels.workload import Workload
 from graphs import checks
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.autotune import (
@@ -79,7 +79,7 @@ RunPlan: TypeAlias = Callable[[Plan], TimedTurn]
 
 
 @dataclass(frozen=True)
-class TuningTurn:
+class TuningTurn(Brief):
     """One turn of the loop: a plan that was tried.
 
     Attributes:
@@ -96,11 +96,9 @@ class TuningTurn:
     moved: int
     kept: bool
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Brief):
     """The result of tuning.
 
     Attributes:
@@ -118,8 +116,6 @@ class Tuned:
     why: str = ""
     foreign_cores: float = 0.0
     learned: bool = False
-
-    __repr__ = brief
 
 
 def tune(

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.table import CostTable
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import check_fields
 from graphs.errors import InputError, nearest
 from graphs.ir import Graph, Op
@@ -38,7 +38,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Brief):
     """One demand on a placement.
 
     Attributes:
@@ -54,8 +54,6 @@ class Constraint:
     rule: Rule
     patterns: tuple[str, ...]
     devices: tuple[str, ...] = ()
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         check_fields(self, "a constraint")

@@ -19,7 +19,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.json_object import JsonObject
 
@@ -35,7 +35,7 @@ class LayoutOperation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayoutProblem:
+class LayoutProblem(Brief):
     """A program with named dimensions, and a mesh.
 
     Attributes:
@@ -55,8 +55,6 @@ class LayoutProblem:
     operations: tuple[LayoutOperation, ...]
     unsplittable: frozenset[str]
     final: frozenset[str]
-
-    __repr__ = brief
 
     @cached_property
     def dimensions(self) -> tuple[str, ...]:

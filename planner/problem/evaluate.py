@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from costmodels.table import CostTable, Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import instance
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
@@ -19,7 +19,7 @@ OVER = "is over by"  # how a violation begins that more memory would mend, behin
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Brief):
     """What a placement is worth.
 
     Attributes:
@@ -33,8 +33,6 @@ class Evaluation:
     load_s: Floats
     memory_bytes: Floats
     violations: tuple[str, ...]
-
-    __repr__ = brief
 
     @property
     def feasible(self) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from costmodels.collectives import Port, all_gather, all_to_all, ring_all_reduce
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError, nearest
 from planner.problem.json_object import JsonObject
 
@@ -43,15 +43,13 @@ class ChainLayer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerProblem:
+class LayerProblem(Brief):
     """A network, the samples of a step, and the devices."""
 
     network: str
     layers: tuple[ChainLayer, ...]
     batch: int
     devices: int
-
-    __repr__ = brief
 
     def layer_bytes(self, number: int, mode: LayerMode, before: LayerMode) -> float:
         """What each device sends for a layer, after a layer of this mode."""

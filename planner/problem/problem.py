@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Never
 
 from costmodels.table import CostTable
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.checks import instance, one_of
 from graphs.errors import InputError
 from simulator.placement import Placement
@@ -27,7 +27,7 @@ class Goal(StrEnum):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Brief):
     """Place the operators of ``table`` for ``goal``, within memory, with groups kept together.
 
     Attributes:
@@ -49,8 +49,6 @@ class Problem:
     contiguous: frozenset[int] = frozenset()
     step: TrainingStep = field(default_factory=TrainingStep)
     copies: bool = False
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         instance(self.table, CostTable, "the table of a problem", "a CostTable")

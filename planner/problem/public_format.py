@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.table import CostTable, Floats, Offload, Source
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.ir import Flow
@@ -39,13 +39,11 @@ EQUAL_COST = 1e-6  # milliseconds by which the costs of a node's out-edges may d
 
 
 @dataclass(frozen=True)
-class PlacementProblem:
+class PlacementProblem(Brief):
     """A `Problem` and the names that its file has for things."""
 
     problem: Problem  # operators in a topological order; devices are the accelerators, then the CPUs
     node_ids: tuple[int, ...]  # [n_ops], the node of each operator
-
-    __repr__ = brief
 
     def assignment(self, placement: Placement) -> dict[str, int]:
         """The file's device of each node: accelerators from 0, then CPUs; sorted by node."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from simulator.placement import Placement
 
 PROOF_TOLERANCE = 1e-5  # relative; an objective this close to a bound is optimal
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Brief):
     """An answer with its proof.
 
     Attributes:
@@ -40,8 +40,6 @@ class Result:
     wall_s: float
     solver: str
     advice: str = ""
-
-    __repr__ = brief
 
     @property
     def gap(self) -> float:

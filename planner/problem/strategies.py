@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.result import Status
 
@@ -43,7 +43,7 @@ class Live(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StrategyProblem:
+class StrategyProblem(Brief):
     """What there is to choose, and what it costs.
 
     Attributes:
@@ -57,8 +57,6 @@ class StrategyProblem:
     edges: tuple[Edge, ...] = ()
     live: tuple[Live, ...] = ()
     limit: float = inf
-
-    __repr__ = brief
 
     def __post_init__(self) -> None:
         sizes = [len(cost) for cost in self.node_cost]
@@ -103,7 +101,7 @@ class StrategyProblem:
 
 
 @dataclass(frozen=True)
-class StrategyResult:
+class StrategyResult(Brief):
     """An answer with its proof.
 
     Attributes:
@@ -121,5 +119,3 @@ class StrategyResult:
     bound: float
     wall_s: float
     solver: str
-
-    __repr__ = brief

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
@@ -14,7 +14,7 @@ from simulator.placement import Placement
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Brief):
     """The limits and the starting point of a search.
 
     Attributes:
@@ -43,8 +43,6 @@ class Budget:
     end_s: float = inf
     last: bool = False
 
-    __repr__ = brief
-
     @property
     def wall_s(self) -> float:
         """Seconds since the start."""
@@ -61,7 +59,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Brief):
     """The answer of a search; `planner.solve` evaluates it again.
 
     Attributes:
@@ -76,8 +74,6 @@ class Answer:
     bound_s: float = 0.0
     complete: bool = False
     spent: float = 0.0
-
-    __repr__ = brief
 
 
 class Solver(Protocol):

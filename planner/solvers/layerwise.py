@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from planner.problem.layerwise.plan import LayerwisePlan, price_of
 from planner.problem.layerwise.prices import StagePrices, pace_factors
 from planner.problem.layerwise.setting import LayerStrategy, LayerwiseSetting
@@ -29,7 +29,7 @@ from planner.solvers.milp.highs import SAFETY, allowance, minimise
 
 
 @dataclass(frozen=True)
-class LayerwiseResult:
+class LayerwiseResult(Brief):
     """An answer with its proof.
 
     Attributes:
@@ -45,8 +45,6 @@ class LayerwiseResult:
     step_ms: float
     bound_ms: float
     wall_s: float
-
-    __repr__ = brief
 
 
 def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> LayerwiseResult:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.json_object import JsonObject
 from planner.problem.layerwise.prices import StagePrices, step_ms
@@ -19,14 +19,12 @@ from planner.problem.layerwise.setting import LayerStrategy, LayerwiseSetting
 
 
 @dataclass(frozen=True)
-class LayerwisePlan:
+class LayerwisePlan(Brief):
     """Stages, the strategy of embedding and head, and those of the layers in their order."""
 
     stages: int
     outer: LayerStrategy
     layers: tuple[LayerStrategy, ...]
-
-    __repr__ = brief
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the plan's JSON file."""

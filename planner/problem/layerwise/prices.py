@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.layerwise.setting import Curve, LayerStrategy, LayerwiseSetting
 
@@ -48,13 +48,11 @@ class LayerTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StagePrices:
+class StagePrices(Brief):
     """The prices of strategies if all layers are divided among ``stages`` pipeline stages."""
 
     setting: LayerwiseSetting
     stages: int
-
-    __repr__ = brief
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:

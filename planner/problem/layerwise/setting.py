@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.json_object import JsonObject
 
@@ -52,7 +52,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerwiseSetting:
+class LayerwiseSetting(Brief):
     """What is trained, and on what.
 
     Attributes:
@@ -100,8 +100,6 @@ class LayerwiseSetting:
     p2p_mb_per_ms: BY_RANKS
     all_reduce: Mapping[int, Curve]
     all_to_all: Mapping[int, Curve]
-
-    __repr__ = brief
 
 
 MOST_LAYERS = 100_000

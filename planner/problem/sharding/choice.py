@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from costmodels.table import Floats
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.sharding.program import MeshCase, ShardingProgram, TensorOp
 from planner.problem.sharding.rules import Spec, Strategy, chooses, follow, resharding, strategies
@@ -19,7 +19,7 @@ from planner.problem.strategies import Edge, StrategyProblem
 
 
 @dataclass(frozen=True)
-class ShardingChoice:
+class ShardingChoice(Brief):
     """What there is to choose on one mesh.
 
     Attributes:
@@ -31,8 +31,6 @@ class ShardingChoice:
     problem: StrategyProblem
     nodes: tuple[TensorOp, ...]
     specs: tuple[tuple[Spec, ...], ...]
-
-    __repr__ = brief
 
     def assignment(self, choice: Sequence[int]) -> dict[str, list[int | None]]:
         """The spec of every parameter and every dot by its id."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from graphs.brief import brief
+from graphs.brief import Brief
 
 BYTES = 4  # of a value
 SOURCES = frozenset({"parameter", "constant"})
@@ -25,7 +25,7 @@ class MeshSplit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TensorOp:
+class TensorOp(Brief):
     """An operator that writes one tensor.
 
     Attributes:
@@ -48,8 +48,6 @@ class TensorOp:
     batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     contract: tuple[int, int] = (0, 0)
 
-    __repr__ = brief
-
     @property
     def n_bytes(self) -> int:
         """Of the whole tensor."""
@@ -57,7 +55,7 @@ class TensorOp:
 
 
 @dataclass(frozen=True)
-class MeshCase:
+class MeshCase(Brief):
     """A mesh of devices with the prices of its two axes, and what must be split there."""
 
     name: str
@@ -67,15 +65,11 @@ class MeshCase:
     all_gather_price: float = 0.0  # of every all-gather; 0 if it depends on the bytes
     must_split: Mapping[int, MeshSplit] = field(default_factory=dict)  # by the position of the dot
 
-    __repr__ = brief
-
 
 @dataclass(frozen=True)
-class ShardingProgram:
+class ShardingProgram(Brief):
     """Operators in a topological order, pairs of them that need equal specs, and the meshes to solve."""
 
     ops: tuple[TensorOp, ...]
     ties: tuple[tuple[int, int], ...]
     cases: tuple[MeshCase, ...]
-
-    __repr__ = brief

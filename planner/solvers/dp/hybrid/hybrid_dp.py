@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from graphs.brief import brief
+from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.hybrid_pipeline.network import HybridNetwork
 from planner.problem.hybrid_pipeline.stages import BOTH_WAYS, REDUCED, HybridStage, loads_of
@@ -35,7 +35,7 @@ BOUND_CLOSE = 1e-4  # relative; where the bisection for a bound without proof en
 
 
 @dataclass(frozen=True)
-class HybridResult:
+class HybridResult(Brief):
     """An answer with its proof.
 
     Attributes:
@@ -51,8 +51,6 @@ class HybridResult:
     time_s: float
     bound_s: float
     wall_s: float
-
-    __repr__ = brief
 
 
 def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridResult:
