@@ -18,17 +18,11 @@ Section: TypeAlias = Literal["device", "link"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One device or link.
+    """One device or link."""
 
-    Attributes:
-        name: the name in ``like = "..."`` of cluster.toml.
-        keys: the keys of cluster.toml that it provides.
-        source: the data sheet or standard.
-    """
-
-    name: str
-    keys: Mapping[str, Any]
-    source: str
+    name: str  # the name in ``like = "..."`` of cluster.toml
+    keys: Mapping[str, Any]  # the keys of cluster.toml that it provides
+    source: str  # the data sheet or standard
 
 
 @cache

@@ -40,18 +40,13 @@ class Replicas:
         gpu0 gpu1 │ gpu0 gpu1 │ ...     count copies; after each step, the gpu0 of all of them add up their gradients
           └─────────┘ bytes_per_s       in a ring, and so do the gpu1
 
-    Attributes:
-        count: number of copies, with this cluster; 2 or more.
-        bytes_per_s: bandwidth of each ring while all devices use their rings at once.
-        latency_s: seconds of an empty message.
-
     Raises:
         InputError: for less than two, no bandwidth, or a negative latency.
     """
 
-    count: int
-    bytes_per_s: float
-    latency_s: float = 0.0
+    count: int  # number of copies, with this cluster; 2 or more
+    bytes_per_s: float  # bandwidth of each ring while all devices use their rings at once
+    latency_s: float = 0.0  # seconds of an empty message
 
     def __post_init__(self) -> None:
         if self.count < 2:

@@ -42,21 +42,13 @@ Factors: TypeAlias = Mapping[tuple[int, str], float]
 
 @dataclass(frozen=True)
 class StageTime(Brief):
-    """What a stage of a plan took.
+    """What a stage of a plan took."""
 
-    Attributes:
-        ops: indices of its operators.
-        device: index of its device.
-        contention: the share of its work during which other devices computed, 0 to 1.
-        seconds: measured, of one micro-batch, at the pace of the table.
-        lockstep: whether the others then computed copies of it in lockstep.
-    """
-
-    ops: tuple[int, ...]
-    device: int
-    contention: float
-    seconds: float
-    lockstep: bool = False
+    ops: tuple[int, ...]  # indices of its operators
+    device: int  # index of its device
+    contention: float  # the share of its work during which other devices computed, 0 to 1
+    seconds: float  # measured, of one micro-batch, at the pace of the table
+    lockstep: bool = False  # whether the others then computed copies of it in lockstep
 
 
 @dataclass(frozen=True)

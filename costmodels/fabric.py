@@ -41,19 +41,12 @@ class FabricGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Fabric(Brief):
-    """Devices in the order of their hosts, the fastest hosts first.
+    """Devices in the order of their hosts, the fastest hosts first."""
 
-    Attributes:
-        devices: of all hosts.
-        host_devices: of each host; the largest number that divides all hosts, where they differ.
-        inside: a device's port within its host.
-        between: a device's port to other hosts while all devices of its host use theirs.
-    """
-
-    devices: tuple[Device, ...]
-    host_devices: int
-    inside: Port
-    between: Port
+    devices: tuple[Device, ...]  # of all hosts
+    host_devices: int  # of each host; the largest number that divides all hosts, where they differ
+    inside: Port  # a device's port within its host
+    between: Port  # a device's port to other hosts while all devices of its host use theirs
 
     def group(self, size: int, stride: int) -> FabricGroup:
         """The hosts of a group whose members are ``stride`` devices apart."""

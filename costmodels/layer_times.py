@@ -30,23 +30,14 @@ DTYPES = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Shares of the peaks that a framework reaches.
+    """Shares of the peaks that a framework reaches."""
 
-    Attributes:
-        products: of a device's FLOP/s.
-        memory: of its memory's bandwidth.
-        inside: of the links within a host.
-        between: of the links between hosts.
-        sharded: the same for what ZeRO 2 and 3 send for each micro-batch.
-        overlap: how many times as long computing takes while ZeRO 2 and 3 communicate.
-    """
-
-    products: float
-    memory: float
-    inside: float
-    between: float
-    sharded: float
-    overlap: float
+    products: float  # of a device's FLOP/s
+    memory: float  # of its memory's bandwidth
+    inside: float  # of the links within a host
+    between: float  # of the links between hosts
+    sharded: float  # the same for what ZeRO 2 and 3 send for each micro-batch
+    overlap: float  # how many times as long computing takes while ZeRO 2 and 3 communicate
 
 
 MEGATRON = Efficiency(products=0.685, memory=0.81, inside=0.58, between=1.0, sharded=0.116, overlap=1.50)
@@ -57,17 +48,11 @@ DEEPSPEED = replace(MEGATRON, between=MEGATRON.sharded)
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """A transformer on a device.
+    """A transformer on a device."""
 
-    Attributes:
-        network: what is trained.
-        device: where.
-        efficiency: of its peaks.
-    """
-
-    network: Transformer
-    device: Device
-    efficiency: Efficiency
+    network: Transformer  # what is trained
+    device: Device  # where
+    efficiency: Efficiency  # of its peaks
 
     @property
     def flops_per_s(self) -> float:

@@ -98,15 +98,10 @@ class TrainingMeasurement:
 
 @dataclass(frozen=True)
 class Contention(Brief):
-    """Isolated and contended measurements of operators.
+    """Isolated and contended measurements of operators."""
 
-    Attributes:
-        isolated: the isolated ones, by the key of the operator.
-        contended: the contended ones, by the number of equal devices that compute on the host, and by key.
-    """
-
-    isolated: Mapping[str, Measurement | TrainingMeasurement]
-    contended: Mapping[int, Mapping[str, Measurement | TrainingMeasurement]]
+    isolated: Mapping[str, Measurement | TrainingMeasurement]  # the isolated ones, by the key of the operator
+    contended: Mapping[int, Mapping[str, Measurement | TrainingMeasurement]]  # by the number of devices that compute
 
     def slowdown(self, key: str, n_devices: int) -> float:
         """The share by which an operator takes longer while so many devices compute.

@@ -42,33 +42,21 @@ class Offload(Brief):
     A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
     is called once: it fetches all that it needs, runs its operators and stores what others need (Tarnawski et al.,
     Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
-
-    Attributes:
-        store_s: [n_flows, n_devices], seconds that the writer's device is occupied if another one reads the flow.
-        fetch_s: [n_flows, n_devices], seconds that each other device which reads the flow is occupied.
-        host: [n_devices], whether a device is the host; for latency it runs any number of operators at once.
     """
 
-    store_s: Floats
-    fetch_s: Floats
-    host: NDArray[np.bool_]
+    store_s: Floats  # [n_flows, n_devices], seconds that the writer's device is occupied if another one reads the flow
+    fetch_s: Floats  # [n_flows, n_devices], seconds that each other device which reads the flow is occupied
+    host: NDArray[np.bool_]  # [n_devices], whether a device is the host; for latency it runs operators all at once
 
 
 @dataclass(frozen=True)
 class StepUpdate(Brief):
-    """What each training step ends with: gradients are added up with other replicas, the optimizer runs.
+    """What each training step ends with: gradients are added up with other replicas, the optimizer runs."""
 
-    Attributes:
-        gradient_bytes: [n_ops], of the trained parameters that live with an operator; gradients are as large.
-        optimizer_s_per_byte: [n_devices], seconds of the optimizer's step for each of these bytes.
-        sync_s_per_byte: [n_devices], seconds to add up each of them with the device's replicas; 0 without any.
-        sync_latency_s: [n_devices], what each sum takes besides, however small.
-    """
-
-    gradient_bytes: Floats
-    optimizer_s_per_byte: Floats
-    sync_s_per_byte: Floats
-    sync_latency_s: Floats
+    gradient_bytes: Floats  # [n_ops], of the trained parameters that live with an operator; gradients are as large
+    optimizer_s_per_byte: Floats  # [n_devices], seconds of the optimizer's step for each of these bytes
+    sync_s_per_byte: Floats  # [n_devices], seconds to add up each of them with the device's replicas; 0 without any
+    sync_latency_s: Floats  # [n_devices], what each sum takes besides, however small
 
     def optimizer_s(self, ops: Sequence[int], device: int) -> float:
         """Seconds of the optimizer for these operators there."""

@@ -40,21 +40,15 @@ ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 class OperatorTimes(Brief):
     """What operators take, and how that is known.
 
-    Attributes:
-        forward_s: [n_ops, n_devices], isolated seconds of one micro-batch, see `CostTable`.
-        source: [n_ops, n_devices], a `Source` each.
-        backward_s: [n_ops, n_devices], isolated seconds; zeros if left out.
-        spread: [n_ops, n_devices], the distance of the quartiles as a share of the time; zeros if left out.
-        slowdown: [n_ops, n_devices], see `CostTable`; zeros if left out.
-        lockstep_slowdown: [n_ops, n_devices], see `CostTable`; ``slowdown`` if left out.
+    All are [n_ops, n_devices]. Those left out are zeros, ``lockstep_slowdown`` is then ``slowdown``.
     """
 
-    forward_s: Floats
-    source: NDArray[np.str_]
-    backward_s: Floats = field(default_factory=lambda: np.zeros(0))
-    spread: Floats = field(default_factory=lambda: np.zeros(0))
-    slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
+    forward_s: Floats  # isolated seconds of one micro-batch, see `CostTable`
+    source: NDArray[np.str_]  # a `Source` each
+    backward_s: Floats = field(default_factory=lambda: np.zeros(0))  # isolated seconds
+    spread: Floats = field(default_factory=lambda: np.zeros(0))  # distance of the quartiles, a share of the time
+    slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
+    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
 
 
 def tabulate(

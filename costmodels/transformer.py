@@ -29,40 +29,24 @@ LAYER_NORM, RMS_NORM = 2, 1
 class Transformer(Brief):
     """A language model, as far as costs depend on it.
 
-    Attributes:
-        layers: how many there are.
-        hidden: values of a token between layers.
-        heads: attention heads; they divide ``hidden``.
-        sequence: tokens of a sample.
-        vocabulary: words; rows of the embedding.
-        ffn: values of a token within the feed-forward part; 0 for four times ``hidden``.
-        kv_heads: heads of keys and values; 0 for as many as ``heads``.
-        gated: whether the feed-forward part multiplies two products, as SwiGLU does.
-        norm_vectors: `LAYER_NORM` or `RMS_NORM`.
-        biases: whether products have biases.
-        positions: whether positions are learned, a row each.
-        untied: whether the head has weights of its own.
-        dropout: whether masks are kept for the backward pass.
-        flash: whether attention keeps no scores (Dao et al., FlashAttention, NeurIPS 2022).
-
     Raises:
         InputError: for a number below 1, or heads that do not divide.
     """
 
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int = 2048
-    vocabulary: int = 51200
-    ffn: int = 0
-    kv_heads: int = 0
-    gated: bool = False
-    norm_vectors: int = LAYER_NORM
-    biases: bool = True
-    positions: bool = True
-    untied: bool = False
-    dropout: bool = True
-    flash: bool = False
+    layers: int  # how many there are
+    hidden: int  # values of a token between layers
+    heads: int  # attention heads; they divide ``hidden``
+    sequence: int = 2048  # tokens of a sample
+    vocabulary: int = 51200  # words; rows of the embedding
+    ffn: int = 0  # values of a token within the feed-forward part; 0 for four times ``hidden``
+    kv_heads: int = 0  # heads of keys and values; 0 for as many as ``heads``
+    gated: bool = False  # whether the feed-forward part multiplies two products, as SwiGLU does
+    norm_vectors: int = LAYER_NORM  # `LAYER_NORM` or `RMS_NORM`
+    biases: bool = True  # whether products have biases
+    positions: bool = True  # whether positions are learned, a row each
+    untied: bool = False  # whether the head has weights of its own
+    dropout: bool = True  # whether masks are kept for the backward pass
+    flash: bool = False  # whether attention keeps no scores (Dao et al., FlashAttention, NeurIPS 2022)
 
     def __post_init__(self) -> None:
         check_fields(self, "the transformer")

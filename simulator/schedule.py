@@ -57,19 +57,12 @@ class Action(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The actions of all devices, one device after the other, as arrays [n_actions].
+    """The actions of all devices, one device after the other, as arrays [n_actions]."""
 
-    Attributes:
-        stage: number of the stage.
-        computation: F, B, I or W, as the numbers of this module.
-        micro_batch: number of the micro-batch.
-        device: number of the device.
-    """
-
-    stage: Ints
-    computation: Ints
-    micro_batch: Ints
-    device: Ints
+    stage: Ints  # number of the stage
+    computation: Ints  # F, B, I or W, as the numbers of this module
+    micro_batch: Ints  # number of the micro-batch
+    device: Ints  # number of the device
 
 
 @dataclass(frozen=True)
@@ -78,15 +71,12 @@ class Schedule(Brief):
 
     A device may have several stages or none. Only a simulation shows whether the devices' orders form a circle.
 
-    Attributes:
-        actions: [n_devices] sequences of actions.
-
     Raises:
         InputError: unless each micro-batch goes through each stage once: one F, then one B or one I and later one W,
             or no backward pass at all in the whole schedule; or if a stage is on two devices.
     """
 
-    actions: tuple[tuple[Action, ...], ...]
+    actions: tuple[tuple[Action, ...], ...]  # [n_devices] sequences of actions
 
     def __post_init__(self) -> None:
         if not any(self.actions):

@@ -16,27 +16,16 @@ Kind: TypeAlias = Literal["compute", "transfer"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stage of one micro-batch on a device, or the transfer of one flow of one micro-batch.
+    """One stage of one micro-batch on a device, or the transfer of one flow of one micro-batch."""
 
-    Attributes:
-        kind: compute or transfer.
-        resource: name of the device, or "src → dst" for a transfer.
-        label: text in charts: first and last operator of the stage, or the tensor.
-        micro_batch: number of the micro-batch, from 0.
-        index: number of the stage, or of the flow in ``CostTable.flows``; in a schedule of the sending stage.
-        start_s: seconds since the start of the run.
-        end_s: seconds since the start of the run.
-        processor_s: processor time of the thread that computed, where it was measured; 0 elsewhere.
-    """
-
-    kind: Kind
-    resource: str
-    label: str
-    micro_batch: int
-    index: int
-    start_s: float
-    end_s: float
-    processor_s: float = 0.0
+    kind: Kind  # compute or transfer
+    resource: str  # name of the device, or "src → dst" for a transfer
+    label: str  # text in charts: first and last operator of the stage, or the tensor
+    micro_batch: int  # number of the micro-batch, from 0
+    index: int  # number of the stage, or of the flow in ``CostTable.flows``; in a schedule of the sending stage
+    start_s: float  # seconds since the start of the run
+    end_s: float  # seconds since the start of the run
+    processor_s: float = 0.0  # processor time of the thread that computed, where it was measured; 0 elsewhere
 
     def clipped(self, start_s: float, end_s: float) -> "Span":
         """The part of the span between two times; its processor time is in proportion."""

@@ -38,18 +38,13 @@ SPLIT_BACKWARD = frozenset({"zb-h1", "zb-h2", "zbv"})  # schedules with split ba
 class TrainingStep:
     """The options of a training step.
 
-    Attributes:
-        schedule: a name from `TRAINING_SCHEDULES`.
-        micro_batches: number of micro-batches in a batch.
-        recompute: whether stages keep only their inputs from the forward to the backward pass.
-
     Raises:
         InputError: for an unknown schedule or less than one micro-batch.
     """
 
-    schedule: str = "1f1b"
-    micro_batches: int = 8
-    recompute: bool = False
+    schedule: str = "1f1b"  # a name from `TRAINING_SCHEDULES`
+    micro_batches: int = 8  # number of micro-batches in a batch
+    recompute: bool = False  # whether stages keep only their inputs from the forward to the backward pass
 
     def __post_init__(self) -> None:
         check_fields(self, "the training step")
@@ -67,22 +62,15 @@ def most_micro_batches(n_devices: int) -> int:
 class TrainingRun(Brief):
     """A predicted step.
 
-    Attributes:
-        pipeline: run of the schedule.
-        stages: [n_stages], the operators of each stage.
-        load_s: [n_devices] of the table, seconds of each device for one micro-batch: forward, recomputation and
-            backward; with its transfers, unless they overlap.
-        link_s: seconds of each used link for one micro-batch in both passes, by its ends in the table.
-        stage_devices: [n_stages], the device of each stage in the table.
-        memory_bytes: [n_devices] of the table, the peak memory of each device.
+    A load is of forward, recomputation and backward, and of the device's transfers unless they overlap.
     """
 
-    pipeline: PipelineRun
-    stages: tuple[tuple[int, ...], ...]
-    load_s: Floats
-    memory_bytes: Floats
-    link_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    stage_devices: tuple[int, ...] = ()
+    pipeline: PipelineRun  # run of the schedule
+    stages: tuple[tuple[int, ...], ...]  # [n_stages], the operators of each stage
+    load_s: Floats  # [n_devices] of the table, seconds of each device for one micro-batch
+    memory_bytes: Floats  # [n_devices] of the table, the peak memory of each device
+    link_s: Mapping[tuple[int, int], float] = field(default_factory=dict)  # seconds in both passes, by a link's ends
+    stage_devices: tuple[int, ...] = ()  # [n_stages], the device of each stage in the table
 
     @property
     def makespan_s(self) -> float:

@@ -20,20 +20,14 @@ from simulator.timeline import Timeline
 class DeviceUsage:
     """The seconds of a device for one micro-batch; all but ``processor_s`` add up to the period.
 
-    Attributes:
-        busy_s: computing.
-        input_s: waiting for a tensor of another device.
-        admission_s: waiting for the next micro-batch, which enters when an earlier one has ended.
-        between_s: between two stages of which the second could start: the runtime and the interpreter are at work.
-        processor_s: processor time of the computing thread; what is missing of ``busy_s`` was spent waiting for the
-            interpreter or for a processor. 0 in a prediction.
+    What ``processor_s`` lacks of ``busy_s`` was spent waiting for the interpreter or for a processor.
     """
 
-    busy_s: float = 0.0
-    input_s: float = 0.0
-    admission_s: float = 0.0
-    between_s: float = 0.0
-    processor_s: float = 0.0
+    busy_s: float = 0.0  # computing
+    input_s: float = 0.0  # waiting for a tensor of another device
+    admission_s: float = 0.0  # waiting for the next micro-batch, which enters when an earlier one has ended
+    between_s: float = 0.0  # between two stages of which the second could start: runtime and interpreter are at work
+    processor_s: float = 0.0  # of the computing thread; 0 in a prediction
 
     @property
     def idle_s(self) -> float:
@@ -43,17 +37,11 @@ class DeviceUsage:
 
 @dataclass(frozen=True)
 class Usage(Brief):
-    """The steady part of a stream.
+    """The steady part of a stream."""
 
-    Attributes:
-        period_s: seconds from one micro-batch to the next.
-        devices: by name, those with a stage.
-        links: seconds in which a link sends, by name.
-    """
-
-    period_s: float
-    devices: Mapping[str, DeviceUsage]
-    links: Mapping[str, float]
+    period_s: float  # seconds from one micro-batch to the next
+    devices: Mapping[str, DeviceUsage]  # by name, those with a stage
+    links: Mapping[str, float]  # seconds in which a link sends, by name
 
 
 def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage | None:

@@ -32,15 +32,10 @@ CHANNELS: Mapping[str, MeasureLink] = {
 
 @dataclass(frozen=True)
 class Host:
-    """The result of a calibration.
+    """The result of a calibration."""
 
-    Attributes:
-        cluster: the cluster with medians, or best values for peaks.
-        spread: relative spread of the single measurements by name: "cpu launch", "cpu0 → cpu1 at 4 MiB".
-    """
-
-    cluster: Cluster
-    spread: Mapping[str, float]
+    cluster: Cluster  # the cluster with medians, or best values for peaks
+    spread: Mapping[str, float]  # relative spread of single measurements by name: "cpu launch", "cpu0 → cpu1 at 4 MiB"
 
 
 def calibrate_host(

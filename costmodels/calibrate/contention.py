@@ -41,13 +41,9 @@ MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
 
 class InParts(Pass, Protocol):
-    """A pass that can run a part of the program.
+    """A pass that can run a part of the program."""
 
-    Attributes:
-        given: inputs, parameters and buffers by name.
-    """
-
-    given: dict[str, torch.Tensor]
+    given: dict[str, torch.Tensor]  # inputs, parameters and buffers by name
 
     def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
         """[n_phases][stop - start], seconds, see `Inference` and `Training`."""

@@ -20,19 +20,12 @@ ROUNDING = 1e-9  # relative
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """The measured times of one direction of a link.
+    """The measured times of one direction of a link."""
 
-    Attributes:
-        latency_s: seconds of an empty message.
-        bytes_per_s: slope of the line through the points; infinite if the size does not matter.
-        points: (bytes, seconds), as in `costmodels.cluster.Link`.
-        spread: distance of the quartiles as a share of the median, by size in bytes.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-    points: tuple[tuple[float, float], ...]
-    spread: Mapping[int, float]
+    latency_s: float  # seconds of an empty message
+    bytes_per_s: float  # slope of the line through the points; infinite if the size does not matter
+    points: tuple[tuple[float, float], ...]  # (bytes, seconds), as in `costmodels.cluster.Link`
+    spread: Mapping[int, float]  # distance of the quartiles as a share of the median, by size in bytes
 
 
 def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:

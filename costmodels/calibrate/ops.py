@@ -181,19 +181,12 @@ def _identified(device: Device) -> tuple[Mapping[str, str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """The part of a program that has to be measured.
+    """The part of a program that has to be measured."""
 
-    Attributes:
-        wanted: indices of operators, ascending.
-        passes: least number of passes.
-        least_s: least seconds of all passes.
-        patience: factor of the passes if an operator is noisy.
-    """
-
-    wanted: tuple[int, ...]
-    passes: int
-    least_s: float
-    patience: int = PATIENCE
+    wanted: tuple[int, ...]  # indices of operators, ascending
+    passes: int  # least number of passes
+    least_s: float  # least seconds of all passes
+    patience: int = PATIENCE  # factor of the passes if an operator is noisy
 
 
 def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Unmeasured:
@@ -273,25 +266,15 @@ def _with_contended(before: Profile, pace: SessionPace, name: str, count: int, m
 
 @dataclass(frozen=True)
 class _Session:
-    """One measurement of a program.
+    """One measurement of a program."""
 
-    Attributes:
-        keys: [n_ops], keys of all operators.
-        before: cached measurements of each phase.
-        effort: effort of the measurement.
-        training: whether it is in training.
-        profile: makes a profile of measurements by key.
-        cache: folder of profiles, or None.
-        pace: of the machine during the measurement.
-    """
-
-    keys: tuple[str, ...]
-    before: Sequence[Phase]
-    effort: Effort
-    training: bool
-    profile: Callable[[Any], Profile]
-    cache: Path | None
-    pace: SessionPace
+    keys: tuple[str, ...]  # [n_ops], keys of all operators
+    before: Sequence[Phase]  # cached measurements of each phase
+    effort: Effort  # effort of the measurement
+    training: bool  # whether it is in training
+    profile: Callable[[Any], Profile]  # makes a profile of measurements by key
+    cache: Path | None  # folder of profiles, or None
+    pace: SessionPace  # of the machine during the measurement
 
     @cached_property
     def task(self) -> Unmeasured:

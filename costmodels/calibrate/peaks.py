@@ -16,16 +16,12 @@ CALLS = 500  # calls of the empty operator between two readings of the clock
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of a device; fields as in `Device`.
-
-    Attributes:
-        spread: relative distance of the median time from the best time, by measurement.
-    """
+    """The peaks of a device; fields as in `Device`."""
 
     flops_per_s: dict[str, float]
     memory_bytes_per_s: float
     launch_s: float
-    spread: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)  # relative distance of medians from best times
 
 
 def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:

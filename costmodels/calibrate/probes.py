@@ -38,18 +38,13 @@ Built: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
 class Probe:
     """A network to measure.
 
-    Attributes:
-        name: unique name.
-        build: function that makes the module and example inputs when the probe is measured.
-        least_s: least seconds of the measurement; networks whose weights just fit into the last cache need longer.
-        training: function that makes the network for training; None for a probe of inference only. Times in training
-            follow from times in inference, so few networks are enough.
+    Times in training follow from times in inference, so few networks are enough.
     """
 
-    name: str
-    build: Callable[[], Built]
-    least_s: float = 0.08
-    training: Callable[[], Built] | None = None
+    name: str  # unique name
+    build: Callable[[], Built]  # function that makes the module and example inputs when the probe is measured
+    least_s: float = 0.08  # least seconds of the measurement; weights that just fit into the last cache need longer
+    training: Callable[[], Built] | None = None  # the same for training; None for most
 
 
 def probes() -> tuple[Probe, ...]:

@@ -119,17 +119,11 @@ class Inference:
 
 @dataclass
 class _ForwardPass:
-    """An operator between its two passes; its inputs and outputs are leaves, at which its backward pass ends.
+    """An operator between its two passes; its inputs and outputs are leaves, at which its backward pass ends."""
 
-    Attributes:
-        inputs: its inputs that get a gradient.
-        results: its results, with the operator's backward pass.
-        outputs: the leaves that other operators read instead of the results.
-    """
-
-    inputs: list[torch.Tensor]
-    results: list[torch.Tensor]
-    outputs: list[torch.Tensor]
+    inputs: list[torch.Tensor]  # its inputs that get a gradient
+    results: list[torch.Tensor]  # its results, with the operator's backward pass
+    outputs: list[torch.Tensor]  # the leaves that other operators read instead of the results
 
 
 class Training:

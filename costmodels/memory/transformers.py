@@ -35,17 +35,11 @@ ZERO_STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:
-    """How a layer's activations are divided and kept.
+    """How a layer's activations are divided and kept."""
 
-    Attributes:
-        tensor: ranks that share every product.
-        sequence_parallel: whether they share norms and dropouts too, by tokens.
-        recompute: what runs again in the backward pass.
-    """
-
-    tensor: int = 1
-    sequence_parallel: bool = False
-    recompute: RecomputeMode = "none"
+    tensor: int = 1  # ranks that share every product
+    sequence_parallel: bool = False  # whether they share norms and dropouts too, by tokens
+    recompute: RecomputeMode = "none"  # what runs again in the backward pass
 
     def __post_init__(self) -> None:
         check_fields(self, "the split of a layer")

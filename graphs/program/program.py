@@ -53,28 +53,18 @@ def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 @dataclass(frozen=True)
 class Call(Brief):
-    """The PyTorch call of one operator.
+    """The PyTorch call of one operator."""
 
-    Attributes:
-        node: the node of the traced graph: its target, and its arguments with nodes for tensors.
-        unpack: whether the target returns a tuple with the operator's outputs; else it returns the only output.
-    """
-
-    node: fx.Node
-    unpack: bool
+    node: fx.Node  # the node of the traced graph: its target, and its arguments with nodes for tensors
+    unpack: bool  # whether the target returns a tuple with the operator's outputs; else it returns the only output
 
 
 @dataclass(frozen=True)
 class BufferUpdate(Brief):
-    """The increment that one run of the network adds to a buffer without other use.
+    """The increment that one run of the network adds to a buffer without other use."""
 
-    Attributes:
-        tensor: the model's own buffer.
-        increment: the number that is added.
-    """
-
-    tensor: torch.Tensor
-    increment: float
+    tensor: torch.Tensor  # the model's own buffer
+    increment: float  # the number that is added
 
 
 @dataclass(frozen=True)

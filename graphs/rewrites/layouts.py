@@ -59,17 +59,11 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in the graph.
+    """How a tensor lies in the graph."""
 
-    Attributes:
-        names: the tensors of the parts.
-        regions: what each part holds; None for the whole.
-        summed: whether the parts are terms of a sum.
-    """
-
-    names: tuple[str, ...]
-    regions: tuple[Wanted, ...]
-    summed: bool = False
+    names: tuple[str, ...]  # the tensors of the parts
+    regions: tuple[Wanted, ...]  # what each part holds; None for the whole
+    summed: bool = False  # whether the parts are terms of a sum
 
 
 class Slice(NamedTuple):
@@ -81,23 +75,14 @@ class Slice(NamedTuple):
 
 @dataclass
 class LayoutWriter:
-    """Writes the operators of a new graph, in their order, and remembers how each tensor of the old one lies.
+    """Writes the operators of a new graph, in their order, and remembers how each tensor of the old one lies."""
 
-    Attributes:
-        old: the graph before.
-        shared: whether parts that read a whole parameter read the same one, so that they share a device.
-        ops: the new operators.
-        tensors: what they read and write that the old graph does not have, by name.
-        slices: the new parameters and buffers.
-        layouts: the layouts of tensors that are not whole.
-    """
-
-    old: Graph
-    shared: bool
-    ops: list[Op] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    slices: dict[str, Slice] = field(default_factory=dict)
-    layouts: dict[str, Layout] = field(default_factory=dict)
+    old: Graph  # the graph before
+    shared: bool  # whether parts that read a whole parameter read the same one, so that they share a device
+    ops: list[Op] = field(default_factory=list)  # the new operators
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # new tensors that they read and write, by name
+    slices: dict[str, Slice] = field(default_factory=dict)  # the new parameters and buffers
+    layouts: dict[str, Layout] = field(default_factory=dict)  # the layouts of tensors that are not whole
     written: set[str] = field(default_factory=set)
 
     def tensor(self, name: str) -> Tensor:

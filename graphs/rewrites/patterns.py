@@ -25,19 +25,12 @@ CONVOLUTIONS = frozenset({"aten.conv2d"})
 
 @dataclass(frozen=True)
 class Step:
-    """What a kernel does with each element of its result before it writes it.
+    """What a kernel does with each element of its result before it writes it."""
 
-    Attributes:
-        function: "batch_norm", "add", "mul", or an activation by oneDNN's name.
-        scalars: parameters of an activation.
-        algorithm: variant of an activation.
-        other: name of the second operand, of the same shape, of "add" and "mul".
-    """
-
-    function: str
-    scalars: tuple[float, ...] = ()
-    algorithm: str = ""
-    other: str = ""
+    function: str  # "batch_norm", "add", "mul", or an activation by oneDNN's name
+    scalars: tuple[float, ...] = ()  # parameters of an activation
+    algorithm: str = ""  # variant of an activation
+    other: str = ""  # name of the second operand, of the same shape, of "add" and "mul"
 
 
 Attrs: TypeAlias = Mapping[str, Attr]

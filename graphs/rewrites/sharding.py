@@ -57,25 +57,15 @@ class Halo(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharding(Brief):
-    """One way to divide an operator.
+    """One way to divide an operator."""
 
-    Attributes:
-        name: of the loop, by the word of the field; no two shardings of an operator have the same.
-        units: iterations of the loop that stay whole; there can be as many parts.
-        inputs: for each of ``Op.inputs`` its shard; None if each part reads it whole.
-        outputs: for each of ``Op.outputs`` its shard; None if each part writes it whole.
-        summed: whether the outputs of the parts are terms of a sum.
-        once: positions of inputs that are added to the result, so that only the first part of a sum reads them.
-        halo: which rows of the first input are read, if parts share some.
-    """
-
-    name: str
-    units: int
-    inputs: tuple[Shard | None, ...]
-    outputs: tuple[Shard | None, ...]
-    summed: bool = False
-    once: tuple[int, ...] = ()
-    halo: Halo | None = None
+    name: str  # of the loop, by the word of the field; no two shardings of an operator have the same
+    units: int  # iterations of the loop that stay whole; there can be as many parts
+    inputs: tuple[Shard | None, ...]  # for each of ``Op.inputs`` its shard; None if each part reads it whole
+    outputs: tuple[Shard | None, ...]  # for each of ``Op.outputs`` its shard; None if each part writes it whole
+    summed: bool = False  # whether the outputs of the parts are terms of a sum
+    once: tuple[int, ...] = ()  # positions of inputs that are added to the result: only a sum's first part reads them
+    halo: Halo | None = None  # which rows of the first input are read, if parts share some
 
     def refined(self, runs: int) -> "Sharding":
         """The sharding that divides each of several runs of the loop; neighbours may need it."""

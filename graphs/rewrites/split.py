@@ -41,44 +41,27 @@ def part_number(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a new operator comes from.
+    """Where a new operator comes from."""
 
-    Attributes:
-        op: the operator of the network.
-        left_out: positions of its inputs that the new one does not read.
-    """
-
-    op: str
-    left_out: tuple[int, ...] = ()
+    op: str  # the operator of the network
+    left_out: tuple[int, ...] = ()  # positions of its inputs that the new one does not read
 
 
 @dataclass(frozen=True)
 class SplitGraph(Brief):
-    """A split graph, and how it follows from the network.
+    """A split graph, and how it follows from the network."""
 
-    Attributes:
-        graph: the new graph.
-        slices: parameters and buffers that are parts of the network's, by name.
-        parts: where operators come from, by their names; slices, concatenations and sums come from none.
-    """
-
-    graph: Graph
-    slices: Mapping[str, Slice]
-    parts: Mapping[str, Origin]
+    graph: Graph  # the new graph
+    slices: Mapping[str, Slice]  # parameters and buffers that are parts of the network's, by name
+    parts: Mapping[str, Origin]  # where operators come from, by name; slices, concatenations and sums come from none
 
 
 @dataclass(frozen=True)
 class Split:
-    """The split of some operators.
+    """The split of some operators."""
 
-    Attributes:
-        choices: for each operator by name its sharding by name, and the number of parts.
-        shared: whether parts read one whole parameter, which keeps them on one device, and not a holder of their own.
-            Training needs it, so that a parameter has one gradient.
-    """
-
-    choices: Mapping[str, tuple[str, int]]
-    shared: bool = False
+    choices: Mapping[str, tuple[str, int]]  # for each operator by name its sharding by name, and the number of parts
+    shared: bool = False  # whether parts that read a whole parameter share it and a device, as training needs
 
     def __call__(self, graph: Graph) -> Graph:
         """The split graph.

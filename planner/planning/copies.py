@@ -18,19 +18,12 @@ LEAST_GAIN = 0.01  # in throughput, for which a single copy is given up
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies of everything, which no tensor has to be sent for, and what else is tried if they are not good enough.
+    """Copies of everything, which no tensor has to be sent for, and what else is tried if they are not good enough."""
 
-    Attributes:
-        asked: the plan that asks.
-        gap: that is good enough.
-        bound_s: seconds that no number of copies is below.
-        whole: the plan with copies of everything; None if fewer than two devices can hold and run everything.
-    """
-
-    asked: Plan
-    gap: float
-    bound_s: float
-    whole: Plan | None
+    asked: Plan  # the plan that asks
+    gap: float  # that is good enough
+    bound_s: float  # seconds that no number of copies is below
+    whole: Plan | None  # the plan with copies of everything; None if fewer than two devices can hold and run everything
 
     @classmethod
     def of(cls, asked: Plan, gap: float) -> Copies | None:

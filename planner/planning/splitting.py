@@ -48,19 +48,14 @@ PART_SPREAD = 0.2  # of the seconds of a part that was not measured
 class SplitSearch:
     """The search for a sharding of each operator of a network.
 
-    Attributes:
-        graph: the network without fused operators.
-        seconds: [n_ops], of each operator on one device of the team while the others are idle.
-        slowdown: [n_ops], by what share that is longer while all compute.
-        team: the devices.
-        known: by operator and sharding, what the largest part takes if the parts were looked at, see `Splits.again`.
+    It may know some parts: by operator and sharding, what the largest part takes.
     """
 
-    graph: Graph
-    seconds: Floats
-    slowdown: Floats
-    team: Team
-    known: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    graph: Graph  # the network without fused operators
+    seconds: Floats  # [n_ops], of each operator on one device of the team while the others are idle
+    slowdown: Floats  # [n_ops], by what share that is longer while all compute
+    team: Team  # the devices
+    known: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of the largest part, see `Splits.again`
 
     @classmethod
     def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
@@ -219,23 +214,14 @@ def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Splits:
-    """A split network, and what is known of its costs from the whole one.
+    """A split network, and what is known of its costs from the whole one."""
 
-    Attributes:
-        split: the rewrite.
-        graph: the split network.
-        parts: where its operators come from.
-        whole: the network as it would be planned for without splits, perhaps fused.
-        table: costs of the whole network.
-        search: what found the split.
-    """
-
-    split: Split
-    graph: Graph
-    parts: Mapping[str, Origin]
-    whole: Graph
-    table: CostTable
-    search: SplitSearch
+    split: Split  # the rewrite
+    graph: Graph  # the split network
+    parts: Mapping[str, Origin]  # where its operators come from
+    whole: Graph  # the network as it would be planned for without splits, perhaps fused
+    table: CostTable  # costs of the whole network
+    search: SplitSearch  # what found the split
 
     @classmethod
     def of(

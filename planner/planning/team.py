@@ -12,15 +12,10 @@ from graphs.rewrites.sharding import Shard
 
 
 class Overlapping(NamedTuple):
-    """Shares that have some rows in common, as a convolution reads them.
+    """Shares that have some rows in common, as a convolution reads them."""
 
-    Attributes:
-        shard: the axis of the rows.
-        common: the rows in common, as a share of all.
-    """
-
-    shard: Shard
-    common: float
+    shard: Shard  # the axis of the rows
+    common: float  # the rows in common, as a share of all
 
 
 WHOLE, EVERYWHERE, SUMMED = "whole", "everywhere", "summed"
@@ -30,17 +25,11 @@ Held: TypeAlias = Shard | Overlapping | str
 
 @dataclass(frozen=True)
 class Team:
-    """Equal devices that are all linked, which compute operators together.
+    """Equal devices that are all linked, which compute operators together."""
 
-    Attributes:
-        numbers: of the devices in their cluster.
-        device: any of them.
-        link: between any two of them.
-    """
-
-    numbers: tuple[int, ...]
-    device: Device
-    link: Link
+    numbers: tuple[int, ...]  # of the devices in their cluster
+    device: Device  # any of them
+    link: Link  # between any two of them
 
     @classmethod
     def of(cls, cluster: Cluster) -> Team | None:

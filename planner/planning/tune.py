@@ -80,21 +80,13 @@ RunPlan: TypeAlias = Callable[[Plan], TimedTurn]
 
 @dataclass(frozen=True)
 class TuningTurn(Brief):
-    """One turn of the loop: a plan that was tried.
+    """One turn of the loop: a plan that was tried."""
 
-    Attributes:
-        plan: with the costs that it was made from.
-        seconds: measured, what the goal minimises; the median of the rounds.
-        speedup: over the first plan, the median of the rounds' ratios.
-        moved: how many operators are on another device than in the best plan until then.
-        kept: whether it is the best plan after the turn.
-    """
-
-    plan: Plan
-    seconds: float
-    speedup: float
-    moved: int
-    kept: bool
+    plan: Plan  # with the costs that it was made from
+    seconds: float  # measured, what the goal minimises; the median of the rounds
+    speedup: float  # over the first plan, the median of the rounds' ratios
+    moved: int  # how many operators are on another device than in the best plan until then
+    kept: bool  # whether it is the best plan after the turn
 
 
 @dataclass(frozen=True)

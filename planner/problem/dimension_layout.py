@@ -36,25 +36,15 @@ class LayoutOperation(NamedTuple):
 
 @dataclass(frozen=True)
 class LayoutProblem(Brief):
-    """A program with named dimensions, and a mesh.
+    """A program with named dimensions, and a mesh."""
 
-    Attributes:
-        name: of the case.
-        mesh: the size of each mesh dimension.
-        bytes_each: of an entry.
-        tensors: the size of each dimension of each tensor.
-        operations: in the order in which they run.
-        unsplittable: dimensions that stay whole.
-        final: tensors that are kept.
-    """
-
-    name: str
-    mesh: Mapping[str, int]
-    bytes_each: int
-    tensors: Mapping[str, Mapping[str, int]]
-    operations: tuple[LayoutOperation, ...]
-    unsplittable: frozenset[str]
-    final: frozenset[str]
+    name: str  # of the case
+    mesh: Mapping[str, int]  # the size of each mesh dimension
+    bytes_each: int  # of an entry
+    tensors: Mapping[str, Mapping[str, int]]  # the size of each dimension of each tensor
+    operations: tuple[LayoutOperation, ...]  # in the order in which they run
+    unsplittable: frozenset[str]  # dimensions that stay whole
+    final: frozenset[str]  # tensors that are kept
 
     @cached_property
     def dimensions(self) -> tuple[str, ...]:

@@ -44,19 +44,12 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True)
 class StrategyProblem(Brief):
-    """What there is to choose, and what it costs.
+    """What there is to choose, and what it costs."""
 
-    Attributes:
-        node_cost: for each node, [n_strategies]; infinite where a strategy is forbidden.
-        edges: costs of strategies together.
-        live: when nodes need memory, and how much.
-        limit: the most that may be used at any time.
-    """
-
-    node_cost: tuple[Floats, ...]
-    edges: tuple[Edge, ...] = ()
-    live: tuple[Live, ...] = ()
-    limit: float = inf
+    node_cost: tuple[Floats, ...]  # for each node, [n_strategies]; infinite where a strategy is forbidden
+    edges: tuple[Edge, ...] = ()  # costs of strategies together
+    live: tuple[Live, ...] = ()  # when nodes need memory, and how much
+    limit: float = inf  # the most that may be used at any time
 
     def __post_init__(self) -> None:
         sizes = [len(cost) for cost in self.node_cost]
@@ -102,20 +95,11 @@ class StrategyProblem(Brief):
 
 @dataclass(frozen=True)
 class StrategyResult(Brief):
-    """An answer with its proof.
+    """An answer with its proof."""
 
-    Attributes:
-        status: how the search ended.
-        choice: the strategy of each node; None without an answer.
-        objective: its cost; infinite without an answer.
-        bound: no choice costs less.
-        wall_s: seconds that the search took.
-        solver: what found the answer.
-    """
-
-    status: Status
-    choice: tuple[int, ...] | None
-    objective: float
-    bound: float
-    wall_s: float
-    solver: str
+    status: Status  # how the search ended
+    choice: tuple[int, ...] | None  # the strategy of each node; None without an answer
+    objective: float  # its cost; infinite without an answer
+    bound: float  # no choice costs less
+    wall_s: float  # seconds that the search took
+    solver: str  # what found the answer

@@ -15,33 +15,19 @@ from simulator.placement import Placement
 
 @dataclass(frozen=True)
 class Budget(Brief):
-    """The limits and the starting point of a search.
+    """The limits and the starting point of a search."""
 
-    Attributes:
-        time_limit_s: wall-clock seconds from ``start_s``.
-        gap: a relative gap that is good enough.
-        start_s: `time.perf_counter` when the search began.
-        incumbent: a feasible placement to start from, if there is one.
-        incumbent_s: the objective of the incumbent, if known; contention is not counted where one device does it all.
-        bound_s: a lower bound that is known already.
-        seed: of all random choices.
-        reporter: hears of progress.
-        before_s: seconds that earlier searches took.
-        end_s: `time.perf_counter` when the search must end, even within the time limit.
-        last: whether no search follows; this one then uses all of its time, where it would else give up early.
-    """
-
-    time_limit_s: float
-    gap: float = 1e-4
-    start_s: float = field(default_factory=time.perf_counter)
-    incumbent: Placement | None = None
-    incumbent_s: float = inf
-    bound_s: float = 0.0
-    seed: int = 0
-    reporter: Reporter = SILENT
-    before_s: float = 0.0
-    end_s: float = inf
-    last: bool = False
+    time_limit_s: float  # wall-clock seconds from ``start_s``
+    gap: float = 1e-4  # a relative gap that is good enough
+    start_s: float = field(default_factory=time.perf_counter)  # `time.perf_counter` when the search began
+    incumbent: Placement | None = None  # a feasible placement to start from, if there is one
+    incumbent_s: float = inf  # the incumbent's objective, if known; without contention where one device does it all
+    bound_s: float = 0.0  # a lower bound that is known already
+    seed: int = 0  # of all random choices
+    reporter: Reporter = SILENT  # hears of progress
+    before_s: float = 0.0  # seconds that earlier searches took
+    end_s: float = inf  # `time.perf_counter` when the search must end, even within the time limit
+    last: bool = False  # whether no search follows, so that this one uses all of its time instead of giving up early
 
     @property
     def wall_s(self) -> float:
@@ -62,18 +48,13 @@ class Budget(Brief):
 class Answer(Brief):
     """The answer of a search; `planner.solve` evaluates it again.
 
-    Attributes:
-        placement: the best placement found, or None.
-        bound_s: a lower bound that the search proved; 0 if it proved none.
-        complete: whether the search is a proof: its placement is optimal, or no placement is feasible if it has none.
-        spent: the share of the time limit that its steps take on the usual machine; 0 if it does not count them. It
-            does not depend on the clock, so other solvers can get the rest.
+    ``spent`` does not depend on the clock, so that other solvers can get the rest.
     """
 
-    placement: Placement | None
-    bound_s: float = 0.0
-    complete: bool = False
-    spent: float = 0.0
+    placement: Placement | None  # the best placement found, or None
+    bound_s: float = 0.0  # a lower bound that the search proved; 0 if it proved none
+    complete: bool = False  # whether this is a proof: the placement is optimal, or without one none is feasible
+    spent: float = 0.0  # share of the time limit that its steps take on the usual machine; 0 if it counts none
 
 
 class Solver(Protocol):

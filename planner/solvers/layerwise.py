@@ -30,21 +30,13 @@ from planner.solvers.milp.highs import SAFETY, allowance, minimise
 
 @dataclass(frozen=True)
 class LayerwiseResult(Brief):
-    """An answer with its proof.
+    """An answer with its proof."""
 
-    Attributes:
-        status: how the search ended.
-        plan: the best that was found, or None.
-        step_ms: its time; infinite without a plan.
-        bound_ms: no plan takes less.
-        wall_s: seconds that the search took.
-    """
-
-    status: Status
-    plan: LayerwisePlan | None
-    step_ms: float
-    bound_ms: float
-    wall_s: float
+    status: Status  # how the search ended
+    plan: LayerwisePlan | None  # the best that was found, or None
+    step_ms: float  # its time; infinite without a plan
+    bound_ms: float  # no plan takes less
+    wall_s: float  # seconds that the search took
 
 
 def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> LayerwiseResult:

@@ -38,17 +38,11 @@ class LayerwisePlan(Brief):
 
 @dataclass(frozen=True)
 class LayerwisePrice:
-    """What a plan costs.
+    """What a plan costs."""
 
-    Attributes:
-        step_ms: the time of a step.
-        memory_mb: of one GPU of each stage.
-        limit_mb: what a GPU may hold.
-    """
-
-    step_ms: float
-    memory_mb: tuple[int, ...]
-    limit_mb: int
+    step_ms: float  # the time of a step
+    memory_mb: tuple[int, ...]  # of one GPU of each stage
+    limit_mb: int  # what a GPU may hold
 
     @property
     def feasible(self) -> bool:

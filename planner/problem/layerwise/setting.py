@@ -53,53 +53,29 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerwiseSetting(Brief):
-    """What is trained, and on what.
+    """What is trained, and on what."""
 
-    Attributes:
-        layers: how many there are.
-        hidden: values of a token between layers.
-        sequence: tokens of a sample.
-        batch: samples of a step.
-        micro_batches: parts of the batch.
-        uniform: whether layers, embedding and head share one strategy.
-        gpus: how many there are.
-        limit_mb: what one GPU may hold.
-        context_mb: of every GPU before anything is placed.
-        overlap: how many times as long computing and communication take while both run.
-        layer_ms: of one sample, by tokens.
-        outer_ms: of one sample in embedding and head, by tokens.
-        parameters_mb: of a layer.
-        activation_mb: of a layer and a sample, by ranks that share it.
-        recomputed_mb: the same with recomputation, on one rank.
-        outer_memory: by ``only_stage``, ``first_stage`` and ``last_stage``.
-        near_mb_per_ms: bandwidth of an all-reduce, by ranks, if they are neighbours.
-        spread_mb_per_ms: if they are not.
-        p2p_mb_per_ms: bandwidth between stages, by their number.
-        all_reduce: times by MB, by ranks.
-        all_to_all: the same.
-    """
-
-    layers: int
-    hidden: int
-    sequence: int
-    batch: int
-    micro_batches: int
-    uniform: bool
-    gpus: int
-    limit_mb: int
-    context_mb: float
-    overlap: float
-    layer_ms: Curve
-    outer_ms: Curve
-    parameters_mb: float
-    activation_mb: BY_RANKS
-    recomputed_mb: float
-    outer_memory: Mapping[str, OuterMemory]
-    near_mb_per_ms: BY_RANKS
-    spread_mb_per_ms: BY_RANKS
-    p2p_mb_per_ms: BY_RANKS
-    all_reduce: Mapping[int, Curve]
-    all_to_all: Mapping[int, Curve]
+    layers: int  # how many there are
+    hidden: int  # values of a token between layers
+    sequence: int  # tokens of a sample
+    batch: int  # samples of a step
+    micro_batches: int  # parts of the batch
+    uniform: bool  # whether layers, embedding and head share one strategy
+    gpus: int  # how many there are
+    limit_mb: int  # what one GPU may hold
+    context_mb: float  # of every GPU before anything is placed
+    overlap: float  # how many times as long computing and communication take while both run
+    layer_ms: Curve  # of one sample, by tokens
+    outer_ms: Curve  # of one sample in embedding and head, by tokens
+    parameters_mb: float  # of a layer
+    activation_mb: BY_RANKS  # of a layer and a sample, by ranks that share it
+    recomputed_mb: float  # the same with recomputation, on one rank
+    outer_memory: Mapping[str, OuterMemory]  # by ``only_stage``, ``first_stage`` and ``last_stage``
+    near_mb_per_ms: BY_RANKS  # bandwidth of an all-reduce, by ranks, if they are neighbours
+    spread_mb_per_ms: BY_RANKS  # if they are not
+    p2p_mb_per_ms: BY_RANKS  # bandwidth between stages, by their number
+    all_reduce: Mapping[int, Curve]  # times by MB, by ranks
+    all_to_all: Mapping[int, Curve]  # the same
 
 
 MOST_LAYERS = 100_000

@@ -20,17 +20,11 @@ from planner.problem.strategies import Edge, StrategyProblem
 
 @dataclass(frozen=True)
 class ShardingChoice(Brief):
-    """What there is to choose on one mesh.
+    """What there is to choose on one mesh."""
 
-    Attributes:
-        problem: with a node for each operator that chooses.
-        nodes: the operator of each node.
-        specs: for each node, the spec that each strategy gives.
-    """
-
-    problem: StrategyProblem
-    nodes: tuple[TensorOp, ...]
-    specs: tuple[tuple[Spec, ...], ...]
+    problem: StrategyProblem  # with a node for each operator that chooses
+    nodes: tuple[TensorOp, ...]  # the operator of each node
+    specs: tuple[tuple[Spec, ...], ...]  # for each node, the spec that each strategy gives
 
     def assignment(self, choice: Sequence[int]) -> dict[str, list[int | None]]:
         """The spec of every parameter and every dot by its id."""

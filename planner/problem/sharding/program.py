@@ -26,27 +26,16 @@ class MeshSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorOp(Brief):
-    """An operator that writes one tensor.
+    """An operator that writes one tensor."""
 
-    Attributes:
-        name: as messages call it.
-        key: its id in the file.
-        kind: one of `KINDS`.
-        inputs: the positions of the operators that it reads.
-        shape: of what it writes.
-        axes: of broadcast, transpose and reduce.
-        batch: of a dot, the batch axes of either input.
-        contract: of a dot, the summed axis of either input.
-    """
-
-    name: str
-    key: int
-    kind: str
-    inputs: tuple[int, ...]
-    shape: Shape
-    axes: tuple[int, ...] = ()
-    batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    contract: tuple[int, int] = (0, 0)
+    name: str  # as messages call it
+    key: int  # its id in the file
+    kind: str  # one of `KINDS`
+    inputs: tuple[int, ...]  # the positions of the operators that it reads
+    shape: Shape  # of what it writes
+    axes: tuple[int, ...] = ()  # of broadcast, transpose and reduce
+    batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of a dot, the batch axes of either input
+    contract: tuple[int, int] = (0, 0)  # of a dot, the summed axis of either input
 
     @property
     def n_bytes(self) -> int:

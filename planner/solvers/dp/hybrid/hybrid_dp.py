@@ -36,21 +36,13 @@ BOUND_CLOSE = 1e-4  # relative; where the bisection for a bound without proof en
 
 @dataclass(frozen=True)
 class HybridResult(Brief):
-    """An answer with its proof.
+    """An answer with its proof."""
 
-    Attributes:
-        status: how the search ended.
-        stages: of the best pipeline, or None.
-        time_s: per sample; infinite without a pipeline.
-        bound_s: no pipeline is faster.
-        wall_s: seconds that the search took.
-    """
-
-    status: Status
-    stages: tuple[HybridStage, ...] | None
-    time_s: float
-    bound_s: float
-    wall_s: float
+    status: Status  # how the search ended
+    stages: tuple[HybridStage, ...] | None  # of the best pipeline, or None
+    time_s: float  # per sample; infinite without a pipeline
+    bound_s: float  # no pipeline is faster
+    wall_s: float  # seconds that the search took
 
 
 def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridResult:

@@ -35,25 +35,15 @@ class StageTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class VariantSteps:
-    """All nodes under one degree and one number of micro-batches in flight.
+    """All nodes under one degree and one number of micro-batches in flight."""
 
-    Attributes:
-        first: [n_nodes], the fastest variant of each node; -1 where the node has none of the degree.
-        first_s: [n_nodes], its time.
-        first_bytes: [n_nodes], its memory.
-        owner: [n_steps], the node of each step, by rising seconds a byte.
-        to: [n_steps], the variant after it.
-        more_s: [n_steps], the time that it costs.
-        less_bytes: [n_steps], the memory that it frees.
-    """
-
-    first: Ints
-    first_s: Floats
-    first_bytes: Floats
-    owner: Ints
-    to: Ints
-    more_s: Floats
-    less_bytes: Floats
+    first: Ints  # [n_nodes], the fastest variant of each node; -1 where the node has none of the degree
+    first_s: Floats  # [n_nodes], its time
+    first_bytes: Floats  # [n_nodes], its memory
+    owner: Ints  # [n_steps], the node of each step, by rising seconds a byte
+    to: Ints  # [n_steps], the variant after it
+    more_s: Floats  # [n_steps], the time that it costs
+    less_bytes: Floats  # [n_steps], the memory that it frees
 
     def times(self, rows: Rows, memory_bytes: float) -> StageTimes:
         """The times of many stages."""
