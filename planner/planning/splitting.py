@@ -48,14 +48,19 @@ PART_SPREAD = 0.2  # of the seconds of a part that was not measured
 class SplitSearch:
     """The search for a sharding of each operator of a network.
 
-    It may know some parts: by operator and sharding, what the largest part takes.
+    Attributes:
+        graph: the network without fused operators.
+        seconds: [n_ops], of each operator on one device of the team while the others are idle.
+        slowdown: [n_ops], by what share that is longer while all compute.
+        team: the devices.
+        known: by operator and sharding, what the largest part takes if the parts were looked at, see `Splits.again`.
     """
 
-    graph: Graph  # the network without fused operators
-    seconds: Floats  # [n_ops], of each operator on one device of the team while the others are idle
-    slowdown: Floats  # [n_ops], by what share that is longer while all compute
-    team: Team  # the devices
-    known: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of the largest part, see `Splits.again`
+    graph: Graph
+    seconds: Floats
+    slowdown: Floats
+    team: Team
+    known: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
