@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from operator import attrgetter
 from os import PathLike
@@ -188,8 +189,11 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise _no_plan(asked, result)
     try:
         if not search.robust:
-            single = _unscattered(asked.answered(result), search)
-            return copies.or_better(single, search.part(ASIDE).solve) if copies else single
+            found = asked.answered(result)
+            single = _contiguous(found, search)
+            if copies:
+                found, single = copies.beside(found), copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
+            return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -199,16 +203,26 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise Interrupted(asked.answered(result)) from stopped
 
 
-def _unscattered(found: Plan, search: Search) -> Plan:
-    """The plan, or the best contiguous one if a micro-batch comes back to a device that it has left for hardly more."""
-    everything = replace(found.problem, contiguous=frozenset(range(found.table.n_ops)))
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not backward_edge(everything, found.placement):
+def _contiguous(found: Plan, search: Search) -> Plan:
+    """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    if contiguous.placement is None:
-        return found
-    other = found.answered(replace(contiguous, bound_s=found.bound_s))
-    return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
+    return found.answered(replace(contiguous, bound_s=found.bound_s)) if contiguous.placement else found
+
+
+def _unscattered(search: Search, problem: Problem) -> Result:
+    """The best placement, or the best contiguous one if that takes hardly more."""
+    result = search.solve(problem)
+    if not result.placement or not _scattered(problem, result.placement):
+        return result
+    contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
+    return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
+
+
+def _scattered(problem: Problem, placement: Placement) -> bool:
+    """Whether a micro-batch comes back to a device that it has left."""
+    return bool(backward_edge(replace(problem, contiguous=frozenset(range(problem.table.n_ops))), placement))
 
 
 def _no_plan(asked: Plan, result: Result) -> NoPlanError:

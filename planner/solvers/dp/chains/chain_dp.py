@@ -17,7 +17,7 @@ from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains, with_
 from simulator.placement import Placement
 
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
-MOST_COSTS = 100_000  # places of cuts times devices; with more, a sweep over the line takes seconds
+MOST_COSTS = 50_000  # places of cuts times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
@@ -94,10 +94,10 @@ def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
     """Every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
     several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
-    most = MOST_COSTS // table.n_devices
-    lines, routes = [with_places(chain, most) for chain in chains(blocks)], _routes(table)
+    most, routes = MOST_COSTS // table.n_devices, _routes(table)
     for each in (False, True) if several else (False,):
-        for chain in lines:
+        for line in chains(blocks):
+            chain = with_places(line, most)
             for route in routes:
                 yield chain, route, each
 
