@@ -18,7 +18,6 @@ from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
-from graphs.rewrites.split import Split
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
@@ -122,15 +121,16 @@ def make_plan(
     pace = {kind: profile.usual_pace for kind, profile in paced.items()}
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
 
-    def asked(rewrites: tuple[Rewrite, ...]) -> Plan:
-        """A plan without an answer."""
-        own = rewritten(graph, rewrites)
+    def asked(network: Graph, *splits: Rewrite) -> Plan:
+        """A plan without an answer for the network, which is split or as it is."""
+        others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
+        own = rewritten(network, others)
         table = tabulate(own, cluster, workload, profiles, learned_costs)
         nowhere = Placement((0,) * table.n_ops)
         plan = Plan(own, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
-        return replace(plan, rewrites=rewrites)
+        return replace(plan, rewrites=(*splits, *others))
 
-    whole = asked(rewrites_for(search.rewrites, graph, cluster.devices, workload.trains))
+    whole = asked(graph)
     try:
         splits = splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S))
     except KeyboardInterrupt as stopped:
@@ -138,10 +138,7 @@ def make_plan(
     if splits is None:
         return search_plan(whole, search)
 
-    def divided(split: Split, network: Graph) -> Plan:
-        return asked((split, *rewrites_for(search.rewrites, network, cluster.devices, workload.trains)))
-
-    return _better(whole, best_in_step(splits, divided, SPLITS_S), search)
+    return _better(whole, best_in_step(splits, asked, SPLITS_S), search)
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
