@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
+MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with more, its parts stay side by side
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
@@ -147,7 +148,8 @@ def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
     answers = [in_step]
-    for each in (whole, in_step):
+    large = in_step.table.n_ops * in_step.table.n_devices > MOST_SEARCHED
+    for each in (whole,) if large else (whole, in_step):
         try:
             answers.append(search_plan(each, half))
         except NoPlanError as error:

@@ -314,6 +314,8 @@ def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_lim
     plans: list[Plan] = []
     for _ in range(ROUNDS):
         plans.append(splits.in_step(splits.with_costs(asked(splits.graph, splits.split))))
+        if not np.isin(plans[-1].table.source, list(SURE)).any():
+            break  # a part's roofline is all that is known of it
         again = splits.again(plans[-1].graph, plans[-1].table, time_limit_s)
         if again is None:
             break

@@ -182,7 +182,7 @@ def _topological(n: int, edges: Iterable[tuple[int, int]], by_level: bool) -> li
     return order
 
 
-MOST_CUTS = 800  # places where a cut is tried
+MOST_CUTS = 800  # places where a cut is tried; if the line has more, those with the least traffic
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,12 @@ class Line:
 
 def line_of(chain: Chain, step: TrainingStep) -> Line:
     """The line of a chain, with the places where it may be cut."""
-    return Line(chain, quiet_places(chain, MOST_CUTS), step)
+    n = chain.blocks.n
+    at = np.arange(n + 1)
+    if n + 1 > MOST_CUTS:
+        quiet = np.argsort(crossing(chain)[1:n].sum(axis=1), kind="stable")[: MOST_CUTS - 2] + 1
+        at = np.unique(np.concatenate([[0, n], quiet]))
+    return Line(chain, at, step)
 
 
 def quiet_places(chain: Chain, most: int) -> Ints:
