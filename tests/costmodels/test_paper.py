@@ -102,7 +102,7 @@ def test_unlike_hosts_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("(2xT4:PCIe4)+(L4)", "'(2xT4:PCIe4)+(L4)' is no cluster in one line: at its end a "),
+        ("(2xT4:PCIe4)+(L4)", "'(2xT4:PCIe4)+(L4)' is no cluster in one line: at its end ':' is m"),
         ("(2xT4:PCIe4)+2xT4:PCIe4", "'(2xT4:PCIe4)+2xT4:PCIe4' is no cluster in one line: at 'T4:PCIe4' "),
         ("(2xT4:PCIe4)+(T4):2xEthernet-10", "'(2xT4:PCIe4)+(T4):2xEthernet-10' gives 2 Ethernet-10 to each host, wh"),
         ("2x((T4)+(T4):PCIe4):PCIe4", "'2x((T4)+(T4):PCIe4):PCIe4' has unlike hosts in brackets; join them in the"),
