@@ -231,7 +231,7 @@ def show_plan(
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
-        if share := plan.table.share(source):
+        if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")
 
 

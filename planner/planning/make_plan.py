@@ -191,7 +191,8 @@ def search_plan(asked: Plan, search: Search) -> Plan:
             found = asked.answered(result)
             single = _contiguous(found, search)
             if copies:
-                found, single = copies.beside(found), copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
+                single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
+                found = copies.beside(found)
             return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)

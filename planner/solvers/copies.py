@@ -79,7 +79,10 @@ def copies_of_stages(
     contended = replace(problem.contended, copies=False)
     bounds_s = {teams: _bound(contended, teams) for teams in islice(_divisions(contended.table), MOST_DIVISIONS)}
     least_s = min(bounds_s.values(), default=0.0) or 1.0
-    promise = {teams: (round(each / least_s, ROUNDED), *_reach(contended.table, teams)) for teams, each in bounds_s.items()}
+    promise = {
+        teams: (round(bound_s / least_s, ROUNDED), *_reach(contended.table, teams))
+        for teams, bound_s in bounds_s.items()
+    }
     for teams in sorted(bounds_s, key=promise.__getitem__)[:MOST_SOLVED]:
         if not bounds_s[teams] < reached_s * (1 - gap):
             return
@@ -131,7 +134,8 @@ def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
     """Seconds of an average tensor on the slowest link of the first copy, and how many copies there are."""
     typical_s = np.append(table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s, inf)
     first = [team[0] for team in teams]
-    return max((float(typical_s[table.link_class[ends]]) for ends in pairwise(first)), default=0.0), lcm(*map(len, teams))
+    slowest_s = max((float(typical_s[table.link_class[ends]]) for ends in pairwise(first)), default=0.0)
+    return slowest_s, lcm(*map(len, teams))
 
 
 def _of_teams(table: CostTable, teams: Teams) -> CostTable:

@@ -111,7 +111,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
-        "shares": {WORDS[source]: number(plan.table.share(source)) for source in Source},
+        "shares": {WORDS[source]: number(plan.time_shares.get(source, 0.0)) for source in Source},
         "bottleneck": {
             "devices": [] if busy.device is None else [busy.device],
             "links": busy.link_names(plan.table.devices),

@@ -3,8 +3,9 @@
     python -m tests.benchmarks.page [--quick] [--json page.json]
 
 Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
-The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for throughput and training, have
-bars besides: size, height before anything is opened, what is seen without a click, and requests for anything elsewhere.
+The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for throughput and training,
+have bars besides: size, height before anything is opened, what is seen without a click, and requests for anything
+elsewhere.
 """
 
 import argparse
@@ -58,7 +59,8 @@ SEEN = """
       last = e; e.focus(); press(e, 'ArrowRight'); e = document.activeElement;
     }
     const told = one('#reasons').innerText.includes('bottleneck');
-    const ticks = all('.cell.cutting, .cell.within').filter(shown).length, columns = all('#memory [data-device]').filter(shown);
+    const ticks = all('.cell.cutting, .cell.within').filter(shown).length;
+    const columns = all('#memory [data-device]').filter(shown);
     return {
       "where it is cut": ticks,
       "the bottleneck": told && all('.tile.bottleneck').filter(shown).length,

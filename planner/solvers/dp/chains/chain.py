@@ -291,7 +291,7 @@ def line_of(chain: Chain, step: TrainingStep) -> Line:
 
 
 def quiet_places(chain: Chain, most: int) -> Ints:
-    """The places where a cut is worth a try, with both ends: every one, or those with the least traffic of their window.
+    """The places where a cut is worth a try, with both ends: all, or the one of each window with the least traffic.
 
     Windows have equal shares of the line's time and of its blocks, so that a cut is found near every balance.
     """
@@ -312,7 +312,8 @@ def with_places(chain: Chain, most: int) -> Chain:
         return chain
     parts = np.split(chain.line, quiet_places(chain, most)[1:-1])
     members = chain.blocks.members
-    blocks = merge_blocks(chain.blocks.table, [[op for block in part.tolist() for op in members[block]] for part in parts])
+    joined = [[op for block in part.tolist() for op in members[block]] for part in parts]
+    blocks = merge_blocks(chain.blocks.table, joined)
     return Chain(blocks, np.asarray([blocks.block[members[part[0]][0]] for part in parts]))
 
 

@@ -70,7 +70,7 @@ class ChainDP:
     name: str = "chain-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
-    def refuses(self, problem: Problem) -> str:
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
         """Nothing; it estimates the costs that it cannot charge exactly."""
         return ""
 
