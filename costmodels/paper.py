@@ -8,6 +8,7 @@
     8x(8xH100-SXM:NVLink4):InfiniBand-400             eight hosts; all devices of a host share one network card
     8x(8xH100-SXM:NVLink4):8xInfiniBand-400           or have eight cards
     4x(8x(8xH100-SXM:NVLink4):InfiniBand-400):Ethernet-100, and so on
+    1x(8xH100-SXM:NVLink4)+2x(4xA100-SXM:NVLink3):InfiniBand-400      unlike hosts, joined alike
     8xH100-SXM@2.49USD/h:NVLink4                      with what a device costs
 
 A name may be cut where one name of the catalogue alone goes on with a hyphen: H100-SXM is H100-SXM-80GB.
@@ -17,13 +18,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple, Never
 
 from costmodels.catalogue import Entry, catalogue, entry, named
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Link
 from costmodels.clustertables import device_of
-from costmodels.links import Level
+from costmodels.links import Level, LevelLinks
 from costmodels.prices import HourlyPrice
 from costmodels.units import parse_bytes_per_s, parse_seconds
 from graphs.checks import whole
@@ -48,10 +50,11 @@ class _Word(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """Devices in order, and the levels that join them."""
+    """Devices in order, and the levels that join them; or unlike hosts, which one level joins."""
 
     devices: tuple[Device, ...]
     levels: tuple[Level, ...]
+    hosts: tuple["_Joined", ...] = ()
 
 
 def is_one_line(path: Path) -> bool:
@@ -69,9 +72,28 @@ def cluster_in_one_line(text: str) -> Cluster:
         InputError: for an unknown device or link, with the nearest name; where a line cannot be read, with the place.
     """
     line = _ClusterLine(text)
-    devices, levels = line.group()
+    devices, levels, hosts = line.group()
     line.expect(END)
-    return Cluster(" ".join(text.split()), _called(devices, levels), levels=levels)
+    name = " ".join(text.split())
+    return _of_hosts(name, hosts, *levels) if hosts else Cluster(name, _called(devices, levels), levels=levels)
+
+
+def _of_hosts(name: str, hosts: tuple[_Joined, ...], between: Level) -> Cluster:
+    """Unlike hosts with a link for each pair of devices; each host's messages to others share its network cards."""
+    devices, links, cards = list[Device](), list[Link](), list[str]()
+    for number, (of_host, levels, _) in enumerate(hosts):
+        named_ones = _called(of_host, levels, f"host{number}")
+        sharers = len(named_ones) // between.cards
+        devices += named_ones
+        links += LevelLinks([device.name for device in named_ones], levels).values()
+        cards += [named_ones[place // sharers * sharers].name for place in range(len(named_ones))]
+    for (src, card), (dst, _) in permutations(zip(devices, cards, strict=True), 2):
+        if src.host != dst.host:
+            ends = src.name, dst.name, between.bytes_per_s, between.latency_s
+            links.append(Link(*ends, channel=f"from {card} ({between.size})", via=between.via))
+    number_of = {device.name: number for number, device in enumerate(devices)}
+    links.sort(key=lambda link: (number_of[link.src], number_of[link.dst]))
+    return Cluster(name, tuple(devices), tuple(links))
 
 
 def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, network: str = "") -> Cluster:
@@ -135,11 +157,32 @@ class _ClusterLine:
         return ("sign", "(") in kinds and kinds[0][0] in ("count", "sign")
 
     def _group_of_groups(self) -> _Joined:
+        groups = [self._groups()]
+        while self._take("sign", "+"):
+            groups.append(self._groups())
+        hosts = tuple(host for same in groups for host in same)
+        (devices, levels, _), size = hosts[0], len(hosts[0].devices)
+        if len(groups) == 1:
+            return _Joined(devices * len(hosts), (*levels, *self._joined(size, len(hosts))))
+        together = tuple(device for host in hosts for device in host.devices)
+        self.expect(":")
+        between = self._level(len(together))
+        if odd := next((len(host.devices) for host in hosts if len(host.devices) % between.cards), 0):
+            raise InputError(
+                f"'{self.text}' gives {between.cards} {between.via} to each host, which {odd} devices cannot share "
+                "equally; keep a number that divides them"
+            )
+        return _Joined(together, (between,), hosts)
+
+    def _groups(self) -> list[_Joined]:
+        """As many equal groups as are written, each of which is a host among unlike ones."""
         count = self._count()
         self.expect("(")
-        devices, levels = self.group()
+        group = self.group()
+        if group.hosts:
+            raise InputError(f"'{self.text}' has unlike hosts in brackets; join them in the outermost group")
         self.expect(")")
-        return _Joined(devices * count, (*levels, *self._joined(len(devices), count)))
+        return [group] * count
 
     def _device_list(self) -> _Joined:
         devices = [*self._devices()]
@@ -151,10 +194,13 @@ class _ClusterLine:
         """What joins so many groups of so many devices; what is said of a single one does not matter."""
         if count > 1 or self._next("sign", ":"):
             self.expect(":")
-            cards = self._count()
-            level = _level(named("link", self._name("a link")), max(2, below * count), cards)
+            level = self._level(max(2, below * count))
             return (level,) if count > 1 else ()
         return ()
+
+    def _level(self, size: int) -> Level:
+        cards = self._count()
+        return _level(named("link", self._name("a link")), size, cards)
 
     def _devices(self) -> Iterator[Device]:
         count = self._count()
@@ -197,14 +243,14 @@ def _level(found: Entry, size: int, cards: int = 1) -> Level:
     return Level(size, parse_bytes_per_s(rate, found.name), parse_seconds(latency, found.name), cards, found.name)
 
 
-def _called(devices: tuple[Device, ...], levels: tuple[Level, ...]) -> tuple[Device, ...]:
-    """The devices with names: gpu0 and so on, on each of several hosts."""
-    size = levels[0].size if len(levels) > 1 else len(devices)
+def _called(devices: tuple[Device, ...], levels: tuple[Level, ...], of: str = "") -> tuple[Device, ...]:
+    """The devices with names: gpu0 and so on, on each of several hosts, or on the one ``of`` this name."""
+    size = levels[0].size if len(levels) > 1 and not of else len(devices)
     several, called = len(devices) > size, []
     for start in range(0, len(devices), size):
-        host, numbers = f"host{start // size}" if several else "", Counter[str]()
+        host, numbers = f"host{start // size}" if several else of, Counter[str]()
         for device in devices[start : start + size]:
-            name = f"{host}{'-' if several else ''}{device.name}{numbers[device.name]}"
+            name = f"{host}{'-' if host else ''}{device.name}{numbers[device.name]}"
             numbers[device.name] += 1
             called.append(replace(device, name=name, host=host))
     return tuple(called)

@@ -98,9 +98,9 @@ def repeat(
         InputError: for less than one micro-batch, or less than one in flight.
         TooManyError: for more tasks than `MOST_TASKS`.
     """
-    _check_counts(steps, micro_batches, in_flight)
-    needed = {need for step in steps for need in step.task.needs}
     slices = _copies(steps)
+    _check_counts(-(-len(steps) // len(slices)), micro_batches, in_flight)
+    needed = {need for step in steps for need in step.task.needs}
     copies = len(slices)
     tasks: list[Task] = []
     repeated: list[Repeated] = []
@@ -124,12 +124,12 @@ def _copies(steps: Sequence[LoweredStep]) -> list[tuple[int, int]]:
     return list(pairwise([*firsts, len(steps)]))
 
 
-def _check_counts(steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None) -> None:
+def _check_counts(steps: int, micro_batches: int, in_flight: int | None) -> None:
     if micro_batches < 1:
         raise InputError(f"{micro_batches} micro-batches; it must be 1 or more")
-    if micro_batches > (most := max(1, MOST_TASKS // max(1, len(steps)))):
+    if micro_batches > (most := max(1, MOST_TASKS // max(1, steps))):
         raise TooManyError(
-            f"{micro_batches:,} micro-batches of {len(steps)} stages and transfers each are more than the "
+            f"{micro_batches:,} micro-batches of {steps} stages and transfers each are more than the "
             f"{MOST_TASKS:,} that a simulation takes; give {most:,} micro-batches at most"
         )
     if in_flight is not None and in_flight < 1:

@@ -46,7 +46,7 @@ from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
-from planner.plans.files import plan_to_dict, save_plan
+from planner.plans.files import answer_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
@@ -194,7 +194,7 @@ def show_plan(
         )
         for i, device in enumerate(plan.cluster.devices)
     ]
-    document = {key: value for key, value in plan_to_dict(plan).items() if key not in ("graph", "costs")}
+    document = answer_to_dict(plan)
     document |= {**speed.document(), "times_one_device": times, "advice": advice, **more, "output": str(output)}
     console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", COLUMNS, rows)
     work = plan.workload
@@ -231,7 +231,7 @@ def show_plan(
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
-        if share := plan.table.share(source):
+        if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")
 
 

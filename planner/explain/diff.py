@@ -28,7 +28,7 @@ class Figures:
     period_s: float
     latency_s: float
     samples_per_s: float  # of all replicas together
-    measured: float  # share of the time of all operators on all devices that was measured, 0 to 1
+    measured: float  # share of the time of the operators on their devices that was measured, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def diff(before: Plan, after: Plan) -> PlanDifference:
 
 def _figures(plan: Plan) -> Figures:
     own = {field.name: getattr(plan, field.name) for field in fields(Figures) if field.name != "measured"}
-    return Figures(**own, measured=plan.table.share(Source.MEASURED))
+    return Figures(**own, measured=plan.time_shares.get(Source.MEASURED, 0.0))
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[Change]:

@@ -136,7 +136,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
 
 def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
     moves, best = [moved for cut in plan_cuts for moved in cut.moves], best_single_device(plan.problem)
-    sources, estimated = _spent(plan)
+    estimated = _estimated(plan)
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -161,7 +161,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         replanned=again,
         helps=helps(plan, moves),
         proof=_proof(plan),
-        sources=sources,
+        sources=plan.time_shares,
         estimated=estimated,
         divided=divided(plan),
         fused=fused(plan),
@@ -201,20 +201,17 @@ def _proof(plan: Plan) -> Proof:
     return Proof(plan.status, plan.solver, plan.bound_s, plan.gap, because)
 
 
-def _spent(plan: Plan) -> tuple[dict[Source, float], tuple[KindShare, ...]]:
-    """Shares of the operators' time on their devices: by source, and of what was estimated by kind."""
+def _estimated(plan: Plan) -> tuple[KindShare, ...]:
+    """What was estimated of the operators' time on their devices, by kind, the largest share first."""
     placed = [(op, device) for copy in plan.placement.copies for op, device in enumerate(copy.device)]
     seconds = [float(plan.costs.forward_s[pair]) for pair in placed]
-    spent, estimated, total_s = dict.fromkeys(Source, 0.0), dict[str, dict[int, float]](), sum(seconds) or 1.0
+    estimated, total_s = dict[str, dict[int, float]](), sum(seconds) or 1.0
     for (op, device), op_s in zip(placed, seconds, strict=True):
-        source = Source(plan.table.source[op, device])
-        spent[source] += op_s
-        if source is Source.ROOFLINE:
+        if plan.table.source[op, device] == Source.ROOFLINE:
             of_kind = estimated.setdefault(operation(plan.graph.ops[op].kind), {})
             of_kind[op] = of_kind.get(op, 0.0) + op_s
     guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if estimated else set()
     kinds = [
         KindShare(kind, sum(each.values()) / total_s, len(each), kind in guessed) for kind, each in estimated.items()
     ]
-    shares = {source: part_s / total_s for source, part_s in spent.items() if part_s > 0}
-    return shares, tuple(sorted(kinds, key=lambda kind: -kind.share))
+    return tuple(sorted(kinds, key=lambda kind: -kind.share))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from operator import attrgetter
 from os import PathLike
@@ -17,7 +18,6 @@ from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
-from graphs.rewrites.split import Split
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
+MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with more, its parts stay side by side
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
@@ -121,15 +122,16 @@ def make_plan(
     pace = {kind: profile.usual_pace for kind, profile in paced.items()}
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
 
-    def asked(rewrites: tuple[Rewrite, ...]) -> Plan:
-        """A plan without an answer."""
-        own = rewritten(graph, rewrites)
+    def asked(network: Graph, *splits: Rewrite) -> Plan:
+        """A plan without an answer for the network, which is split or as it is."""
+        others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
+        own = rewritten(network, others)
         table = tabulate(own, cluster, workload, profiles, learned_costs)
         nowhere = Placement((0,) * table.n_ops)
         plan = Plan(own, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
-        return replace(plan, rewrites=rewrites)
+        return replace(plan, rewrites=(*splits, *others))
 
-    whole = asked(rewrites_for(search.rewrites, graph, cluster.devices, workload.trains))
+    whole = asked(graph)
     try:
         splits = splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S))
     except KeyboardInterrupt as stopped:
@@ -137,10 +139,7 @@ def make_plan(
     if splits is None:
         return search_plan(whole, search)
 
-    def divided(split: Split, network: Graph) -> Plan:
-        return asked((split, *rewrites_for(search.rewrites, network, cluster.devices, workload.trains)))
-
-    return _better(whole, best_in_step(splits, divided, SPLITS_S), search)
+    return _better(whole, best_in_step(splits, asked, SPLITS_S), search)
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
@@ -149,7 +148,8 @@ def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
     answers = [in_step]
-    for each in (whole, in_step):
+    large = in_step.table.n_ops * in_step.table.n_devices > MOST_SEARCHED
+    for each in (whole,) if large else (whole, in_step):
         try:
             answers.append(search_plan(each, half))
         except NoPlanError as error:
@@ -188,8 +188,12 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise _no_plan(asked, result)
     try:
         if not search.robust:
-            single = _unscattered(asked.answered(result), search)
-            return copies.or_better(single, search.part(ASIDE).solve) if copies else single
+            found = asked.answered(result)
+            single = _contiguous(found, search)
+            if copies:
+                single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
+                found = copies.beside(found)
+            return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -199,16 +203,26 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         raise Interrupted(asked.answered(result)) from stopped
 
 
-def _unscattered(found: Plan, search: Search) -> Plan:
-    """The plan, or the best contiguous one if a micro-batch comes back to a device that it has left for hardly more."""
-    everything = replace(found.problem, contiguous=frozenset(range(found.table.n_ops)))
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not backward_edge(everything, found.placement):
+def _contiguous(found: Plan, search: Search) -> Plan:
+    """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    if contiguous.placement is None:
-        return found
-    other = found.answered(replace(contiguous, bound_s=found.bound_s))
-    return found if found.period_s < other.period_s * (1 - SCATTER_MARGIN) else other
+    return found.answered(replace(contiguous, bound_s=found.bound_s)) if contiguous.placement else found
+
+
+def _unscattered(search: Search, problem: Problem) -> Result:
+    """The best placement, or the best contiguous one if that takes hardly more."""
+    result = search.solve(problem)
+    if not result.placement or not _scattered(problem, result.placement):
+        return result
+    contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
+    return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
+
+
+def _scattered(problem: Problem, placement: Placement) -> bool:
+    """Whether a micro-batch comes back to a device that it has left."""
+    return bool(backward_edge(replace(problem, contiguous=frozenset(range(problem.table.n_ops))), placement))
 
 
 def _no_plan(asked: Plan, result: Result) -> NoPlanError:

@@ -53,6 +53,7 @@ class SplitSearch:
         seconds: [n_ops], of each operator on one device of the team while the others are idle.
         slowdown: [n_ops], by what share that is longer while all compute.
         team: the devices.
+        strategies: [n_ops], the strategies of each operator; None for the whole on the first device.
         known: by operator and sharding, what the largest part takes if the parts were looked at, see `Splits.again`.
     """
 
@@ -60,6 +61,7 @@ class SplitSearch:
     seconds: Floats
     slowdown: Floats
     team: Team
+    strategies: Sequence[Sequence[Sharding | None]]
     known: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @classmethod
@@ -76,13 +78,11 @@ class SplitSearch:
         for number, op in enumerate(planned.ops):
             at = number, team.numbers[0]
             seconds[graph.index[op.name]], slowdown[graph.index[op.name]] = table.forward_s[at], table.slowdown[at]
-        return cls(graph, seconds, slowdown, team) if np.isfinite(seconds).all() else None
-
-    @cached_property
-    def strategies(self) -> list[list[Sharding | None]]:
-        """[n_ops], the strategies of each operator; None for the whole on the first device."""
-        known, parts = network_shardings(self.graph), self.team.size
-        return [[None, *(one for one in known[op.name] if one.units >= parts)] for op in self.graph.ops]
+        if not np.isfinite(seconds).all():
+            return None
+        known = network_shardings(graph)
+        strategies = [[None, *(one for one in known[op.name] if one.units >= team.size)] for op in graph.ops]
+        return cls(graph, seconds, slowdown, team, strategies)
 
     @cached_property
     def problem(self) -> StrategyProblem:
@@ -294,7 +294,7 @@ class Splits:
         return divided.answered(Result(Status.FEASIBLE, placement, inf, bound_s, 0.0, SPLIT))
 
 
-def best_in_step(splits: Splits, asked: Callable[[Split, Graph], Plan], time_limit_s: float) -> Plan:
+def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_limit_s: float) -> Plan:
     """The best plan with parts side by side: of some splits, and of those that pay once the parts are known.
 
     Args:
@@ -304,7 +304,9 @@ def best_in_step(splits: Splits, asked: Callable[[Split, Graph], Plan], time_lim
     """
     plans: list[Plan] = []
     for _ in range(ROUNDS):
-        plans.append(splits.in_step(splits.with_costs(asked(splits.split, splits.graph))))
+        plans.append(splits.in_step(splits.with_costs(asked(splits.graph, splits.split))))
+        if not np.isin(plans[-1].table.source, list(SURE)).any():
+            break  # a part's roofline is all that is known of it
         again = splits.again(plans[-1].graph, plans[-1].table, time_limit_s)
         if again is None:
             break

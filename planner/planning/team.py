@@ -33,11 +33,14 @@ class Team:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Team | None:
-        """The largest team of a cluster; None if no two equal devices are linked."""
+        """The largest team of a host, else of hosts with a device each; None if no two equal devices are linked."""
         kinds: dict[str, list[int]] = {}
+        of_host: dict[tuple[str, str], list[int]] = {}
         for number, device in enumerate(cluster.devices):
             kinds.setdefault(device.kind, []).append(number)
-        for numbers in sorted(kinds.values(), key=len, reverse=True):
+            of_host.setdefault((device.kind, device.host), []).append(number)
+        near, far = (sorted(groups.values(), key=len, reverse=True) for groups in (of_host, kinds))
+        for numbers in (*near, *far):
             linked = cluster.wired_pairs.link_class[np.ix_(numbers, numbers)] >= 0
             if len(numbers) > 1 and np.count_nonzero(linked) == len(numbers) * (len(numbers) - 1):
                 return cls(tuple(numbers), cluster.devices[numbers[0]], cluster.link[numbers[0], numbers[1]])

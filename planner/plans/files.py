@@ -46,6 +46,11 @@ COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
+    return {**answer_to_dict(plan), "costs": _costs(plan.table), "graph": graph_to_dict(plan.graph)}
+
+
+def answer_to_dict(plan: Plan) -> dict[str, Any]:
+    """A plan without its graph and its costs."""
     return {
         "version": VERSION,
         "model": plan.graph.name,
@@ -75,8 +80,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "copies": [_placed(plan, other) for other in plan.placement.others],
         "cluster": cluster_to_dict(plan.cluster),
         **{name: {kind: dict(of) for kind, of in sorted(getattr(plan, name).items())} for name in PACES},
-        "costs": _costs(plan.table),
-        "graph": graph_to_dict(plan.graph),
     }
 
 

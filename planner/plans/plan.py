@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from costmodels.cluster import Cluster
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from graphs.brief import brief
@@ -108,6 +110,18 @@ class Plan:
     def gap(self) -> float:
         """How much better a plan could be at most, 0 to 1."""
         return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
+
+    @cached_property
+    def time_shares(self) -> Mapping[Source, float]:
+        """The shares of the operators' time on their devices that came from each source, without shares of 0."""
+        ops = np.arange(self.table.n_ops)
+        spent = dict.fromkeys(Source, 0.0)
+        for copy in self.placement.copies:
+            seconds, source = (each[ops, list(copy.device)] for each in (self.costs.forward_s, self.table.source))
+            for name in Source:
+                spent[name] += float(seconds[source == name].sum())
+        total_s = sum(spent.values()) or 1.0
+        return {name: part_s / total_s for name, part_s in spent.items() if part_s > 0}
 
     @cached_property
     def period_s(self) -> float:

@@ -108,6 +108,8 @@ def training_bound(problem: Problem) -> float:
     With one stage a device, a device's first forward waits for those of the stages before it, and these still have
     their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
     times T of the stages. Their sum is all the work, and the largest sum that S allows is ``S (1 - (1 - 1/m)^p)``.
+    And the first backward of a device waits for a way through all other stages but the last part of the way back, so
+    ``S >= sum of T + (m - 1) B[r]`` for its m backward passes; likewise for its forward passes.
 
     Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
     """
@@ -118,7 +120,10 @@ def training_bound(problem: Problem) -> float:
     busy_s = load_bound(merge_blocks(replace(table, forward_s=_work_s(problem, table))))
     bound_s = max(busy_s, path_bound(way))
     if problem.step.schedule == ONE_STAGE_EACH:
-        bound_s = max(bound_s, cost_bound(merge_blocks(both)) / (1 - (1 - 1 / m) ** table.n_devices))
+        alone_s = cost_bound(merge_blocks(both))
+        back_s = table.backward_s + (table.forward_s if problem.step.recompute else 0.0)
+        pass_s = max(load_bound(merge_blocks(replace(table, forward_s=each_s))) for each_s in (table.forward_s, back_s))
+        bound_s = max(bound_s, alone_s / (1 - (1 - 1 / m) ** table.n_devices), alone_s + (m - 1) * pass_s)
     return bound_s
 
 

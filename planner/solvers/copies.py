@@ -12,8 +12,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, product
-from math import lcm
+from itertools import islice, pairwise, product
+from math import inf, lcm
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ MOST_COPIES = 16
 MANY = 8  # equal devices; more of them are divided into teams of one size only
 MOST_DIVISIONS = 64  # whose bounds are compared
 MOST_SOLVED = 3  # of them, those that promise most
+ROUNDED = 6  # digits to which bounds are compared
 
 Teams: TypeAlias = tuple[tuple[int, ...], ...]
 """A division of the devices: those of one team are alike, and run the same operators of micro-batches in turns."""
@@ -77,7 +78,12 @@ def copies_of_stages(
     """
     contended = replace(problem.contended, copies=False)
     bounds_s = {teams: _bound(contended, teams) for teams in islice(_divisions(contended.table), MOST_DIVISIONS)}
-    for teams in sorted(bounds_s, key=bounds_s.__getitem__)[:MOST_SOLVED]:
+    least_s = min(bounds_s.values(), default=0.0) or 1.0
+    promise = {
+        teams: (round(bound_s / least_s, ROUNDED), *_reach(contended.table, teams))
+        for teams, bound_s in bounds_s.items()
+    }
+    for teams in sorted(bounds_s, key=promise.__getitem__)[:MOST_SOLVED]:
         if not bounds_s[teams] < reached_s * (1 - gap):
             return
         found = solve(replace(contended, table=_of_teams(contended.table, teams)))
@@ -93,28 +99,43 @@ def _in_turns(copies: Sequence[Placement]) -> Placement:
 def _divisions(table: CostTable) -> Iterator[Teams]:
     """Divisions of the devices into teams, at least one of which has several members."""
     classes = alike(table.forward_s, table.capacity_bytes, table.overhead_s)
-    for division in product(*(_partitions(devices, MOST_COPIES) for devices in classes)):
-        teams = tuple(team for part in division for team in part)
+    for division in product(*(_partitions(len(devices), MOST_COPIES) for devices in classes)):
+        teams = tuple(team for part in map(_members, classes, division) for team in part)
         if any(len(team) > 1 for team in teams) and lcm(*map(len, teams)) <= MOST_COPIES:
             yield teams
 
 
-def _partitions(devices: Sequence[int], most: int) -> Iterator[Teams]:
-    """The divisions of equal devices into teams of at most ``most``, the largest team first.
+def _partitions(n_devices: int, most: int) -> Iterator[tuple[int, ...]]:
+    """The sizes of teams of at most ``most`` equal devices, the largest team first.
 
     Many devices are divided into teams of one size, and what is left over into single devices.
     """
-    if not devices:
+    if not n_devices:
         yield ()
-    if len(devices) > MANY:
-        for size in (1, *(size for size in range(2, most + 1) if size <= len(devices))):
-            n_teams = len(devices) // size
-            whole = tuple(tuple(devices[i * size : (i + 1) * size]) for i in range(n_teams))
-            yield (*whole, *((device,) for device in devices[n_teams * size :]))
+    if n_devices > MANY:
+        for size in range(1, min(most, n_devices) + 1):
+            yield (size,) * (n_devices // size) + (1,) * (n_devices % size)
         return
-    for size in range(min(most, len(devices)), 0, -1):
-        for others in _partitions(devices[size:], size):
-            yield (tuple(devices[:size]), *others)
+    for size in range(min(most, n_devices), 0, -1):
+        for others in _partitions(n_devices - size, size):
+            yield (size, *others)
+
+
+def _members(devices: Sequence[int], sizes: Sequence[int]) -> Teams:
+    """The teams of these sizes. Neighbouring devices are of one copy, so that a copy lies on few hosts."""
+    teams: list[list[int]] = [[] for _ in sizes]
+    places = [team for copy in range(max(sizes)) for team, size in zip(teams, sizes, strict=True) if copy < size]
+    for team, device in zip(places, devices, strict=True):
+        team.append(device)
+    return tuple(map(tuple, teams))
+
+
+def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
+    """Seconds of an average tensor on the slowest link of the first copy, and how many copies there are."""
+    typical_s = np.append(table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s, inf)
+    first = [team[0] for team in teams]
+    slowest_s = max((float(typical_s[table.link_class[ends]]) for ends in pairwise(first)), default=0.0)
+    return slowest_s, lcm(*map(len, teams))
 
 
 def _of_teams(table: CostTable, teams: Teams) -> CostTable:

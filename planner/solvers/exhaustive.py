@@ -56,7 +56,7 @@ def count_placements(problem: Problem, most: int) -> int:
     count = 1
     for able in blocks.fits.sum(axis=1).tolist():
         count = min(most, count * able)
-    if not _ordered(problem) or not count:
+    if not _ordered(problem) or count in (0, most):
         return count
     n_orders = 0
     for _ in _topological_orders(problem.table):

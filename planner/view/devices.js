@@ -6,8 +6,10 @@
 //   gpu1–3, 5–7, … (63): 1.39–1.4 ms   └─────────────────┘ └─────────────────┘
 
 const ALIKE = 1.12; // values that differ by a smaller factor belong together
-const MOST_GROUPS = 4; // of values that are told, the highest first
+const MOST_GROUPS = 3; // of values that are told, the highest first
+const MOST_SETS = 5; // of the table at first
 const MOST_RANGES = 3; // of devices in one name
+const MOST_NAMES = 2; // of devices that share no name
 
 const PARTS = ["weights", "gradients", "optimizer", "activations"];
 
@@ -21,6 +23,8 @@ function hasMany(data) {
   return data.devices.length > FEW_DEVICES;
 }
 
+const IDLE = { title: "Idle", value: (d) => d.idle, share: (d) => d.idle, text: (share) => formatShare(share) };
+
 /** What is shown of each device: [title, value, share of the scale, text of a value, the least factor between groups]. */
 const MEASURES = [
   { title: "Load of a micro-batch", value: (d) => d.load_s, share: (d) => d.share, text: formatSeconds },
@@ -30,7 +34,7 @@ const MEASURES = [
     share: (d) => memoryShare(d),
     text: (share) => formatShare(share),
   },
-  { title: "Idle, once filled", value: (d) => d.idle, share: (d) => d.idle, text: (share) => formatShare(share) },
+  IDLE,
 ];
 
 function memoryShare(device) {
@@ -42,23 +46,35 @@ function byHost(devices) {
   return [...groupBy(devices.map((_, d) => d), (d) => devices[d].host)];
 }
 
-/** A name for several devices: "gpu1–3, 5, 8, …". */
+/** A name for several devices: "gpu1–3, 5, 8, …", or "host0–7-gpu3" of as many hosts. */
 function deviceRange(devices, list) {
   if (list.length === 1) return devices[list[0]].name;
-  const parts = list.map((d) => devices[d].name.match(/^(.*?)(\d+)$/));
-  const prefix = parts[0]?.[1];
-  if (!parts.every((part) => part && part[1] === prefix)) {
-    const names = list.slice(0, MOST_RANGES).map((d) => devices[d].name);
-    return names.join(", ") + (list.length > MOST_RANGES ? ", …" : "");
-  }
+  const parts = list.map((d) => devices[d].name.match(/^(?:(.*?\D)(\d+)(\D.*?)|(.*?))(\d+)$/));
+  const before = groupBy(parts, (part) => (part ? JSON.stringify([part[1], part[3], part[4]]) : null));
+  if (before.size > 1 || before.has(null)) return someNames(devices, list);
+  const [, first, , middle, only] = parts[0];
+  const hosts = groupBy(parts, (part) => part[2]);
+  const numbers = new Set([...hosts.values()].map((host) => numberRanges(host.map((part) => Number(part[5])))));
+  if (numbers.size > 1) return someNames(devices, list);
+  const host = first === undefined ? only : `${first}${numberRanges([...hosts.keys()].map(Number))}${middle}`;
+  return `${host}${[...numbers][0]}`;
+}
+
+function someNames(devices, list) {
+  const names = list.slice(0, MOST_NAMES).map((d) => devices[d].name);
+  return names.join(", ") + (list.length > MOST_NAMES ? ", …" : "");
+}
+
+/** "1–3, 5, 8, …". */
+function numberRanges(numbers) {
   const ranges = [];
-  for (const number of parts.map((part) => Number(part[2])).sort((a, b) => a - b)) {
+  for (const number of numbers.sort((a, b) => a - b)) {
     const last = ranges.at(-1);
     if (last && number === last[1] + 1) last[1] = number;
     else ranges.push([number, number]);
   }
   const words = ranges.slice(0, MOST_RANGES).map(([a, b]) => (a === b ? String(a) : `${a}–${b}`));
-  return `${prefix}${words.join(", ")}${ranges.length > MOST_RANGES ? ", …" : ""}`;
+  return `${words.join(", ")}${ranges.length > MOST_RANGES ? ", …" : ""}`;
 }
 
 /** Devices with about the same value: [[device, ...], ...], the highest first. */
@@ -127,7 +143,8 @@ function fillMaps(data, onPick) {
       return `<div class="host">${name}<div class="tiles">${list.map(tile(measure)).join("")}</div></div>`;
     });
     const told = rows.map((row) => `<li>${escapeHtml(row)}</li>`).join("");
-    const head = `<h3>${measure.title}</h3><p><b>${spread}</b> <span class="quiet">least – median – most</span></p>`;
+    const title = measure === IDLE && summary.filled ? "Idle, once filled" : measure.title;
+    const head = `<h3>${title}</h3><p><b>${spread}</b> <span class="quiet">least – median – most</span></p>`;
     const tiles = element("div", { class: "hosts", role: "group", "aria-label": measure.title }, hosts.join(""));
     return `<div class="map">${head}${tiles}<ul class="quiet">${told}</ul></div>`;
   };
@@ -164,7 +181,7 @@ function deviceTip(device, d) {
     device.host && factRow("host", escapeHtml(device.host)),
     factRow("operators", grouped(device.ops)),
     factRow("load", `${formatSeconds(device.load_s)}, ${formatShare(device.share)} of the bottleneck`),
-    device.ops && factRow("idle", `${formatShare(device.idle)} once filled`),
+    device.ops && factRow("idle", formatShare(device.idle)),
     factRow("memory", `${formatBytes(device.memory_bytes)} of ${formatBytes(device.capacity_bytes)}`),
     ...held,
   ];
@@ -190,7 +207,10 @@ function fillDevices(data) {
     const numbers = ["Operators", "Load", "Idle"];
     const names = ["Device", "Kind", "Operators", "Load", "Of the bottleneck", "Idle", "Memory"];
     const heads = names.map((name) => [name, numbers.includes(name)]);
-    byId("devices").innerHTML = table(heads, deviceRows(data, all).map((list) => deviceRow(devices, list)));
+    const load = ([d]) => devices[d].load_s;
+    const sets = deviceRows(data, all);
+    const rows = all || sets.length <= MOST_SETS ? sets : sets.sort((a, b) => load(b) - load(a)).slice(0, MOST_SETS);
+    byId("devices").innerHTML = table(heads, rows.map((list) => deviceRow(devices, list)));
     more.textContent = all ? "Show equal devices together" : `Show all ${grouped(devices.length)}`;
     more.onclick = () => show(!all);
   };

@@ -1,6 +1,6 @@
 // The figures above the graph and the tables below it.
 
-const FEW_CUTS = 12; // that are listed at first; with many devices half of them
+const FEW_CUTS = 12; // that are listed at first; with many devices a third of them
 const FEW_BROKEN = 3;
 const FEW_MEASURED = 4; // whose measured time is told
 const NO_BOUND = 0.9995; // a gap that says nothing
@@ -175,7 +175,7 @@ function fillCuts(data, onPick) {
     const button = event.target.closest("[data-op]");
     if (button) onPick(Number(button.dataset.op));
   });
-  show(hasMany(data) ? FEW_CUTS / 2 : FEW_CUTS);
+  show(hasMany(data) ? FEW_CUTS / 3 : FEW_CUTS);
 }
 
 /** The device that is nearest to its limit. */
@@ -189,11 +189,11 @@ function memoryWords(data) {
   return `predicted: ${most}${kept}${measured && !hasMany(data) ? "; dashed: the measured run" : ""}`;
 }
 
-function timelineWords({ timelines: { predicted, measured }, summary: { step }, devices }) {
+function timelineWords({ timelines: { predicted, measured }, summary: { step, filled }, devices }) {
   const count = (n) => `${grouped(n)} micro-batch${n === 1 ? "" : "es"}`;
   const one = (t) => `${count(t.micro_batches)} in ${formatSeconds(t.makespan_s)}`;
   const used = devices.filter((device) => device.ops);
   const share = used.reduce((sum, device) => sum + device.idle, 0) / Math.max(1, used.length);
-  const idle = `; once filled, devices idle ${formatShare(share)}${step ? "; backward passes paler" : ""}`;
+  const idle = `; ${filled ? "once filled" : "never all at work"}, devices idle ${formatShare(share)}${step ? "; backward passes paler" : ""}`;
   return measured ? `predicted: ${one(predicted)}${idle}; measured: ${one(measured)}` : `${one(predicted)}${idle}, predicted`;
 }

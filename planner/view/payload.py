@@ -22,7 +22,7 @@ from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
 from planner.view.numbers import Numbers, number
-from planner.view.timelines import curves, idle_shares, packed, with_transfers
+from planner.view.timelines import curves, idle_shares, packed, steady_part, with_transfers
 from planner.view.tree import group_tree
 from simulator.memory import memory_of
 from simulator.timeline import Timeline
@@ -37,10 +37,9 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
     """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": packed(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
-    if plan.workload.trains:
-        idle = dict(zip(predicted.timeline.devices, idle_shares(predicted.timeline), strict=True))
-        for device in document["devices"]:
-            device["idle"] = number(idle.get(device["name"], 1.0))  # one without a stage is not in the timeline
+    for device, share in zip(document["devices"], _idle(plan, predicted.timeline), strict=True):
+        device["idle"] = number(share)
+    document["summary"]["filled"] = not plan.workload.trains or steady_part(predicted.timeline) is not None
     if measured is not None:
         document["summary"]["run"] = _run(plan, predicted.timeline, measured)
         timelines["measured"] = packed(measured.timeline)
@@ -50,6 +49,14 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
     stages = list(plan.training_run.stages if plan.workload.trains else ())
     stages = stages or [stage.ops for stage in plan.stages]
     return document | {"stages": stages, "timelines": timelines, "memory": memory}
+
+
+def _idle(plan: Plan, timeline: Timeline) -> list[float]:
+    """[n_devices], the share of the steady state in which a device does not compute: of a stream, or of a step."""
+    if plan.workload.trains:
+        shares = dict(zip(timeline.devices, idle_shares(timeline), strict=True))
+        return [shares.get(device, 1.0) for device in plan.table.devices]  # one without a stage is not in the timeline
+    return [max(0.0, 1 - load_s / plan.period_s) if plan.period_s > 0 else 0.0 for load_s in plan.evaluation.load_s]
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
-        "shares": {WORDS[source]: number(plan.table.share(source)) for source in Source},
+        "shares": {WORDS[source]: number(plan.time_shares.get(source, 0.0)) for source in Source},
         "bottleneck": {
             "devices": [] if busy.device is None else [busy.device],
             "links": busy.link_names(plan.table.devices),
@@ -178,10 +185,9 @@ def isfinite_s(table: CostTable) -> NDArray[np.bool_]:
 def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times.
 
-    ``idle`` is the share of the steady state, without filling and draining; ``parts`` has the bytes of `PARTS`.
+    ``parts`` has the bytes of `PARTS`.
     """
     load_s, parts = plan.evaluation.load_s, memory_parts(plan)
-    steady_s = busy.seconds if plan.workload.trains else plan.period_s
     column = {device: number for number, devices in enumerate(classes) for device in devices}
     return [
         {
@@ -191,7 +197,6 @@ def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> lis
             "ops": len(plan.placement.operators(i)),
             "load_s": number(load_s[i]),
             "share": number(load_s[i] / busy.seconds) if busy.seconds > 0 else 0,
-            "idle": number(max(0.0, 1 - load_s[i] / steady_s)) if steady_s > 0 else 0,
             "memory_bytes": number(plan.evaluation.memory_bytes[i]),
             "parts": [number(part[i]) for part in parts],
             "capacity_bytes": number(plan.table.capacity_bytes[i]),

@@ -227,11 +227,12 @@ class Scene {
         return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
       });
       const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
-      const first = !i || cut || cells[i - 1].y !== y;
-      const letter = first ? element("b", { style: deviceStyle(split[0][0]) }, deviceLetter(split[0][0])) : "";
+      const main = mainDevice(split);
+      const first = !i || cells[i - 1].y !== y || mainDevice(this.split(cells[i - 1].id)) !== main;
+      const letter = first ? element("b", { style: deviceStyle(main) }, deviceLetter(main)) : "";
       const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;
       const hits = this.count(id);
-      const state = `${cut ? " cutting" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
+      const state = `${cut ? " cutting" : ""}${split.length > 1 ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
       const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
       return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + letter + number);
     }).join("");
@@ -258,8 +259,7 @@ class Scene {
     const text = `${label}<small><span>${escapeHtml(what)}</span><span> · ${time}</span></small>`;
     const hits = this.count(id);
     const state = hits === 0 ? " dim" : this.matches && this.searching ? " hit" : "";
-    const main = split.reduce((a, b) => (b[1] > a[1] ? b : a));
-    const style = `${place};--d:${deviceColour(main[0])};--tint:${tint(split)}`;
+    const style = `${place};--d:${deviceColour(mainDevice(split))};--tint:${tint(split)}`;
     const open = network.isGroup(id) ? false : null;
     const kind = network.groupKind(id) === "capsule" ? "group capsule" : network.isGroup(id) ? "group" : "op";
     const inside = `<span class="letters">${letters.join("")}</span><span class="words">${text}</span>`;
@@ -357,6 +357,11 @@ function groupBy(list, key) {
     groups.get(key(entry)).push(entry);
   }
   return groups;
+}
+
+/** The device with the largest share. */
+function mainDevice(split) {
+  return split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
 }
 
 /** A background in the pale colours of its devices, side by side in proportion. */

@@ -113,7 +113,8 @@ class TimelineView {
     if ((device - first) % TOGETHER) return "";
     const list = [];
     for (let d = device; d < device + TOGETHER && devices[d]?.host === host; d += 1) list.push(d);
-    const name = `${deviceRange(devices, list)}${host ? `, ${host}` : ""}`;
+    const range = deviceRange(devices, list);
+    const name = host && !range.startsWith(host) ? `${range}, ${host}` : range;
     const room = Math.round((this.gutter - 14) / LETTER);
     const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
     const middle = y + Math.min(12, (list.length * height) / 2 + 4);

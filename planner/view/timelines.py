@@ -37,7 +37,7 @@ def packed(timeline: Timeline) -> dict[str, Any]:
         what = whats[lane[span.resource], labels[label], span.index, int(numbered)]
         spans += (what, span.micro_batch, start_ns - before_ns, takes[end_ns - start_ns])
         before_ns = start_ns
-    fill_s, drain_s = _steady(timeline)
+    fill_s, drain_s = steady_part(timeline) or (timeline.makespan_s, 0.0)
     return {
         "lanes": list(lane),
         "micro_batches": timeline.micro_batches,
@@ -54,10 +54,16 @@ def packed(timeline: Timeline) -> dict[str, Any]:
 
 def idle_shares(timeline: Timeline) -> list[float]:
     """[n_devices], the share of the steady part in which a device does not compute; of the whole if there is none."""
-    fill_s, drain_s = _steady(timeline)
-    from_s, until_s = (fill_s, drain_s) if fill_s < drain_s else (0.0, timeline.makespan_s)
+    from_s, until_s = steady_part(timeline) or (0.0, timeline.makespan_s)
     busy_s = timeline.clipped(from_s, until_s).busy_s
     return [max(0.0, 1 - each_s / (until_s - from_s)) if until_s > from_s else 0.0 for each_s in busy_s.tolist()]
+
+
+def steady_part(timeline: Timeline) -> tuple[float, float] | None:
+    """From when the last device begins its first stage until the first one ends its last; None if never all compute."""
+    fill_s, drain_s = _steady(timeline)
+    busy, used = timeline.clipped(fill_s, drain_s).busy_s > 0, timeline.busy_s > 0
+    return (fill_s, drain_s) if fill_s < drain_s and (busy == used).all() else None
 
 
 def _steady(timeline: Timeline) -> tuple[float, float]:

@@ -3,8 +3,9 @@
     python -m tests.benchmarks.page [--quick] [--json page.json]
 
 Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
-The page of a Llama of 80 layers on 64 devices has bars besides: its size, its height before anything is opened, what
-is seen without a click, and whether it asks for anything elsewhere.
+The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for throughput and training,
+have bars besides: size, height before anything is opened, what is seen without a click, and requests for anything
+elsewhere.
 """
 
 import argparse
@@ -17,24 +18,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import planner
-from costmodels.tabulate import tabulate
-from costmodels.workload import Workload
 from graphs.importers.from_config import read_config
-from planner.plans.plan import BY_HAND, Plan
+from graphs.ir import Graph
 from planner.problem.problem import Goal
 from planner.view import render
-from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.planner.view.browser import BROWSER, browse
 from tests.planner.view.samples import chain_plan
 
 HELP_S, OPEN_S = 0.3, 2.0  # targets
 LARGE, HUGE = 2_000, 20_000  # operators
-LAYERS, DEVICES, HOST = 80, 64, 8
+LAYERS, HOSTS, GOALS = 80, "8x(8xH100-SXM:NVLink4):InfiniBand-400", (Goal.THROUGHPUT, Goal.TRAINING)
 WINDOWS = {"1400 × 1000": (1400, 1000), "800 × 1200": (800, 1200)}
 LLAMA_S, LLAMA_PIXELS, LLAMA_BYTES = 1.0, 3_000, 2_000_000  # targets
 LLAMA = {
@@ -62,7 +59,8 @@ SEEN = """
       last = e; e.focus(); press(e, 'ArrowRight'); e = document.activeElement;
     }
     const told = one('#reasons').innerText.includes('bottleneck');
-    const ticks = all('.cell.cutting').filter(shown).length, columns = all('#memory [data-device]').filter(shown);
+    const ticks = all('.cell.cutting, .cell.within').filter(shown).length;
+    const columns = all('#memory [data-device]').filter(shown);
     return {
       "where it is cut": ticks,
       "the bottleneck": told && all('.tile.bottleneck').filter(shown).length,
@@ -123,9 +121,21 @@ def open_s(page: str) -> float:
 
 
 def llama_bars(rounds: int) -> list[Bar]:
-    """The bars of the page of a large language model on many devices."""
-    page = render(llama_plan())
-    name = f"Llama of {LAYERS} layers on {DEVICES} devices"
+    """The bars of the pages of plans for a large language model on many devices."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(LLAMA), encoding="utf-8")
+        graphs = {goal: read_config(config, training=goal is Goal.TRAINING).graph for goal in GOALS}
+    return [bar for goal, graph in graphs.items() for bar in plan_bars(graph, goal, rounds)]
+
+
+def plan_bars(graph: Graph, goal: Goal, rounds: int) -> list[Bar]:
+    """The bars of the page of the plan that is found for a goal."""
+    begin_s = time.perf_counter()
+    plan = planner.plan(graph, cluster=HOSTS, goal=goal)
+    name = f"Llama of {LAYERS} layers on {len(plan.cluster.devices)} devices for {goal}"
+    print(f"{name}: planned in {time.perf_counter() - begin_s:.1f} s, {plan.gap:.1%} from its bound by {plan.solver}")
+    page = render(plan)
     bars = [
         at_most(f"{name}, seconds to open", median(lambda: open_s(page), rounds), LLAMA_S),
         at_most(f"{name}, bytes", len(page.encode()), LLAMA_BYTES),
@@ -139,28 +149,6 @@ def llama_bars(rounds: int) -> list[Bar]:
             bars.append(at_most(f"{name}, {what} at {window}", seen.pop(what), 0))
         bars += [at_least(f"{name}, seen at {window}: {what}", int(found), 1) for what, found in seen.items()]
     return bars
-
-
-def llama_plan() -> Plan:
-    """Consecutive layers on each device, in a pipeline through all hosts."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.json"
-        config.write_text(json.dumps(LLAMA), encoding="utf-8")
-        graph = read_config(config).graph
-    near, far = (planner.catalogue_cluster("H100-SXM-80GB", DEVICES, link) for link in ("NVLink4", "InfiniBand-400"))
-    devices = tuple(replace(device, host=f"node{i // HOST}") for i, device in enumerate(near.devices))
-    host = {device.name: device.host for device in devices}
-    pairs = zip(near.links, far.links, strict=True)
-    links = tuple(one if host[one.src] == host[one.dst] else other for one, other in pairs)
-    cluster = replace(near, name=f"{DEVICES // HOST} hosts of {HOST} H100", devices=devices, links=links)
-    workload, layer, placed = Workload(in_flight=DEVICES), 0, list[int]()
-    for op in graph.ops:
-        number = re.search(r"layers\.(\d+)", op.module)
-        layer = int(number[1]) if number else layer
-        placed.append(layer * DEVICES // LAYERS)
-    table = tabulate(graph, cluster, workload, {})
-    placement = Placement(tuple(placed))
-    return Plan(graph, cluster, workload, table, Goal.THROUGHPUT, placement, "feasible", BY_HAND, 0.0)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,27 @@ def test_a_cluster_in_one_line(
     assert read_cluster(tmp_path / "cluster.toml") == cluster == cluster_from_dict(cluster_to_dict(cluster))
 
 
+def test_unlike_hosts_in_one_line(tmp_path: Path) -> None:
+    cluster = read_cluster("1x(2xH100-SXM:NVLink4)+2x(A100-SXM-80GB):InfiniBand-400")
+    assert list(cluster.index) == ["host0-gpu0", "host0-gpu1", "host1-gpu0", "host2-gpu0"]
+    assert [device.host for device in cluster.devices] == ["host0", "host0", "host1", "host2"]
+    assert {pair: link.via for pair, link in cluster.link.items() if pair[0] == 1} == {
+        (1, 0): "NVLink4",
+        (1, 2): "InfiniBand-400",
+        (1, 3): "InfiniBand-400",
+    }
+    assert cluster.link[0, 2].channel == cluster.link[1, 3].channel != cluster.link[2, 0].channel
+    write_cluster(cluster, tmp_path / "cluster.toml")
+    assert read_cluster(tmp_path / "cluster.toml") == cluster
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
+        ("(2xT4:PCIe4)+(L4)", "'(2xT4:PCIe4)+(L4)' is no cluster in one line: at its end ':' is m"),
+        ("(2xT4:PCIe4)+2xT4:PCIe4", "'(2xT4:PCIe4)+2xT4:PCIe4' is no cluster in one line: at 'T4:PCIe4' "),
+        ("(2xT4:PCIe4)+(T4):2xEthernet-10", "'(2xT4:PCIe4)+(T4):2xEthernet-10' gives 2 Ethernet-10 to each host, wh"),
+        ("2x((T4)+(T4):PCIe4):PCIe4", "'2x((T4)+(T4):PCIe4):PCIe4' has unlike hosts in brackets; join them in the"),
         ("2xRTX-4099:PCIe4", "the catalogue has no device 'RTX-4099'; did you mean 'RTX-4090'? `planner"),
         ("2xRTX-4090:PCIe6", "the catalogue has no link 'PCIe6'; did you mean 'PCIe5-x16'? `planner"),
         ("2xH100:NVLink4", "the catalogue has several H100; say which: H100-PCIe-80GB, H100-SXM-80GB"),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.table import Floats, Ints
-from planner.problem.blocks import Blocks, successors
+from planner.problem.blocks import Blocks, merge_blocks, successors
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 
@@ -288,6 +288,33 @@ def line_of(chain: Chain, step: TrainingStep) -> Line:
         quiet = np.argsort(crossing(chain)[1:n].sum(axis=1), kind="stable")[: MOST_CUTS - 2] + 1
         at = np.unique(np.concatenate([[0, n], quiet]))
     return Line(chain, at, step)
+
+
+def quiet_places(chain: Chain, most: int) -> Ints:
+    """The places where a cut is worth a try, with both ends: all, or the one of each window with the least traffic.
+
+    Windows have equal shares of the line's time and of its blocks, so that a cut is found near every balance.
+    """
+    n = chain.blocks.n
+    if n < most:
+        return np.arange(n + 1)
+    seconds = chain.blocks.forward_s[chain.line].min(axis=1)
+    share = np.cumsum(seconds / (seconds.sum() or 1.0) + 1 / n)[:-1]
+    window = (share / 2 * (most - 1)).astype(np.int64)
+    quietest = np.lexsort((crossing(chain)[1:n].sum(axis=1), window))
+    _, first = np.unique(window[quietest], return_index=True)
+    return np.concatenate([[0], np.sort(quietest[first] + 1), [n]])
+
+
+def with_places(chain: Chain, most: int) -> Chain:
+    """The chain with fewer blocks, so that cuts are tried at ``most`` places; see `quiet_places`."""
+    if chain.blocks.n < most:
+        return chain
+    parts = np.split(chain.line, quiet_places(chain, most)[1:-1])
+    members = chain.blocks.members
+    joined = [[op for block in part.tolist() for op in members[block]] for part in parts]
+    blocks = merge_blocks(chain.blocks.table, joined)
+    return Chain(blocks, np.asarray([blocks.block[members[part[0]][0]] for part in parts]))
 
 
 def crossing(chain: Chain) -> Floats:

@@ -13,11 +13,11 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable, uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
+from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains, with_places
 from simulator.placement import Placement
 
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
-MOST_COSTS = 300_000  # operators times devices; with more, a sweep over the line takes seconds
+MOST_COSTS = 50_000  # places of cuts times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
@@ -70,10 +70,9 @@ class ChainDP:
     name: str = "chain-dp"
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
-    def refuses(self, problem: Problem) -> str:
-        """Problems that take minutes; it estimates the costs that it cannot charge exactly."""
-        many = problem.table.n_ops * problem.table.n_devices > MOST_COSTS
-        return "so many operators on so many devices" if many else ""
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
+        """Nothing; it estimates the costs that it cannot charge exactly."""
+        return ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best contiguous placement; it proves no bound, because other placements may be better."""
@@ -95,9 +94,10 @@ def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
     """Every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
     several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
-    lines, routes = list(chains(blocks)), _routes(table)
+    most, routes = MOST_COSTS // table.n_devices, _routes(table)
     for each in (False, True) if several else (False,):
-        for chain in lines:
+        for line in chains(blocks):
+            chain = with_places(line, most)
             for route in routes:
                 yield chain, route, each
 
@@ -113,12 +113,15 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
     traffic = np.zeros((2, 1 + tariffs, n))  # way, messages or seconds by a tariff, start of the interval
     earliest = [chain.earliest(leg.devices[0], limit_s) for leg in route.legs]
     opens, closes = _windows(chain, route, limit_s)
+    begin = np.asarray([opens[leg.targets].min() for leg in route.legs])
+    until = np.asarray([closes[leg.targets].max() for leg in route.legs])
     for end, changes in enumerate(chain.changes(each)):
         for way, first, last, size in changes:
             traffic[way, :, first:last] += size[:, None]
         if end % 256 == 0 and budget.left_s <= 0:
             return []
-        for number, leg in enumerate(route.legs):
+        for number in np.flatnonzero((begin <= end) & (end <= until)):
+            leg = route.legs[number]
             start = earliest[number][end]
             rows = np.flatnonzero((opens[leg.targets] <= end) & (end <= closes[leg.targets]))
             if start >= end or not len(rows):
@@ -231,7 +234,7 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
     """Sequences of linked devices: all of them if there are few devices, else from each class on to the nearest."""
     classes = interchangeable(table)
     if table.n_devices > MOST_PERMUTED:
-        return list(dict.fromkeys(_nearest(table, alike[0]) for alike in classes))
+        return _unlike(table, [_nearest(table, devices[0]) for devices in classes])
     rank = {device: (number, place) for number, alike in enumerate(classes) for place, device in enumerate(alike)}
     orders = (
         order
@@ -239,6 +242,17 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
         if all(rank[a][0] != rank[b][0] or rank[a] < rank[b] for a, b in combinations(order, 2))
     )
     return list(dict.fromkeys(_linked(table, order) for order in orders))
+
+
+def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The sequences without those that meet the same kinds of devices over the same links, as from equal hosts."""
+    kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s)
+    kind = {device: number for number, devices in enumerate(kinds) for device in devices}
+    first: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    for sequence in sequences:
+        links = [-1, *(int(table.link_class[src, dst]) for src, dst in pairwise(sequence))]
+        first.setdefault(tuple((kind[device], link) for device, link in zip(sequence, links, strict=True)), sequence)
+    return list(first.values())
 
 
 def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:

@@ -225,3 +225,11 @@ def test_whatever_the_links_its_answer_is_feasible(table: CostTable) -> None:
     if lower_bound(problem) < inf:
         placement = best(table)
         assert placement is None or value(problem, placement) < inf
+
+
+def test_many_operators_are_cut_at_quiet_places() -> None:
+    seconds = [1.0, 0.01, 0.01, 0.01] * 2000
+    problem = Problem(make_table([[each] * 16 for each in seconds]), Goal.THROUGHPUT)
+    answer = ChainDP().search(problem, Budget(60.0, bound_s=sum(seconds) / 16))
+    assert answer.placement is not None
+    assert value(problem, answer.placement) <= 1.02 * sum(seconds) / 16
