@@ -35,7 +35,7 @@ from planner.cli.models import (
     workload_of,
 )
 from planner.cli.numbers import at_least_one, share
-from planner.cli.plan_training import fastest_training
+from planner.cli.plan_training import fastest_training, training_without_plan
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
 from planner.planning.autotune import DISTURBED_CORES
@@ -133,6 +133,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
         plan, lines = fastest_training(choice.plan, graph, options, search)
     except NoPlanError as error:
         console.error(str(error))
+        if options.goal == Goal.TRAINING and not constraints:
+            workload = workload_of(options, options.batch or batch_of(graph), 1)
+            batch = workload.batch * workload.micro_batches
+            if line := training_without_plan(graph, clusters[0], batch, options, search):
+                console.say(line)
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)
