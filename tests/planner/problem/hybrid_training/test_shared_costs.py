@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Device, Level
+from costmodels.cluster import Cluster, Device
 from costmodels.fabric import fabric_of
+from costmodels.links import Level
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
