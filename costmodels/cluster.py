@@ -286,7 +286,7 @@ class Cluster:
             return self
         if len(self.devices) % size or any(level.size % size and size % level.size for level in self.levels):
             raise InputError(f"cluster '{self.name}' cannot be made of equal groups of {size} neighbours")
-        _check_parts_alike(self, size)
+        _check_groups_alike(self, size)
         leaders, sender = self.devices[::size], Counter[tuple[int, int, str]]()
         joined = {} if self.levels else self.link
         for (src, dst), link in joined.items():
@@ -321,13 +321,29 @@ def _grouped_levels(levels: Sequence[Level], size: int) -> tuple[Level, ...]:
     return tuple(found)
 
 
+def _check_groups_alike(cluster: Cluster, size: int) -> None:
+    """Check that the devices of a group are alike, and joined to other groups alike."""
+    for number, device in enumerate(cluster.devices):
+        like = cluster.devices[number - number % size]
+        if not _alike(device, like):
+            raise InputError(f"device '{device.name}' is not like '{like.name}', with which it would share layers")
+    link_class = cluster.wired_pairs.link_class
+    for member in range(1, size):
+        if (link_class[member::size, member::size] != link_class[::size, ::size]).any():
+            raise InputError(f"the links of device '{cluster.devices[member].name}' are not like its neighbour's")
+
+
+def _alike(device: Device, like: Device) -> bool:
+    """Whether two devices differ in nothing but what names them."""
+    return replace(device, **{name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}) == like
+
+
 def _check_parts_alike(cluster: Cluster, size: int) -> None:
     """Check that devices and links of every part of ``size`` neighbours equal those of the first part."""
     link_class = cluster.wired_pairs.link_class
     for start in range(size, len(cluster.devices), size):
         for device, like in zip(cluster.devices[start : start + size], cluster.devices, strict=False):
-            own = {name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}
-            if replace(device, **own) != like:
+            if not _alike(device, like):
                 raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
         part = link_class[start : start + size, start : start + size]
         for src, dst in (start + np.argwhere(part != link_class[:size, :size])).tolist():
