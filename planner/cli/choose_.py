@@ -3,7 +3,7 @@
 planner choose config.json --cluster cluster.toml --global-batch 1024
 planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 --schedule 1f1b --memory 70GiB
 planner choose config.json --cluster cluster.toml --global-batch 16 --row 2 -o row.json
-planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o plan.json
+planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o row.json
 planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
 """
 
