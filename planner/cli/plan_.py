@@ -133,11 +133,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         plan, lines = fastest_training(choice.plan, graph, options, search)
     except NoPlanError as error:
         console.error(str(error))
-        if options.goal == Goal.TRAINING and not constraints:
-            workload = workload_of(options, options.batch or batch_of(graph), 1)
-            batch = workload.batch * workload.micro_batches
-            if line := training_without_plan(graph, clusters[0], batch, options, search):
-                console.say(line)
+        for line in training_without_plan(graph, clusters[0], options, search):
+            console.say(line)
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)

@@ -12,7 +12,7 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Graph
-from planner.cli.models import cluster_of
+from planner.cli.models import cluster_of, constraints_of, workload_of
 from planner.planning.make_plan import Search, batch_of
 from planner.planning.schedule_sweep import Choice, trade_offs
 from planner.planning.training_choice import best_for_batch, best_in_closed_form
@@ -21,6 +21,7 @@ from planner.plans.speed import tokens_per_sample
 from planner.problem.hybrid_training.config import ParallelConfig
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
+from planner.problem.problem import Goal
 
 CLOSED_FORM_SHARE = 0.5  # of the time of the search, for a config.json
 
@@ -56,17 +57,18 @@ def fastest_training(
     return best, (*lines, *([_written(row, options)] if row else []))
 
 
-def training_without_plan(
-    graph: Graph, cluster: Cluster, batch: int, options: argparse.Namespace, search: Search
-) -> str:
-    """Where there is no plan: the configuration that trains the batch all the same, written; empty if there is none."""
-    if options.cluster is None or not _open(options, cluster):
-        return ""
+def training_without_plan(graph: Graph, cluster: Cluster, options: argparse.Namespace, search: Search) -> Iterator[str]:
+    """Where no plan trains: the configuration that trains the batch all the same, written."""
+    asked = options.goal == Goal.TRAINING and options.cluster is not None and not constraints_of(options)
+    if not asked or not _open(options, cluster):
+        return
+    work = workload_of(options, options.batch or batch_of(graph), 1)
+    batch = work.batch * work.micro_batches
     part = search.part(1 - CLOSED_FORM_SHARE)
     found = trade_offs(_graph_of(graph, options), cluster, batch, options.optimizer, part)
     first = next((choice for choice in found.choices if choice.config is not None), None)
-    row = _faster(first, graph, cluster, options, batch, search)
-    return _written(row, options) if row else ""
+    if row := _faster(first, graph, cluster, options, batch, search):
+        yield _written(row, options)
 
 
 def _open(options: argparse.Namespace, cluster: Cluster) -> bool:

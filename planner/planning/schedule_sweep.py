@@ -178,19 +178,15 @@ def trade_offs(
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
             reporter.on_step(step, number, len(shapes))
             table, shapes_left = tables.of(shape), len(shapes) - number
-            for choice in () if table is None else _choices(table, shape, deadline, shapes_left, not found):
-                if not shape.plain:
-                    choice = tables.in_layers(choice, shape)
+            searched = () if table is None else _choices(table, shape, deadline, shapes_left, not found)
+            for choice in (each if shape.plain else tables.in_layers(each, shape) for each in searched):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
                     found[choice.shape] = choice
             unsearched -= 1
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched)) from stopped
-    if tables.refused and not tables.graphs:
-        raise list(tables.refused.values())[-1]
-    if demands.tensor is not None and not found:
-        graph = next(iter(tables.graphs.values()))
-        tensor_styles(graph, [range(len(graph.ops))], demands.tensor)  # tells which degrees divide a layer
+    if not found:
+        tables.check(demands.tensor or 1)
     return TradeOffs(_fastest_first(found.values()), unsearched)
 
 
@@ -271,6 +267,13 @@ class _Tables:
             self._shared[key] = SharedNetwork.of(graph, shape.tensor)
         return self._shared[key]
 
+    def check(self, tensor: int) -> None:
+        """Tell why there is no table: the network refused all sizes, or so many devices share none of its layers."""
+        if self.refused and not self.graphs:
+            raise list(self.refused.values())[-1]
+        for graph in self.graphs.values():
+            tensor_styles(graph, [range(len(graph.ops))], tensor)
+
     def import_s(self, shape: Shape) -> float:
         """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
         return 0.0 if shape.samples in self.graphs.keys() | self.refused.keys() else self._last_import_s
@@ -299,7 +302,6 @@ def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
     """All ways to divide devices and batch that are tried."""
     n_devices = len(cluster.devices)
-    shares = not any(device.cores or device.cuda is not None for device in cluster.devices)  # threads share no layer
     powers = {1 << power for power in range(n_devices.bit_length())} | {n_devices}
     for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else sorted(powers):
         for replicas in _divisors(n_used):
@@ -308,17 +310,23 @@ def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
             sizes = _divisors(batch // replicas)
             if len(sizes) > MOST_SIZES:
                 sizes = [size for size in sizes if size.bit_count() == 1 or size == batch // replicas]
-            groups = _group_sizes(cluster, n_used, n_used // replicas) if shares else [1]
-            stages = ZERO_STAGES if shares and replicas > 1 else (0,)
+            shared = list(_shared(cluster, n_used, replicas))
             for micro_batches in (size for size in sizes if size <= most_micro_batches(n_used // replicas)):
                 samples = batch // replicas // micro_batches
-                for tensor, zero in product(groups, stages):
+                for tensor, zero in shared:
                     yield Shape(n_used, replicas, micro_batches, samples, tensor, zero)
 
 
 def _divisors(number: int) -> list[int]:
     small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
     return sorted(small | {number // divisor for divisor in small})
+
+
+def _shared(cluster: Cluster, n_used: int, replicas: int) -> Iterator[tuple[int, int]]:
+    """Tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
+    here = any(device.cores or device.cuda is not None for device in cluster.devices)
+    groups = [1] if here else _group_sizes(cluster, n_used, n_used // replicas)
+    return product(groups, ZERO_STAGES if replicas > 1 and not here else (0,))
 
 
 def _group_sizes(cluster: Cluster, n_used: int, n_replica: int) -> list[int]:
