@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
@@ -267,9 +267,66 @@ class Cluster(Brief):
         latency_s = max(link.latency_s for link in links)
         return replace(self.first(size), replicas=Replicas(count, rate, latency_s))
 
+    def grouped(self, size: int) -> "Cluster":
+        """One device for each group of ``size`` equal neighbours; all devices of a group send at once.
+
+        Raises:
+            InputError: if the groups are not equal.
+        """
+        if whole(size, "the size of the groups", 1) == 1:
+            return self
+        if len(self.devices) % size or any(level.size % size and size % level.size for level in self.levels):
+            raise InputError(f"cluster '{self.name}' cannot be made of equal groups of {size} neighbours")
+        _check_groups_alike(self, size)
+        leaders, sender = self.devices[::size], Counter[tuple[int, int, str]]()
+        joined = {} if self.levels else self.link
+        for (src, dst), link in joined.items():
+            if src % size == dst % size and link.channel:
+                sender[src // size, dst // size, link.channel] += 1
+        links = tuple(
+            _shared_by(link, max(1, sender[src // size, dst // size, link.channel]))
+            for (src, dst), link in joined.items()
+            if not (src % size or dst % size)
+        )
+        return replace(self, devices=leaders, links=links, levels=_grouped_levels(self.levels, size))
+
     def pairs(self) -> Iterator[tuple[Device, Device]]:
         """Every ordered pair of different devices."""
         return ((a, b) for a in self.devices for b in self.devices if a is not b)
+
+
+def _shared_by(link: Link, senders: int) -> Link:
+    """What each of several senders has of a link at once."""
+    return link if senders == 1 else replace(link, bytes_per_s=link.bytes_per_s / senders, points=())
+
+
+def _grouped_levels(levels: Sequence[Level], size: int) -> tuple[Level, ...]:
+    """The levels above groups of devices, whose members send at once."""
+    found, below = [], 1
+    for level in levels:
+        if level.size > size:
+            sharers, groups = below // level.cards, max(1, below // size)
+            rate = level.bytes_per_s / min(size, sharers)
+            found.append(replace(level, size=level.size // size, bytes_per_s=rate, cards=min(level.cards, groups)))
+        below = level.size
+    return tuple(found)
+
+
+def _check_groups_alike(cluster: Cluster, size: int) -> None:
+    """Check that the devices of a group are alike, and joined to other groups alike."""
+    for number, device in enumerate(cluster.devices):
+        like = cluster.devices[number - number % size]
+        if not _alike(device, like):
+            raise InputError(f"device '{device.name}' is not like '{like.name}', with which it would share layers")
+    link_class = cluster.wired_pairs.link_class
+    for member in range(1, size):
+        if (link_class[member::size, member::size] != link_class[::size, ::size]).any():
+            raise InputError(f"the links of device '{cluster.devices[member].name}' are not like its neighbour's")
+
+
+def _alike(device: Device, like: Device) -> bool:
+    """Whether two devices differ in nothing but what names them."""
+    return replace(device, **{name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}) == like
 
 
 def _check_parts_alike(cluster: Cluster, size: int) -> None:
@@ -277,8 +334,7 @@ def _check_parts_alike(cluster: Cluster, size: int) -> None:
     link_class = cluster.wired_pairs.link_class
     for start in range(size, len(cluster.devices), size):
         for device, like in zip(cluster.devices[start : start + size], cluster.devices, strict=False):
-            own = {name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}
-            if replace(device, **own) != like:
+            if not _alike(device, like):
                 raise InputError(f"device '{device.name}' is not like '{like.name}', whose replica it would be")
         part = link_class[start : start + size, start : start + size]
         for src, dst in (start + np.argwhere(part != link_class[:size, :size])).tolist():

@@ -9,6 +9,9 @@
 These three add up, operator by operator, wherever a graph is cut.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from costmodels.memory.footprints import Footprints
@@ -93,15 +96,15 @@ def gradient_bytes(graph: Graph) -> Floats:
     return n_bytes
 
 
-def working_bytes(graph: Graph, workload: Workload) -> float:
-    """Bytes of temporary memory on a device, wherever the graph is cut.
+def working_bytes(graph: Graph, workload: Workload, parts: Mapping[str, float] = MappingProxyType({})) -> float:
+    """Bytes of temporary memory on a device, wherever the graph is cut; it has these parts of parameters, or the whole.
 
     In inference, they are the activations of all micro-batches in flight. In training, they are either the activations
     that are not saved, gradients of activations and temporaries of one micro-batch, or the step of the optimizer.
     """
     if not workload.trains:
         return float(inference_bytes(graph) * workload.in_flight)
-    sizes = [graph.tensor[name].n_bytes for name in Footprints(graph).parameters]
+    sizes = [round(graph.tensor[name].n_bytes * parts.get(name, 1.0)) for name in Footprints(graph).parameters]
     step_bytes = OPTIMIZERS[workload.optimizer].step_bytes(sizes)
     passing_bytes = training_passes(graph, accumulating=workload.micro_batches > 1).passing_bytes
     return float(max(passing_bytes, step_bytes) + LOOSE_BYTES)

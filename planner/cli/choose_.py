@@ -3,7 +3,7 @@
 planner choose config.json --cluster cluster.toml --global-batch 1024
 planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 --schedule 1f1b --memory 70GiB
 planner choose config.json --cluster cluster.toml --global-batch 16 --row 2 -o row.json
-planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o plan.json
+planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o row.json
 planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
 """
 
@@ -28,11 +28,12 @@ from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
+from planner.cli.parallel_demands import demands_of
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import reasons
 from planner.export.parallel_config import CONFIG_TARGETS, export_config
-from planner.problem.hybrid_training.config import STEP_SCHEDULES, Demands, TrainingSetting, training_setting
+from planner.problem.hybrid_training.config import STEP_SCHEDULES, TrainingSetting, training_setting
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
@@ -144,17 +145,9 @@ def _setting(options: argparse.Namespace, console: Console) -> TrainingSetting:
     if options.memory is not None:
         less = (replace(device, memory_bytes=min(device.memory_bytes, options.memory)) for device in cluster.devices)
         cluster = replace(cluster, devices=tuple(less))
-    demands = Demands(
-        devices=options.devices,
-        tensor=options.tensor,
-        pipeline=options.pipeline,
-        data=options.data,
-        samples=options.micro_batch,
-        zero=options.zero,
-        schedule=options.schedule,
-        recompute=options.recompute,
+    return training_setting(
+        network, cluster, options.global_batch, demands_of(options), GRADIENT_BYTES[options.gradients]
     )
-    return training_setting(network, cluster, options.global_batch, demands, GRADIENT_BYTES[options.gradients])
 
 
 def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:

@@ -1,6 +1,7 @@
 """`planner choose` for any network: schedules, devices, replicas and micro-batches, priced operator by operator."""
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,22 +10,26 @@ from typing import TypeVar
 from costmodels.cluster import Cluster
 from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
+from graphs.files import write_text
 from graphs.ir import Graph
 from planner.cli.console import Console, attributes
 from planner.cli.models import cluster_of
+from planner.cli.parallel_demands import demands_of
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
+from planner.planning.make_plan import Search
 from planner.planning.schedule_sweep import Choice, TradeOffs, trade_offs, undominated
 from planner.planning.training_choice import choice_plan
 from planner.plans.files import save_plan
-from planner.plans.speed import utilisation
+from planner.plans.speed import tokens_per_sample, utilisation
+from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.result import Interrupted
 
 RowT = TypeVar("RowT")
 
-COLUMNS = ("", "schedule", "recompute", "devices", "stages", "micro-batches", "step", "samples/s", "MFU", "memory", "")
+COLUMNS = ("MFU", "memory", "devices", "d × t × p", "micro-batches", "schedule", "ZeRO", "recompute")
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
-FOR_TRANSFORMERS = ("tensor", "zero", "sequence", "memory", "flash_attention", "to")
+FOR_TRANSFORMERS = ("sequence", "memory", "flash_attention", "to")
 """Options of the closed forms, which know equal layers."""
 
 
@@ -46,7 +51,8 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
         return load_graph(str(options.model), samples, True, dict(options.sizes))
 
     try:
-        sweep = trade_offs(graph_of, cluster, options.global_batch, options.optimizer, options.time_limit, console)
+        search, demands = Search(time_limit_s=options.time_limit, reporter=console), demands_of(options)
+        sweep = trade_offs(graph_of, cluster, options.global_batch, options.optimizer, search, demands)
     except Interrupted as stopped:
         if not stopped.best.choices:
             raise
@@ -56,19 +62,26 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
     choices = [choice for choice in sweep.choices if _asked(choice, options)]
     if not choices:
         if sweep.choices:
-            raise InputError("no way keeps all that is asked for at once; leave one of the options open")
+            raise InputError(_none_asked(sweep.choices, options))
         console.error("nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM)
         return NO_PLAN
     sweep = TradeOffs(tuple(choices), sweep.unsearched)
     if options.row or options.output:
         choice = picked(_shown(sweep, options), options)
-        plan = choice_plan(graph_of(choice.samples), cluster, choice, options.optimizer)
-        output = options.output or Path("plan.json")
-        save_plan(plan, output)
+        output = options.output or Path("plan.json" if choice.config is None else "row.json")
+        save_choice(choice, graph_of(choice.samples), cluster, options.optimizer, output)
         console.say(f"row {options.row or 1} → {output}; planner run {output} {options.model} trains it")
         return DONE
     _show(sweep, cluster, options, console, graph_of)
     return DONE
+
+
+def save_choice(choice: Choice, graph: Graph, cluster: Cluster, optimizer: str, output: Path) -> None:
+    """Write a choice for ``planner run``: a plan, or the configuration of devices that share layers or states."""
+    if choice.config is None:
+        save_plan(choice_plan(graph, cluster, choice, optimizer), output)
+    else:
+        write_text(json.dumps(config_to_dict(choice.config), indent=2) + "\n", output)
 
 
 def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
@@ -82,13 +95,23 @@ def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
 def _asked(choice: Choice, options: argparse.Namespace) -> bool:
     """Whether a choice keeps the demands."""
     pairs = (
-        (options.data, choice.replicas),
         (options.pipeline, len(choice.devices)),
-        (options.micro_batch, choice.samples),
         (options.schedule, choice.schedule),
         (options.recompute, "full" if choice.recompute else "none"),
     )
     return all(asked in (None, own) for asked, own in pairs)
+
+
+def _none_asked(choices: Sequence[Choice], options: argparse.Namespace) -> str:
+    """That no choice keeps the demands, with the nearest number of stages that one has."""
+    known = {len(choice.devices) for choice in choices}
+    if options.pipeline is None or options.pipeline in known:
+        return "no way keeps all that is asked for at once; leave one of the options open"
+    near = min(known, key=lambda number: (abs(number - options.pipeline), number))
+    return (
+        f"no row has pipeline = {options.pipeline}: {options.model} cannot be cut so, or fewer of the devices are "
+        f"faster; the nearest that works is {near}"
+    )
 
 
 def _shown(sweep: TradeOffs, options: argparse.Namespace) -> Sequence[Choice]:
@@ -104,35 +127,32 @@ def _show(
 ) -> None:
     """A row for each choice that no other one dominates, or for all."""
     shown, best = _shown(sweep, options), undominated(sweep.choices)
-
-    def mfu(choice: Choice) -> float:
-        """That of one replica, which is that of all."""
-        used = [cluster.devices[cluster.index[name]] for name in choice.devices]
-        return utilisation(graph_of(choice.samples), used, choice.step_s / choice.micro_batches, trains=True)
-
+    speeds = [_speeds(choice, graph_of(choice.samples), cluster) for choice in shown]
+    marks = [("●" * (choice in best),) if options.all else () for choice in shown]
     rows = [
-        (str(number), *_cells(choice), f"{mfu(choice):.1%}", format_bytes(choice.peak_bytes), "●" * (choice in best))
-        for number, choice in enumerate(shown, 1)
+        (str(number), *_cells(choice, *speed), *mark)
+        for number, (choice, speed, mark) in enumerate(zip(shown, speeds, marks, strict=True), 1)
     ]
     document = {
         "batch": options.global_batch,
         "choices": [
             {
-                **attributes(choice, "schedule", "recompute", "replicas", "devices"),
+                **attributes(choice, "schedule", "recompute", "replicas", "tensor", "zero", "devices"),
                 "stages": choice.n_stages,
                 **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
-                "mfu": mfu(choice),
+                "tokens_per_s": tokens_per_s,
+                "mfu": mfu,
                 "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
                 "peak_bytes": choice.peak_bytes,
                 "best": choice in best,
             }
-            for choice in shown
+            for choice, (tokens_per_s, mfu) in zip(shown, speeds, strict=True)
         ],
         "unsearched": sweep.unsearched,
     }
-    console.show(document, f"{options.model}: steps of {count(options.global_batch, 'sample')}", COLUMNS, rows)
-    if any(choice.replicas > 1 for choice in shown):
-        console.say("devices: replicas × devices of a pipeline; micro-batches: of each replica")
+    unit = "samples/s" if speeds[0][0] is None else "tokens/s"
+    columns = ("", "step", unit, *COLUMNS, *([""] if options.all else []))
+    console.show(document, f"{options.model}: steps of {count(options.global_batch, 'sample')}", columns, rows)
     if not options.all:
         more = len(sweep.choices) - len(best)
         console.say(f"{count(more, 'choice')} more, slower with no less memory: --all shows them")
@@ -141,14 +161,26 @@ def _show(
         console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
 
 
-def _cells(choice: Choice) -> tuple[str, ...]:
-    each, times = (" each", f"{choice.replicas} × ") if choice.replicas > 1 else ("", "")
+def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
+    """Tokens a second of all replicas, None without tokens; and MFU, which is that of each replica."""
+    used = [cluster.devices[cluster.index[name]] for name in choice.devices] * choice.tensor
+    tokens = tokens_per_sample(graph, choice.samples)
+    mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
+    return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+
+def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str, ...]:
+    """The columns of a choice behind its number; the schedule where there are stages."""
+    stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
     return (
-        choice.schedule if len(choice.devices) > 1 else f"one device{each}",
-        "yes" if choice.recompute else "",
-        f"{times}{len(choice.devices)}",
-        f"{choice.n_stages}",
-        f"{choice.micro_batches} of {choice.samples}",
         format_seconds(choice.step_s),
-        f"{choice.samples_per_s:.4g}",
+        f"{choice.samples_per_s:.4g}" if tokens_per_s is None else f"{tokens_per_s:,.0f}",
+        f"{mfu:.1%}",
+        format_bytes(choice.peak_bytes),
+        str(choice.replicas * choice.tensor * len(choice.devices)),
+        f"{choice.replicas} × {choice.tensor} × {len(choice.devices)}",
+        f"{choice.micro_batches} of {choice.samples}",
+        f"{choice.schedule}{stages}" if len(choice.devices) > 1 else "",
+        str(choice.zero),
+        "full" if choice.recompute else "none",
     )

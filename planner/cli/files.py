@@ -64,7 +64,7 @@ def _read(options: argparse.Namespace, overwrites: bool) -> list[Path]:
     model = getattr(options, "model", None)
     if model is None:
         return paths
-    return [*paths, Path(model), *(sources_of(model) if overwrites else ())]
+    return [*paths, Path(model), *(sources_of(str(model)) if overwrites else ())]
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from costmodels.units import format_seconds
@@ -24,6 +25,7 @@ def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) ->
     config = load_config(options.plan)
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
+    torch.manual_seed(options.seed)  # weights that a factory draws are the same on all ranks
     path = Path(options.model) / "config.json" if Path(options.model).is_dir() else Path(options.model)
     if path.suffix == ".json":
         program = read_config(path, config.shape.samples, training=True, weights=True)

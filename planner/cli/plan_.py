@@ -35,7 +35,7 @@ from planner.cli.models import (
     workload_of,
 )
 from planner.cli.numbers import at_least_one, share
-from planner.cli.plan_training import fastest_training
+from planner.cli.plan_training import fastest_training, training_without_plan
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
 from planner.planning.autotune import DISTURBED_CORES
@@ -133,6 +133,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         plan, lines = fastest_training(choice.plan, graph, options, search)
     except NoPlanError as error:
         console.error(str(error))
+        for line in training_without_plan(graph, clusters[0], options, search):
+            console.say(line)
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)

@@ -13,21 +13,28 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
-from math import inf, isqrt
+from math import inf, isqrt, log2
+
+import numpy as np
 
 from costmodels.cluster import Cluster
+from costmodels.fabric import Fabric, fabric_of
+from costmodels.memory.transformers import ZERO_STAGES
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
-from graphs.checks import seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
+from planner.planning.make_plan import MICRO_BATCHES, Search
 from planner.problem.deadline import Deadline
+from planner.problem.hybrid_training.config import Demands, ParallelConfig, ParallelShape, StageLayers, StepSchedule
+from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
+from planner.problem.hybrid_training.tensor_styles import tensor_styles
 from planner.problem.problem import Goal, Problem
-from planner.problem.reporter import SILENT, Reporter
+from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted
 from planner.solvers.base import objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
@@ -40,10 +47,15 @@ SEARCHED = ("1f1b", "interleaved", "zbv")
 in turns, and with stages that go down the devices and up again."""
 
 SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEARCHED))
+RUN_IN_LAYERS = ("1f1b", "zb-h1")
+"""Schedules of stages of whole layers, which devices share."""
+
 MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
 MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
 LEAST_S = 1e-3  # for one search, which always evaluates one placement
 SEARCH = Pipeline(most_work=150)
+AT_LENGTH = Search(time_limit_s=60.0)
+ALL_OPEN = Demands()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,9 @@ class Choice:
     memory_bytes: tuple[float, ...]  # [n_devices], predicted, in the order of ``devices``
     placement: Placement
     n_devices: int = 0  # of all replicas, with those that have no stage
+    tensor: int = 1  # devices that share each stage, of which ``devices`` names the first
+    zero: int = 0  # stage of ZeRO
+    layers: tuple[int, ...] = ()  # of each stage, where `config` has them
 
     @property
     def peak_bytes(self) -> float:
@@ -77,7 +92,26 @@ class Choice:
     def shape(self) -> tuple[object, ...]:
         """Everything that identifies a choice, except where its stages are cut."""
         many = len(self.devices), self.n_stages, self.replicas, self.micro_batches
-        return self.schedule, self.recompute, *many
+        return self.schedule, self.recompute, *many, self.tensor, self.zero
+
+    @property
+    def config(self) -> ParallelConfig | None:
+        """The choice as `HybridTrainer` runs it; None for one that is a plan."""
+        if not self.layers:
+            return None
+        schedule: StepSchedule = "zb-h1" if self.schedule == "zb-h1" else "1f1b"
+        degrees = ParallelShape(
+            data=self.replicas,
+            tensor=self.tensor,
+            pipeline=len(self.layers),
+            samples=self.samples,
+            micro_batches=self.micro_batches,
+            zero=self.zero,
+            schedule=schedule,
+            order="pipeline",
+        )
+        none_full = ((0, count) if self.recompute else (count, 0) for count in self.layers)
+        return ParallelConfig(degrees, tuple(StageLayers(none, 0, full) for none, full in none_full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +122,13 @@ class Shape:
     replicas: int
     micro_batches: int
     samples: int
+    tensor: int = 1
+    zero: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether no device shares a layer or the states of others."""
+        return self.tensor == 1 and self.zero == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +144,8 @@ def trade_offs(
     cluster: Cluster,
     batch: int,
     optimizer: str = "sgd",
-    time_limit_s: float = 60.0,
-    reporter: Reporter = SILENT,
+    search: Search = AT_LENGTH,
+    demands: Demands = ALL_OPEN,
 ) -> TradeOffs:
     """All choices that fit into memory; those with the most devices are searched first.
 
@@ -113,20 +154,21 @@ def trade_offs(
         cluster: a choice with n devices uses the first n, for one pipeline or, if they are alike, for replicas.
         batch: samples of a step.
         optimizer: a name of an optimizer of `Workload`.
-        time_limit_s: for everything, including ``graph_of``. The remaining searches share the remaining time equally. A
-            size is left out if the last import took longer than the remaining time; at least one size is imported and
-            one placement evaluated.
-        reporter: is told of progress.
+        search: its time is for everything, including ``graph_of``. The remaining searches share the remaining time
+            equally. A size is left out if the last import took longer than the remaining time; at least one size is
+            imported and one placement evaluated. Its reporter is told of progress.
+        demands: which degrees to search alone; whoever asks leaves out other schedules, pipelines and recomputation.
 
     Raises:
-        InputError: for a batch below 1, an unknown optimizer, or from ``graph_of``.
+        InputError: for a batch below 1, an unknown optimizer, degrees that devices, batch or network do not allow, or
+            from ``graph_of``.
         Interrupted: on Ctrl-C, with the choices so far.
     """
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
-    deadline = Deadline(seconds(time_limit_s, "the time limit"))
+    deadline, reporter = Deadline(search.time_limit_s), search.reporter
     tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), reporter)
-    shapes = sorted(_shapes(cluster, batch), key=lambda shape: -shape.n_devices)
+    shapes = sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
     found: dict[tuple[object, ...], Choice] = {}
     unsearched = len(shapes)
     try:
@@ -136,15 +178,42 @@ def trade_offs(
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
             reporter.on_step(step, number, len(shapes))
             table, shapes_left = tables.of(shape), len(shapes) - number
-            for choice in () if table is None else _choices(table, shape, deadline, shapes_left, not found):
+            searched = () if table is None else _choices(table, shape, deadline, shapes_left, not found)
+            for choice in (each if shape.plain else tables.in_layers(each, shape) for each in searched):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
                     found[choice.shape] = choice
             unsearched -= 1
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched)) from stopped
-    if tables.refused and not tables.graphs:
-        raise list(tables.refused.values())[-1]
+    if not found:
+        tables.check(demands.tensor or 1)
     return TradeOffs(_fastest_first(found.values()), unsearched)
+
+
+def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
+    """The shapes that keep the demands.
+
+    Raises:
+        InputError: if there are none; the error names the nearest.
+    """
+    asked = {"replicas": demands.data, "tensor": demands.tensor, "samples": demands.samples, "zero": demands.zero}
+    kept = list(shapes)
+    for name, wanted in asked.items():
+        before, kept = kept, [shape for shape in kept if wanted in (None, getattr(shape, name))]
+        if not kept and wanted is not None:
+            near = min((getattr(shape, name) for shape in before), key=lambda number: (abs(number - wanted), number))
+            option = {"replicas": "data", "samples": "micro-batch"}.get(name, name)
+            raise InputError(
+                f"{option} = {wanted} does not fit devices, batch and what else is asked for; the nearest that works "
+                f"is {near}"
+            )
+    return kept
+
+
+def _rank(shape: Shape, batch: int) -> tuple[float, ...]:
+    """The order of the search: most devices first; imports take long, so sizes one by one, first that of plans."""
+    stages = shape.n_devices // (shape.replicas * shape.tensor)
+    return -shape.n_devices, abs(log2(MICRO_BATCHES * shape.samples / batch)), stages, shape.zero, shape.tensor
 
 
 def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -159,6 +228,7 @@ class _Tables:
     ) -> None:
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
+        self._shared: dict[tuple[int, int], SharedNetwork | None] = {}  # by samples in a micro-batch, devices
         self.graphs: dict[int, Graph] = {}  # by samples in a micro-batch
         self.refused: dict[int, InputError] = {}  # by the network: a batch norm cannot learn from a single value
         self._last_import_s = 0.0
@@ -168,9 +238,41 @@ class _Tables:
         graph = self._graph(shape.samples)
         if graph is None:
             return None
-        part = self._cluster.first(shape.n_devices).divided(shape.replicas)
+        part = self._cluster.first(shape.n_devices).divided(shape.replicas).grouped(shape.tensor)
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
-        return tabulate(graph, part, work, self._profiles, self._learned)
+        if shape.plain:
+            return tabulate(graph, part, work, self._profiles, self._learned)
+        network = self._network(graph, shape)
+        if network is None:
+            return None
+        table = tabulate(graph, part, work, self._profiles, self._learned)
+        launch_s = np.array([device.launch_s for device in part.devices])
+        return network.costs(table, self._fabric, launch_s, work, ZeroStage(shape.zero, shape.replicas))
+
+    def in_layers(self, choice: Choice, shape: Shape) -> Choice:
+        """A choice for devices that share layers or states, with the layers of each stage."""
+        network = self._network(self.graphs[shape.samples], shape)
+        assert network is not None
+        layers = network.counts([choice.placement.operators(device) for device in choice.placement.used])
+        return replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return fabric_of(self._cluster)
+
+    def _network(self, graph: Graph, shape: Shape) -> SharedNetwork | None:
+        """The network as groups of devices share it; None if they cannot."""
+        key = shape.samples, shape.tensor
+        if key not in self._shared:
+            self._shared[key] = SharedNetwork.of(graph, shape.tensor)
+        return self._shared[key]
+
+    def check(self, tensor: int) -> None:
+        """Tell why there is no table: the network refused all sizes, or so many devices share none of its layers."""
+        if self.refused and not self.graphs:
+            raise list(self.refused.values())[-1]
+        for graph in self.graphs.values():
+            tensor_styles(graph, [range(len(graph.ops))], tensor)
 
     def import_s(self, shape: Shape) -> float:
         """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
@@ -208,13 +310,39 @@ def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
             sizes = _divisors(batch // replicas)
             if len(sizes) > MOST_SIZES:
                 sizes = [size for size in sizes if size.bit_count() == 1 or size == batch // replicas]
+            shared = list(_shared(cluster, n_used, replicas))
             for micro_batches in (size for size in sizes if size <= most_micro_batches(n_used // replicas)):
-                yield Shape(n_used, replicas, micro_batches, batch // replicas // micro_batches)
+                samples = batch // replicas // micro_batches
+                for tensor, zero in shared:
+                    yield Shape(n_used, replicas, micro_batches, samples, tensor, zero)
 
 
 def _divisors(number: int) -> list[int]:
     small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
     return sorted(small | {number // divisor for divisor in small})
+
+
+def _shared(cluster: Cluster, n_used: int, replicas: int) -> Iterator[tuple[int, int]]:
+    """Tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
+    here = any(device.cores or device.cuda is not None for device in cluster.devices)
+    groups = [1] if here else _group_sizes(cluster, n_used, n_used // replicas)
+    return product(groups, ZERO_STAGES if replicas > 1 and not here else (0,))
+
+
+def _group_sizes(cluster: Cluster, n_used: int, n_replica: int) -> list[int]:
+    """How many equal neighbours can share the layers of a replica."""
+    sizes = [size for size in _divisors(n_replica) if n_replica <= MOST_EACH or size.bit_count() == 1]
+    return [size for size in sizes if size == 1 or _groups(cluster.first(n_used), size)]
+
+
+def _groups(cluster: Cluster, size: int) -> bool:
+    """Whether a cluster can be made of groups of so many equal devices that all reach each other."""
+    try:
+        cluster.grouped(size)
+        fabric_of(cluster)
+    except InputError:
+        return False
+    return True
 
 
 def _divides(cluster: Cluster, replicas: int) -> bool:
@@ -234,7 +362,8 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
     """
     placements: list[Placement] = []
     alone = table.n_devices == 1
-    for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(SCHEDULES, (False, True)):
+    schedules = SCHEDULES if shape.plain else RUN_IN_LAYERS
+    for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(schedules, (False, True)):
         if deadline.over and not must_find:
             return
         step = TrainingStep(schedule, shape.micro_batches, recompute)

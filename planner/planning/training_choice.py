@@ -1,17 +1,20 @@
-"""From a choice among schedules, devices, replicas and micro-batches to a plan; and the best plan for a batch."""
+"""From a choice among schedules, devices, replicas and micro-batches to a plan; and the best for a batch."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from costmodels.cluster import Cluster
+from costmodels.transformer import Transformer
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.make_plan import Search, make_plan
 from planner.planning.schedule_sweep import Choice, trade_offs
 from planner.plans.plan import Plan, plan_by_hand
+from planner.problem.hybrid_training.config import training_setting
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted
+from planner.solvers.hybrid_training.search import ConfigRow, choose_config
 
 PROOF = 0.3  # of the time: to look for better stages of the choice, with a bound
 EVEN = 1e-6  # two times that are the same
@@ -55,7 +58,8 @@ def best_for_batch(
         search: how to search, and how long.
 
     Returns:
-        The plan, and a choice with replicas that is faster still, if ranks on several hosts could run it.
+        The plan, and a choice that is faster still, if ranks could run it: with replicas on several hosts, or with
+        devices that share layers or states.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan.
@@ -64,15 +68,32 @@ def best_for_batch(
     batch = work.batch * work.micro_batches * (plan.cluster.replicas.count if plan.cluster.replicas else 1)
     limit_s = search.time_limit_s
     try:
-        found = trade_offs(graph_of, cluster, batch, work.optimizer, (1 - PROOF) * limit_s, search.reporter)
+        found = trade_offs(graph_of, cluster, batch, work.optimizer, search.part(1 - PROOF))
     except InputError:  # a graph without its model is there for one number of samples only
         return plan, None
     except Interrupted as stopped:
         raise Interrupted(plan) from stopped
     here = any(device.cores or device.cuda is not None for device in cluster.devices)
-    best = next((choice for choice in found.choices if choice.replicas == 1 or not here), None)
+    plans = (choice for choice in found.choices if choice.config is None)
+    best = next((choice for choice in plans if choice.replicas == 1 or not here), None)
     if best is not None and best.samples_per_s > plan.samples_per_s * (1 + EVEN):
         plan = choice_plan(graph_of(best.samples), cluster, best, work.optimizer, PROOF * limit_s)
     beyond = found.choices[0] if found.choices else None
     faster = beyond is not None and beyond.samples_per_s > plan.samples_per_s * (1 + EVEN)
     return plan, beyond if faster else None
+
+
+def best_in_closed_form(network: Transformer, cluster: Cluster, batch: int, search: Search) -> ConfigRow | None:
+    """The fastest configuration of a transformer for a batch; None where the closed forms do not hold or nothing fits.
+
+    Args:
+        network: what is trained.
+        cluster: its devices need a peak in 16 bits.
+        batch: samples of a step.
+        search: how long to search.
+    """
+    try:
+        found = choose_config(training_setting(network, cluster, batch), search.time_limit_s, search.reporter)
+    except InputError:
+        return None
+    return found.rows[0] if found.rows else None

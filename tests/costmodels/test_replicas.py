@@ -14,6 +14,7 @@ from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.clusterfile import cluster_of, read_cluster
 from costmodels.clusterwriter import write_cluster
 from costmodels.collectives import Port, ring_all_reduce
+from costmodels.links import Level
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError
@@ -29,6 +30,7 @@ def rate(src: int, dst: int) -> float:
 
 LINKS = tuple(Link(f"gpu{a}", f"gpu{b}", rate(a, b), 0.5) for a, b in permutations(range(4), 2))
 FOUR = Cluster("four", DEVICES, LINKS)
+CARDS = Level(8, 2.0, cards=2)
 
 
 def test_what_replicas_take_adds_up_to_the_ring() -> None:
@@ -63,6 +65,21 @@ def test_a_cluster_is_divided_into_neighbours() -> None:
     assert (len(isolated.devices), isolated.links) == (1, ())
     assert isolated.replicas == Replicas(4, 2.0, 0.5)  # 0, 1, 2, 3 and back
     assert FOUR.divided(1) is FOUR
+
+
+def test_groups_stand_for_one_device_each_and_send_at_once() -> None:
+    hosts = Cluster("hosts", tuple(replace(DEVICES[0], name=f"d{n}") for n in range(8)), levels=(Level(4, 8.0), CARDS))
+    pairs = hosts.grouped(2)
+    assert [device.name for device in pairs.devices] == ["d0", "d2", "d4", "d6"]
+    assert pairs.link[0, 1].bytes_per_s == 8.0  # every device has a port of its own
+    assert pairs.link[0, 2].bytes_per_s == 2.0 / 2  # two devices to a card
+    assert hosts.grouped(4).link[0, 1].bytes_per_s == 2.0 / 2
+    assert hosts.grouped(1) is hosts
+    unlike = replace(hosts, devices=(*hosts.devices[:7], replace(hosts.devices[7], memory_bytes=7.0)))
+    with pytest.raises(InputError, match="device 'd7' is not like 'd6', with which it would share layers"):
+        unlike.grouped(2)
+    with pytest.raises(InputError, match="cluster 'hosts' cannot be made of equal groups of 3 neighbours"):
+        hosts.grouped(3)
 
 
 @pytest.mark.parametrize(

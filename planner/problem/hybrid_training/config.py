@@ -24,6 +24,9 @@ STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
 """Schedules of stages that have as many layers each."""
 
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
 RankOrder: TypeAlias = Literal["data", "pipeline"]
 """What is next to a tensor-parallel group: its replicas, or the neighbouring stages."""
 
@@ -74,10 +77,19 @@ class ParallelShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
-    """One way to train: a shape, and the layers of each stage."""
+    """One way to train.
+
+    Attributes:
+        shape: how devices and batch are divided.
+        stages: the layers of each.
+        precision: of products and messages; parameters, gradients and the optimizer's states are float32 all the same.
+        gradients: in which replicas add up gradients, if products are in bfloat16.
+    """
 
     shape: ParallelShape
     stages: tuple[StageLayers, ...]
+    precision: Precision = "float32"
+    gradients: Precision = "float32"
 
     __repr__ = brief
 

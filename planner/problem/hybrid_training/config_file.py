@@ -5,7 +5,8 @@
     {"version": 1, "layers": 4, "global_batch": 16,
      "parallel": {"data": 2, "tensor": 1, "pipeline": 2, "samples": 2, "micro_batches": 4, "zero": 1,
                   "schedule": "1f1b", "chunks": 1, "order": "data"},
-     "stages": [{"none": 2, "selective": 0, "full": 0}, {"none": 2, "selective": 0, "full": 0}]}
+     "stages": [{"none": 2, "selective": 0, "full": 0}, {"none": 2, "selective": 0, "full": 0}],
+     "precision": "float32", "gradients": "float32"}
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,11 @@ from graphs import checks
 from graphs.documents import read_json
 from graphs.errors import InputError
 from planner.problem.hybrid_training.config import (
+    PRECISIONS,
     STEP_SCHEDULES,
     ParallelConfig,
     ParallelShape,
+    Precision,
     RankOrder,
     StageLayers,
     StepSchedule,
@@ -39,6 +42,8 @@ def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
         "global_batch": shape.data * shape.micro_batches * shape.samples,
         "parallel": shape._asdict(),
         "stages": [stage._asdict() for stage in config.stages],
+        "precision": config.precision,
+        "gradients": config.gradients,
     }
 
 
@@ -67,7 +72,11 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
             f"{where} has stages of {', '.join(str(stage.total) for stage in stages)} layers; pipeline = "
             f"{shape.pipeline} needs as many stages, each with layers for {shape.chunks} parts"
         )
-    return ParallelConfig(shape, stages)
+    precision, gradients = (
+        cast(Precision, checks.one_of(top.label(name), name, PRECISIONS) if top.has(name) else PRECISIONS[0])
+        for name in ("precision", "gradients")
+    )
+    return ParallelConfig(shape, stages, precision, gradients)
 
 
 def load_config(path: str | PathLike[str]) -> ParallelConfig:

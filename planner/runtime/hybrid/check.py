@@ -20,8 +20,8 @@ from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.check import GradientDifference, ReferenceTraining, mean_square
 from planner.runtime.training.step import MicroBatch
 
-ALLOWED = 1e-5
-"""By how much losses and gradients may differ, relative."""
+ALLOWED = {"float32": 1e-5, "bfloat16": 5e-2}
+"""By how much losses and gradients may differ, relative, by the precision of products; bfloat16 has eight bits."""
 
 NOISE = 1e-2
 FIRST = 0  # the rank that has the reference model
@@ -39,6 +39,7 @@ class HybridRun:
         step_s: median of the measured steps.
         reference_s: of the reference model, on all cores of this host.
         random: an operator that draws random numbers, so that nothing can be compared; empty if there is none.
+        allowed: by how much they may differ.
     """
 
     losses: tuple[float, ...]
@@ -47,6 +48,7 @@ class HybridRun:
     step_s: float
     reference_s: float
     random: str = ""
+    allowed: float = ALLOWED["float32"]
 
     @property
     def loss_difference(self) -> float:
@@ -59,7 +61,7 @@ class HybridRun:
         """Whether losses and gradients are those of the reference model, as far as they can be compared."""
         if self.random:
             return True
-        return self.loss_difference <= ALLOWED and all(each.share <= ALLOWED for each in self.differences)
+        return self.loss_difference <= self.allowed and all(each.share <= self.allowed for each in self.differences)
 
 
 def compare_steps(config: ParallelConfig, program: Program, rounds: int) -> HybridRun | None:
@@ -79,11 +81,15 @@ def compare_steps(config: ParallelConfig, program: Program, rounds: int) -> Hybr
     expected, reference, reference_s = _reference(program, batches, rounds)
     random = min(randomized(program), default="")
     step_s, own_s = statistics.median(steps_s), statistics.median(reference_s)
-    return HybridRun(tuple(losses), tuple(reference), tuple(differences(expected, gradients)), step_s, own_s, random)
+    allowed = ALLOWED[config.precision]
+    apart = tuple(differences(expected, gradients, allowed))
+    return HybridRun(tuple(losses), tuple(reference), apart, step_s, own_s, random, allowed)
 
 
 def differences(
-    expected: Mapping[str, torch.Tensor | None], got: Mapping[str, torch.Tensor | None]
+    expected: Mapping[str, torch.Tensor | None],
+    got: Mapping[str, torch.Tensor | None],
+    allowed: float = ALLOWED["float32"],
 ) -> list[GradientDifference]:
     """The gradients that differ in some bit, the worst first, as shares of their norm.
 
@@ -100,7 +106,7 @@ def differences(
         else:
             share = float(torch.linalg.vector_norm(own - grad) / torch.maximum(norms[name], least))
         if share:
-            found.append(GradientDifference(name, share, ALLOWED))
+            found.append(GradientDifference(name, share, allowed))
     return sorted(found, key=lambda one: -one.share)
 
 

@@ -31,6 +31,11 @@ class Runs:
 
     def __init__(self, program: Program, device: torch.device, styles: TensorStyles, mesh: DeviceMesh | None) -> None:
         self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
+        self.precision = torch.float32  # of products
+
+    def mixed(self) -> torch.autocast:
+        """The context in which products are in a lower precision than parameters."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision != torch.float32)
 
     def run(self, op: Op, env: Mapping[str, torch.Tensor], layer: nn.Module | None) -> tuple[torch.Tensor, ...]:
         """Run an operator, or the layer that stands for it; divided results are DTensors."""
@@ -199,7 +204,7 @@ class StageModule(nn.Module):
         runs: Runs,
         free: Sequence[int],
         blocks: Sequence[LayerBlock],
-        borders: tuple[Sequence[str], Sequence[str]],
+        borders: tuple[Sequence[str], Mapping[str, torch.dtype]],
         held: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__()
@@ -217,10 +222,11 @@ class StageModule(nn.Module):
         with torch.no_grad():
             for op in self._free:
                 env.update(zip(op.outputs, self._runs.run(op, env, None), strict=True))
-        for block in self.blocks:
-            assert isinstance(block, LayerBlock)
-            env.update(zip(block.writes, block(*(env[name] for name in block.reads)), strict=True))
-        return tuple(_sent(whole(env[name])) for name in self._leaves)
+        with self._runs.mixed():
+            for block in self.blocks:
+                assert isinstance(block, LayerBlock)
+                env.update(zip(block.writes, block(*(env[name] for name in block.reads)), strict=True))
+        return tuple(_sent(whole(env[name]).to(dtype)) for name, dtype in self._leaves.items())
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,12 +6,14 @@ over, of which 1 sums up the gradients of all micro-batches first; 3 gathers par
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from planner.problem.hybrid_training.config import ParallelConfig
 from planner.problem.hybrid_training.tensor_styles import Style, read_by, weight_of
 from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.modules import LayerBlock, Runs, StageModule, placement_of
@@ -46,12 +48,24 @@ def _style(runs: Runs, op: str, read: str, written: str) -> ParallelStyle:
             return RowwiseParallel(input_layouts=Replicate(), output_layouts=result, use_local_output=not divided)
 
 
-def divide_state(stage: StageModule, mesh: DeviceMesh, zero: int) -> None:
-    """Divide parameters, gradients and the optimizer's state among replicas; blocks that share a weight go together."""
+def divide_state(stage: StageModule, mesh: DeviceMesh, config: ParallelConfig) -> None:
+    """Divide parameters, gradients and the optimizer's state among replicas; blocks that share a weight go together.
+
+    With products in bfloat16, each replica gathers parameters in bfloat16, and keeps its part of them in float32.
+    """
+    zero = config.shape.zero
     replicas = mesh[REPLICATE, SHARD] if zero == 0 else mesh[SHARD]
+    policy = MixedPrecisionPolicy()
+    if config.precision != "float32":
+        policy = MixedPrecisionPolicy(torch.bfloat16, getattr(torch, config.gradients), cast_forward_inputs=False)
     for group in _groups(stage):
-        fully_shard(group if len(group) > 1 else group[0], mesh=replicas, reshard_after_forward=zero == 3)
-    fully_shard(stage, mesh=replicas, reshard_after_forward=False)
+        fully_shard(
+            group if len(group) > 1 else group[0],
+            mesh=replicas,
+            reshard_after_forward=zero == 3,
+            mp_policy=policy,
+        )
+    fully_shard(stage, mesh=replicas, reshard_after_forward=False, mp_policy=policy)
 
 
 def _groups(stage: StageModule) -> list[list[nn.Module]]:

@@ -57,25 +57,35 @@ class StageCut:
         """A stage as this rank has it, divided among devices and replicas."""
         shape, blocks = self.config.shape, self.blocks[number]
         runs = Runs(self.program, device, self.styles[number], mesh[TENSOR] if shape.tensor > 1 else None)
+        runs.precision = getattr(torch, self.config.precision)
         held = _held(self.program, (*self.layers.free(blocks), *sum(blocks, ())), self.learned, device)
         stem = int(number == 0 and bool(self.layers.stem))
         modes = ["none"] * stem + modes_of(self.config, number) + ["none"]  # of a stem, the layers and a head
         made = [LayerBlock(runs, ops, held, mode) for ops, mode in zip(blocks, modes, strict=False)]
         ends = self.borders[number], self.borders[number + 1]
-        stage = StageModule(runs, self.layers.free(blocks), made, ends, held)
+        last = number == len(self.blocks) - 1
+        dtypes = {name: self._dtype(name, inner=not last) for name in ends[1]}
+        stage = StageModule(runs, self.layers.free(blocks), made, (ends[0], dtypes), held)
         if shape.tensor > 1:
             divide_layers(stage, runs, mesh)
         if shape.data > 1:
-            divide_state(stage, mesh, shape.zero)
+            divide_state(stage, mesh, self.config)
         return stage
 
     def hollow(self, number: int) -> tuple[torch.Tensor, ...]:
         """The tensors of a border without values."""
         tensors = (self.program.graph.tensor[name] for name in self.borders[number])
         return tuple(
-            torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta").requires_grad_(t.name in self.learned)
+            torch.empty(t.shape, dtype=self._dtype(t.name, number < len(self.blocks)), device="meta").requires_grad_(
+                t.name in self.learned
+            )
             for t in tensors
         )
+
+    def _dtype(self, name: str, inner: bool) -> torch.dtype:
+        """The type of a tensor on its way between stages, or of a result."""
+        dtype: torch.dtype = getattr(torch, self.program.graph.tensor[name].dtype)
+        return getattr(torch, self.config.precision) if inner and dtype == torch.float32 else dtype
 
 
 def counts_of(config: ParallelConfig) -> list[int]:

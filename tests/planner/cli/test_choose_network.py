@@ -8,6 +8,7 @@ import pytest
 from planner.cli import main
 from planner.plans.files import load_plan
 from planner.plans.speed import model_flops_utilisation
+from planner.problem.hybrid_training.config_file import load_config
 from tests.planner.cli.given import MNIST, PAPER, Refused
 
 pytestmark = pytest.mark.usefixtures("_paper")
@@ -27,16 +28,25 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert {choice["replicas"] for choice in choices} == {1, 2}
     assert {choice["recompute"] for choice in choices} == {False, True}
     assert all(0 < choice["mfu"] < 1 for choice in choices)
-    assert main([*command, "--row", "1", "-o", "plan.json"]) == 0
+    assert {choice["tensor"] for choice in choices} == {1, 2}
+    assert {choice["zero"] for choice in choices if choice["replicas"] == 2} == {0, 1, 2, 3}
+    plain = [choice for choice in choices if (choice["tensor"], choice["zero"]) == (1, 0)]
+    assert main([*command, "--tensor", "1", "--zero", "0", "--row", "1", "-o", "plan.json"]) == 0
     plan = load_plan(Path("plan.json"))
-    assert plan.latency_s <= choices[0]["step_s"] * (1 + 1e-9)
-    flop_s = choices[0]["mfu"] * choices[0]["step_s"]  # what the step would take at the peaks
+    assert plan.latency_s <= plain[0]["step_s"] * (1 + 1e-9)
+    flop_s = plain[0]["mfu"] * plain[0]["step_s"]  # what the step would take at the peaks
     assert model_flops_utilisation(plan) * plan.latency_s == pytest.approx(flop_s)
     capsys.readouterr()
-    words = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "1"]
+    words = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "1", "--optimizer", "adam"]
     assert main([*words, "-o", "other.json", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)["predicted"]["samples_per_s"]
+    row = load_config(Path("other-row.json"))
     assert main([*command[:5], "8", *command[6:], "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["choices"][0]
+    assert first["samples_per_s"] > planned  # a row, which the plan has named and written
+    assert row.shape[:3] == (first["replicas"], first["tensor"], len(first["devices"]))
+    assert (row.shape.zero, row.shape.micro_batches) == (first["zero"], first["micro_batches"])
+    assert main([*command[:5], "8", *command[6:], "--tensor", "1", "--zero", "0", "--json"]) == 0
     assert planned >= json.loads(capsys.readouterr().out)["choices"][0]["samples_per_s"] * (1 - 1e-9)
     assert all(choice["peak_bytes"] == max(choice["memory_bytes"].values()) for choice in choices)
 
@@ -47,9 +57,24 @@ def test_compare_is_a_part_of_choose(capsys: pytest.CaptureFixture[str]) -> None
     assert "planner compare is now planner choose; planner choose --help says how" in capsys.readouterr().err
 
 
-def test_what_is_for_transformers_is_refused(refused: Refused) -> None:
-    told = refused(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", "--tensor", "2"])
-    assert f"--tensor is for a transformer's config.json or its numbers; '{MNIST}' is priced operator by" in told
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--sequence", "2"], f"--sequence is for a transformer's config.json or its numbers; '{MNIST}' is priced"),
+        (
+            ["--tensor", "3"],
+            "tensor = 3 does not fit devices, batch and what else is asked for; the nearest that works",
+        ),
+        (
+            ["--data", "3"],
+            "data = 3 does not fit devices, batch and what else is asked for; the nearest that works is 2",
+        ),
+        (["--micro-batch", "3"], "micro-batch = 3 does not fit devices, batch and what else is asked for; the nearest"),
+        (["--pipeline", "5"], f"no row has pipeline = 5: {MNIST} cannot be cut so"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_nearest_that_does(words: list[str], told: str, refused: Refused) -> None:
+    assert told in refused(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", *words])
 
 
 def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from costmodels.cluster import Cluster, Device, Link
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
+from planner.planning.make_plan import Search
 from planner.planning.schedule_sweep import SCHEDULES, Choice, Shape, TradeOffs, _shapes, trade_offs, undominated
 from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted
@@ -39,7 +40,11 @@ def choice(step_s: float, peak_bytes: float) -> Choice:
 
 def test_all_that_is_worth_a_look() -> None:
     assert list(_shapes(pair().first(1), 6)) == [Shape(1, 1, m, 6 // m) for m in (1, 2, 3, 6)]
-    shapes = list(_shapes(pair(), 4))
+    every = list(_shapes(pair(), 4))
+    shapes = [one for one in every if one.plain]
+    assert {(one.replicas, one.tensor, one.zero) for one in every if not one.plain} == {
+        *((1, 2, 0), (2, 1, 1), (2, 1, 2), (2, 1, 3)),
+    }
     assert [(one.n_devices, one.replicas, one.micro_batches) for one in shapes] == [
         *((1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 1), (2, 1, 2), (2, 1, 4)),
         *((2, 2, 1), (2, 2, 2)),
@@ -57,7 +62,7 @@ def test_all_that_is_worth_a_look() -> None:
 
 
 def test_every_schedule_is_tried_with_and_without_recomputing() -> None:
-    found = trade_offs(line, pair(), batch=8, optimizer="adam", time_limit_s=60).choices
+    found = trade_offs(line, pair(), batch=8, optimizer="adam", search=Search(time_limit_s=60)).choices
     apart = {(one.schedule, one.recompute) for one in found if len(one.devices) == 2 and one.micro_batches == 4}
     assert apart == {(schedule, recompute) for schedule in SCHEDULES for recompute in (False, True)}
     assert len({one.shape for one in found}) == len(found)
@@ -70,9 +75,10 @@ def test_every_schedule_is_tried_with_and_without_recomputing() -> None:
 def test_replicas_share_the_batch_and_add_up_their_gradients() -> None:
     # each of two does 4 samples on its own, 4 layers of 2 · 4 · 100 · 100 FLOP, and Adam's 18 passes over 160 kB, which
     # takes nothing here; the gradients go round at 1 TB/s
-    found = trade_offs(line, pair(), batch=8, optimizer="adam", time_limit_s=60).choices
-    (both,) = (one for one in found if one.replicas == 2 and one.micro_batches == 1)
-    (alone,) = (one for one in found if len(one.devices) == 1 and one.replicas == 1 and one.micro_batches == 1)
+    found = trade_offs(line, pair(), batch=8, optimizer="adam", search=Search(time_limit_s=60)).choices
+    whole = [one for one in found if (one.tensor, one.zero) == (1, 0)]
+    (both,) = (one for one in whole if one.replicas == 2 and one.micro_batches == 1)
+    (alone,) = (one for one in whole if len(one.devices) == 1 and one.replicas == 1 and one.micro_batches == 1)
     assert (both.devices, both.samples) == (("dev0",), 4)
     assert both.step_s == pytest.approx(alone.step_s / 2, rel=1e-3)
     assert both.step_s > alone.step_s / 2
@@ -80,18 +86,18 @@ def test_replicas_share_the_batch_and_add_up_their_gradients() -> None:
 
 
 def test_two_devices_are_faster_and_hold_less() -> None:
-    found = trade_offs(line, pair(), batch=8, optimizer="adam", time_limit_s=60).choices
+    found = trade_offs(line, pair(), batch=8, optimizer="adam", search=Search(time_limit_s=60)).choices
     assert {len(one.devices) for one in found} == {1, 2}
     assert all(earlier.step_s <= later.step_s for earlier, later in pairwise(found))
     best = undominated(found)
     assert best[0] is found[0]
     # 4 layers of 2 · 8 · 100 · 100 FLOP, thrice, at 1 GFLOP/s on one device; with m = 8 and p = 2: (8 + 1) / 8 of half
-    single = [one for one in found if len(one.devices) == 1 and one.replicas == 1]
+    single = [one for one in found if len(one.devices) == 1 and one.replicas == one.tensor == 1]
     (alone,) = (one.step_s for one in single if one.micro_batches == 1)
     assert 4 * 160e3 * 2 / 1e9 < alone <= 4 * 160e3 * 3 / 1e9
     together = min(one.step_s for one in found if one.schedule == "1f1b" and len(one.devices) == 2)
     assert alone / 2 < together < alone * 9 / 8 / 2 * 1.1
-    assert len(best[0].devices) * best[0].replicas == 2
+    assert len(best[0].devices) * best[0].replicas * best[0].tensor == 2
     assert best[-1].peak_bytes == min(one.peak_bytes for one in found)
 
 
@@ -101,14 +107,14 @@ def test_a_size_that_the_network_cannot_be_trained_with_is_left_out() -> None:
     def normalised(samples: int) -> Graph:
         return program_from_module(module, (torch.ones(samples, 100),), training=True).graph
 
-    found = trade_offs(normalised, pair(), batch=4, time_limit_s=60).choices
+    found = trade_offs(normalised, pair(), batch=4, search=Search(time_limit_s=60)).choices
     assert {one.samples for one in found} == {2, 4}  # of one sample nothing can be normalised
     with pytest.raises(InputError, match="Expected more than 1 value per channel when training"):
-        trade_offs(normalised, pair(), batch=1, time_limit_s=60)
+        trade_offs(normalised, pair(), batch=1, search=Search(time_limit_s=60))
 
 
 def test_nothing_fits_into_too_little_memory() -> None:
-    assert trade_offs(line, pair(1000.0), batch=2, time_limit_s=60) == TradeOffs((), 0)
+    assert trade_offs(line, pair(1000.0), batch=2, search=Search(time_limit_s=60)) == TradeOffs((), 0)
 
 
 @pytest.mark.attack("process")
@@ -122,12 +128,12 @@ def test_the_time_limit_holds_for_everything() -> None:
         asked.append(samples)
         return line(8)  # its times do not matter
 
-    found = trade_offs(counted, Cluster("many", many, links), batch=8, time_limit_s=1e-6)
+    found = trade_offs(counted, Cluster("many", many, links), batch=8, search=Search(time_limit_s=1e-6))
     assert len(found.choices) == 1  # however short it is
     assert found.unsearched == len(list(_shapes(Cluster("many", many, links), 8))) - 1 > 30
-    assert asked == [8]
+    assert asked == [1]
     start_s = time.perf_counter()
-    found = trade_offs(counted, Cluster("many", many, links), batch=8, time_limit_s=1.0)
+    found = trade_offs(counted, Cluster("many", many, links), batch=8, search=Search(time_limit_s=1.0))
     assert found.choices
     assert time.perf_counter() - start_s < 10  # a search of its own for each way took a minute
 
@@ -142,10 +148,10 @@ def test_an_import_that_would_end_after_the_time_limit_is_not_begun() -> None:
         return line(samples)
 
     line(4)
-    found = trade_offs(slow, pair(), batch=4, time_limit_s=1.0)
-    assert asked == [4]
-    assert {one.samples for one in found.choices} == {4}
-    assert found.unsearched >= sum(shape.samples != 4 for shape in _shapes(pair(), 4))
+    found = trade_offs(slow, pair(), batch=4, search=Search(time_limit_s=1.0))
+    assert asked == [1]
+    assert {one.samples for one in found.choices} == {1}
+    assert found.unsearched >= sum(shape.samples != 1 for shape in _shapes(pair(), 4))
 
 
 @pytest.mark.attack("process")
@@ -156,7 +162,7 @@ def test_what_was_found_before_ctrl_c_is_kept() -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stopped:
-        trade_offs(line, pair(), batch=8, reporter=Stop())
+        trade_offs(line, pair(), batch=8, search=Search(reporter=Stop()))
     assert stopped.value.best.choices
     assert stopped.value.best.unsearched == len(list(_shapes(pair(), 8))) - 2
 

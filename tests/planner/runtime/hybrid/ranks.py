@@ -1,6 +1,7 @@
 """Four ranks that train small networks under one configuration after another, each going on from the state before.
 
-Prints a JSON list: network, degrees, and how far losses and gradients are from those of the model itself.
+Prints a JSON list: network, degrees, how far losses and gradients are from those of the model itself as a share of what
+is allowed, and whether the state has the model's own names and types.
 """
 
 import copy
@@ -23,7 +24,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
-from planner.runtime.hybrid.check import differences
+from planner.runtime.hybrid.check import ALLOWED, differences
 from planner.runtime.hybrid.trainer import HybridTrainer
 
 WORLD, BATCH = 4, 16
@@ -95,6 +96,7 @@ class Case(NamedTuple):
     schedule: Any = "1f1b"
     chunks: int = 1
     order: Any = "data"
+    precision: Any = "float32"
 
     def config(self, samples: int, layers: int) -> ParallelConfig:
         """The configuration for a network of so many layers."""
@@ -103,16 +105,19 @@ class Case(NamedTuple):
         )
         modes = StageLayers._fields
         counts = even_counts(layers, self.pipeline)
-        return ParallelConfig(
-            shape, tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
-        )
+        stages = tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
+        return ParallelConfig(shape, stages, self.precision)
 
 
 NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
     "mlp": (Mlp, 2, [Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")]),
     "cnn": (Cnn, 4, [Case(2, 2, 1, 0), Case(2, 1, 2, 2, order="pipeline")]),
     "bert": (bert, 4, [Case(2, 2, 1, 3, "selective")]),
-    "llama": (llama, 4, [Case(1, 2, 2, 0, "full", "interleaved", 2)]),
+    "llama": (
+        llama,
+        4,
+        [Case(1, 2, 2, 0, "full", "interleaved", 2), Case(2, 1, 2, 3, precision="bfloat16")],
+    ),
 }
 
 
@@ -164,9 +169,13 @@ def rank(number: int, store: str, prepared: dict[str, Any], out: Path) -> None:
             optimizer.zero_grad()
             off = abs(trainer.step(batch, target).item() - expected) / expected
             state = trainer.state_dict()
-            same_names = [*state["model"]] == [*model.state_dict()]
+            kinds = (
+                [(key, value.dtype) for key, value in each.items()] for each in (state["model"], model.state_dict())
+            )
+            same_names = next(kinds) == next(kinds)
             share = worst[0].share if worst else 0.0
-            found.append([name, "x".join(map(str, case[:3])), off, share, same_names])
+            allowed = ALLOWED[case.precision]
+            found.append([name, "x".join(map(str, case[:3])), off / allowed, share / allowed, same_names])
     if number == 0:
         out.write_text(json.dumps(found))
     dist.destroy_process_group()

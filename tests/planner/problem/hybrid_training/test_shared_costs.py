@@ -1,0 +1,66 @@
+"""Costs of a network whose layers a group shares: by hand, for a column, a row and what lies between them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from costmodels.cluster import Cluster, Device
+from costmodels.fabric import fabric_of
+from costmodels.links import Level
+from costmodels.table import CostTable
+from costmodels.tabulate import tabulate
+from costmodels.workload import Workload
+from graphs.importers.from_torch import program_from_module
+from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
+
+WORK = Workload("training", batch=4, optimizer="adam")
+PAIR = Cluster(
+    "pair", tuple(Device(f"d{n}", "gpu", 1e9, {"float32": 1e9}, 1e18) for n in range(2)), levels=(Level(2, 1e6, 1e-3),)
+)
+GRAPH = program_from_module(
+    nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), (torch.ones(4, 8),), training=True
+).graph
+TABLE = tabulate(GRAPH, PAIR.divided(2), WORK, {})
+
+
+def shared(tensor: int, zero: ZeroStage = ZeroStage()) -> CostTable:  # noqa: B008 - a constant
+    network = SharedNetwork.of(GRAPH, tensor)
+    assert network is not None
+    return network.costs(TABLE, fabric_of(PAIR), np.zeros(1), WORK, zero)
+
+
+def test_two_devices_do_half_of_columns_and_rows_and_add_up_the_results() -> None:
+    halved = shared(2)
+    column, between, row = range(3)
+    reduce_s = 2 * (1e-3 + 4 * 8 * 4 / 2 / 1e6)  # a ring of two over the 4 x 8 results in float32
+    assert halved.forward_s[:, 0] == pytest.approx(
+        [TABLE.forward_s[column, 0] / 2, TABLE.forward_s[between, 0] / 2, TABLE.forward_s[row, 0] / 2 + reduce_s]
+    )
+    assert halved.backward_s[:, 0] == pytest.approx(TABLE.backward_s[:, 0] / 2)  # the caller's input has no gradient
+    assert halved.update is not None
+    weights, biases = 4 * 2 * 128, (4 * 16, 4 * 8)
+    assert halved.update.gradient_bytes.sum() == weights / 2 + biases[0] / 2 + biases[1]  # the bias of rows is whole
+    assert halved.together == ((column, between, row),)
+
+
+def test_three_devices_share_nothing_of_it() -> None:
+    assert SharedNetwork.of(GRAPH, 3) is None
+
+
+@pytest.mark.parametrize(("stage", "parts"), [(1, (1, 1, 0.5)), (2, (1, 0.5, 0.5)), (3, (0.5, 0.5, 0.5))])
+def test_zero_divides_states_and_sends_them_for_each_micro_batch(stage: int, parts: tuple[float, ...]) -> None:
+    """Parameters, gradients, moments; a ring's halves are a reduce-scatter and an all-gather."""
+    divided = shared(1, ZeroStage(stage, 2))
+    assert TABLE.update is not None
+    assert divided.update is not None
+    n_bytes = TABLE.update.gradient_bytes.sum()
+    rest = TABLE.op_bytes.sum() - 4 * n_bytes  # Adam's counters
+    assert divided.op_bytes.sum() - rest == pytest.approx(n_bytes * (parts[0] + parts[1] + 2 * parts[2]))
+    assert divided.update.optimizer_s_per_byte == pytest.approx(TABLE.update.optimizer_s_per_byte / 2)
+    ops = range(3)
+    once_s, whole_s = divided.update.sync_s(ops, 0), TABLE.update.sync_s(ops, 0)
+    assert once_s == pytest.approx(whole_s * {1: 1, 2: 0.5, 3: 0}[stage])
+    longer_s = (divided.backward_s - TABLE.backward_s).sum()
+    assert longer_s > 0 if stage > 1 else longer_s == 0
+    assert (divided.forward_s.sum() > TABLE.forward_s.sum()) == (stage == 3)
