@@ -15,10 +15,11 @@ import torch
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.norms import EXPONENT
 from costmodels.host.norms import response_norm as response_norm_kernel
+from costmodels.host.norms import scaled_relu as scaled_relu_kernel
 from costmodels.host.onednn import Pack, held, onednn
-from graphs.ir import Op
+from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm
+from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm, scaled_relu
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,15 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
         PyTorch without oneDNN.
     """
     inside = program.graph.inside(op)
+    if all(inside.tensor[name].role is Role.BUFFER and held(program, name) for name in op.inputs):
+        return _constants(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
     if response_norm(readers, 0) == list(range(len(op.members))):
         return _response_norm(op)
+    if scaled_relu(readers, 0):
+        return _scaled_relu(program, op)
     members, steps = chain(readers, 0)
     call = program.calls[op.members[0].name]
     if members != list(range(len(op.members))) or call.node.kwargs:
@@ -52,6 +57,39 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
     arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
     build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
     return build(program, op, arguments, steps)
+
+
+def _constants(program: Program, op: Op) -> FusedKernel:
+    """Compute the results once, when a device gets its weights."""
+
+    def computed(output: int, *buffers: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output]
+
+    names = [f"{name}, computed once" for name in op.outputs]
+    packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
+    return _as_they_are if len(names) > 1 else _as_it_is, tuple(map(Read, names)), packs
+
+
+def _as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tensors
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _scaled_relu(program: Program, op: Op) -> FusedKernel:
+    x, gamma, beta, mean, variance = op.members[0].inputs
+    eps = op.members[0].attrs.get("eps")
+    if not isinstance(eps, float) or not _all_held(program, gamma, beta, mean, variance):
+        return None
+    scale, shift = f"{op.name}, scale", f"{op.name}, shift"
+    packs = {
+        scale: Pack((gamma, variance), lambda g, v: g * torch.rsqrt(v + eps)),
+        shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
+    }
+    return scaled_relu_kernel, (Read(x), Read(scale), Read(shift)), packs
 
 
 def _response_norm(op: Op) -> FusedKernel:
