@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.norms import EXPONENT
 from costmodels.host.norms import response_norm as response_norm_kernel
-from costmodels.host.onednn import Pack, geometry_of, held, onednn, pack_filters, pack_rows
-from graphs.ir import Op
+from costmodels.host.norms import scaled_relu as scaled_relu_kernel
+from costmodels.host.onednn import Pack, held, onednn
+from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm
+from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm, scaled_relu
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,15 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
         PyTorch without oneDNN.
     """
     inside = program.graph.inside(op)
+    if all(inside.tensor[name].role is Role.BUFFER and held(program, name) for name in op.inputs):
+        return _constants(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
     if response_norm(readers, 0) == list(range(len(op.members))):
         return _response_norm(op)
+    if scaled_relu(readers, 0):
+        return _scaled_relu(program, op)
     members, steps = chain(readers, 0)
     call = program.calls[op.members[0].name]
     if members != list(range(len(op.members))) or call.node.kwargs:
@@ -51,6 +57,39 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
     arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
     build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
     return build(program, op, arguments, steps)
+
+
+def _constants(program: Program, op: Op) -> FusedKernel:
+    """Compute the results once, when a device gets its weights."""
+
+    def computed(output: int, *buffers: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output]
+
+    names = [f"{name}, computed once" for name in op.outputs]
+    packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
+    return _as_they_are if len(names) > 1 else _as_it_is, tuple(map(Read, names)), packs
+
+
+def _as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tensors
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _scaled_relu(program: Program, op: Op) -> FusedKernel:
+    x, gamma, beta, mean, variance = op.members[0].inputs
+    eps = op.members[0].attrs.get("eps")
+    if not isinstance(eps, float) or not _all_held(program, gamma, beta, mean, variance):
+        return None
+    scale, shift = f"{op.name}, scale", f"{op.name}, shift"
+    packs = {
+        scale: Pack((gamma, variance), lambda g, v: g * torch.rsqrt(v + eps)),
+        shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
+    }
+    return scaled_relu_kernel, (Read(x), Read(scale), Read(shift)), packs
 
 
 def _response_norm(op: Op) -> FusedKernel:
@@ -69,41 +108,29 @@ def _response_norm(op: Op) -> FusedKernel:
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
     x, weight, *others = arguments
     bias = others[0] if others else None
-    stride, padding, dilation, groups = geometry_of(others[1:])
-    shape = program.graph.tensor[x].shape
+    shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
     if len(shape) != 4 or 0 in shape or not _all_held(program, weight, bias):
         return None
-    pack = partial(pack_filters, geometry=(padding, stride, dilation, groups), shape=shape)
-    packs = {weight: Pack((weight,), pack)}
-    if steps[0].function == "batch_norm":
+    folds = steps[0].function == "batch_norm"
+    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :])
+    packs = {weight: Pack((weight,), convolution.pack)}
+    if folds:
         norm = op.members[1]
         _, gamma, beta, mean, variance = norm.inputs
         eps = norm.attrs.get("eps")
         if not isinstance(eps, float) or not _all_held(program, *norm.inputs[1:]):
             return None
         own = (bias,) if bias else ()
-        packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: pack(_scaled(w, g, v, eps)))
+        packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)))
         bias = f"{op.name}, folded"
         packs[bias] = Pack((gamma, beta, mean, variance, *own), partial(_shifted, eps=eps))
-    geometry = (padding, stride, dilation, groups)
-    read_bias = Read(bias) if bias else None
-    binary = next((step for step in steps if step.other), None)
-    unary = next((step for step in steps if not step.other and step.function != "batch_norm"), None)
-    convolve = torch.ops.mkldnn._convolution_pointwise
-    if binary is None:
-        written = (Read(x), Read(weight), read_bias, *geometry, *_activation(unary, "none"))
-        return convolve.default, written, packs
-    other = (binary.function, None, *_activation(unary, None))
-    return convolve.binary, (Read(x), Read(binary.other), Read(weight), read_bias, *geometry, *other), packs
+    others = [Read(step.other) for step in steps if step.other]
+    return convolution, (Read(x), Read(weight), Read(bias) if bias else None, *others), packs
 
 
 def _all_held(program: Program, *names: str | None) -> bool:
     """Whether the network holds tensors, of those that there are."""
     return all(held(program, name) for name in names if name)
-
-
-def _activation(step: Step | None, nothing: str | None) -> tuple[str | None, list[float], str]:
-    return (step.function, list(step.scalars), step.algorithm) if step else (nothing, [], "")
 
 
 def _scaled(weight: torch.Tensor, gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
@@ -125,7 +152,7 @@ def _shifted(
 
 
 def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
-    tensor, (step,) = program.graph.tensor, steps
+    tensor = program.graph.tensor
     transposed = plain(op.members[0].kind) == "aten.addmm"
     if transposed:
         bias, x, weight = arguments
@@ -136,28 +163,9 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
     if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
         return None
-    if (rows := prod(shape[:-1])) == 1:
+    if prod(shape[:-1]) == 1:
         return None  # bound by memory: `costmodels.host.rows` computes it, and what follows takes no time
-    packs = {weight: Pack((weight,), lambda w: pack_rows(w.t() if transposed else w, rows))}
-    result, after = tensor[op.members[0].outputs[0]].shape, tensor[op.outputs[0]].shape
-    read = (Read(weight), Read(bias) if bias else None)
-    multiply = torch.ops.mkldnn._linear_pointwise
-    if not step.other:
-        alone = (Read(x), *read, *_activation(step, "none"))
-        return (multiply.default, alone, packs) if after == result else (_viewed, (after, *alone), packs)
-    both = (Read(x), Read(step.other), *read, step.function)
-    if after == result == tensor[step.other].shape:
-        return multiply.binary, both, packs
-    return _viewed_binary, (result, after, *both), packs
-
-
-def _viewed(after: Sequence[int], *arguments: Any) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(*arguments)
-    return product.view(after)
-
-
-def _viewed_binary(
-    result: Sequence[int], after: Sequence[int], x: torch.Tensor, other: torch.Tensor, *arguments: Any
-) -> torch.Tensor:
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other.reshape(result), *arguments)
-    return product.view(after)
+    product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
+    packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w))}
+    others = [Read(step.other) for step in steps if step.other]
+    return product, (Read(x), Read(weight), Read(bias) if bias else None, *others), packs

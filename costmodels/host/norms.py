@@ -1,8 +1,9 @@
-"""A CPU kernel of local response norms, which PyTorch computes in ten passes over the image.
+"""CPU kernels of norms of images, in one pass where PyTorch takes two, or ten for a local response norm.
 
 Images are in channels-last layout here, so that neighbouring channels lie beside each other.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,20 +16,34 @@ EXPONENT = 0.75  # the only one in use; two square roots compute it
 
 def response_norm(x: torch.Tensor, n: int, alpha: float, k: float) -> torch.Tensor:
     """x / (k + alpha * (sum of x * x over n channels around it)) ** 0.75, of images [n, channels, height, width]."""
-    x = x.contiguous(memory_format=torch.channels_last)
-    result = torch.empty_like(x)
-    pixels, written = (each.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).detach().numpy() for each in (x, result))
-    compiled()(pixels, n, alpha, k, written)
+    result, pixels, written = _pixels(x)
+    compiled(_response_norm, "int64, float32, float32")(pixels, n, alpha, k, written)
     return result
 
 
+def scaled_relu(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """max(x * scale + shift, 0), of images [n, channels, height, width]; scale and shift are of channels."""
+    result, pixels, written = _pixels(x)
+    channels = (each.detach().numpy() for each in (scale, shift))
+    compiled(_scaled_relu, "float32[::1], float32[::1]")(pixels, *channels, written)
+    return result
+
+
+def _pixels(x: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.float32], NDArray[np.float32]]:
+    """A result for images, and the pixels [n_pixels, channels] of the images and of the result."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    result = torch.empty_like(x)
+    pixels, written = (each.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).detach().numpy() for each in (x, result))
+    return result, pixels, written
+
+
 @cache
-def compiled() -> Any:
+def compiled(kernel: Callable[..., None], arguments: str) -> Any:
     """The compiled kernel of pixels [n_pixels, channels]."""
     from numba import njit  # late: numba takes half a second to load
 
-    signature = "void(float32[:, ::1], int64, float32, float32, float32[:, ::1])"
-    return njit(signature, cache=True, fastmath=True, nogil=True, error_model="numpy")(_response_norm)
+    signature = f"void(float32[:, ::1], {arguments}, float32[:, ::1])"
+    return njit(signature, cache=True, fastmath=True, nogil=True, error_model="numpy")(kernel)
 
 
 def _response_norm(pixels: NDArray[np.float32], n: int, alpha: float, k: float, result: NDArray[np.float32]) -> None:
@@ -48,3 +63,13 @@ def _response_norm(pixels: NDArray[np.float32], n: int, alpha: float, k: float, 
         for c in range(channels):
             root = np.float32(1) / np.sqrt(total[c])
             written[c] = pixel[c] * root * np.sqrt(root)
+
+
+def _scaled_relu(
+    pixels: NDArray[np.float32], scale: NDArray[np.float32], shift: NDArray[np.float32], result: NDArray[np.float32]
+) -> None:
+    n_pixels, channels = pixels.shape
+    for p in range(n_pixels):
+        pixel, written = pixels[p], result[p]
+        for c in range(channels):
+            written[c] = max(pixel[c] * scale[c] + shift[c], np.float32(0))

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from costmodels.cluster import Kernels
+from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.rows import row_addmm, row_product
 from graphs.errors import InputError
 from graphs.ir import STATE, Op
@@ -42,7 +43,6 @@ Choice: TypeAlias = "tuple[Callable[..., Any], Mapping[str, Pack]] | None"
 """A kernel with the functions that pack its weights, by name; None for PyTorch's own kernel."""
 
 LSTM = 2  # oneDNN's number of this kind of cell
-NOTHING_AFTER: tuple[str, list[float], str] = ("none", [], "")  # no elementwise function after the product
 
 
 def check_quick() -> None:
@@ -71,33 +71,6 @@ def packed_kernel(program: Program, op: Op, kernels: Kernels) -> Choice:
     return choose(program, torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name]))
 
 
-def conv2d(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *geometry: Any) -> torch.Tensor:
-    """`torch.conv2d` of images [n, channels, height, width]; the result is in channels-last layout.
-
-    ``geometry`` is stride, padding, dilation and groups, or the first of them.
-    """
-    stride, padding, dilation, groups = geometry_of(geometry)
-    convolve = torch.ops.mkldnn._convolution_pointwise.default
-    result: torch.Tensor = convolve(x, packed, bias, padding, stride, dilation, groups, *NOTHING_AFTER)
-    return result
-
-
-def geometry_of(given: Sequence[Any]) -> Sequence[Any]:
-    """Stride, padding, dilation and groups, of which the last ones may be left out."""
-    return *given, *((1, 1), (0, 0), (1, 1), 1)[len(given) :]
-
-
-def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.nn.functional.linear`."""
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, *NOTHING_AFTER)
-    return result
-
-
-def addmm(bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    """`torch.addmm` with a bias for each column."""
-    return linear(x, packed, bias)
-
-
 def lstm(
     x: torch.Tensor, hx: Sequence[torch.Tensor], packed: Sequence[torch.Tensor], *modes: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -123,29 +96,22 @@ def lstm(
 
 def _conv2d(program: Program, arguments: Sequence[Any]) -> Choice:
     x, weight, *others = arguments
-    stride, padding, dilation, groups = geometry_of(others[1:])
-    shape = program.graph.tensor[x].shape
+    shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
     if len(shape) != 4 or 0 in shape or not held(program, weight):
         return None
-
-    pack = partial(pack_filters, geometry=(padding, stride, dilation, groups), shape=shape)
-    return conv2d, {weight: Pack((weight,), pack)}
-
-
-def pack_filters(weight: torch.Tensor, geometry: Sequence[Any], shape: Sequence[int]) -> torch.Tensor:
-    """Pack the weight of a convolution of images of a shape; the geometry is padding, stride, dilation and groups."""
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight.default(weight, *geometry, shape)
-    return packed
+    convolution = PackedConvolution(shape, filters, others[1:], bool(others and others[0]))
+    return convolution, {weight: Pack((weight,), convolution.pack)}
 
 
 def _linear(program: Program, arguments: Sequence[Any]) -> Choice:
     x, weight = arguments[:2]
-    shape = program.graph.tensor[x].shape
-    if 0 in shape or len(program.graph.tensor[weight].shape) != 2 or not held(program, weight):
+    shape, weights = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
+    if 0 in shape or len(weights) != 2 or not held(program, weight):
         return None
     if prod(shape[:-1]) == 1:
         return row_product, as_is(arguments[1:3])
-    return linear, {weight: Pack((weight,), lambda tensor: pack_rows(tensor, prod(shape[:-1])))}
+    product = PackedProduct(shape, weights[0], len(arguments) > 2 and bool(arguments[2]))
+    return product, {weight: Pack((weight,), product.pack)}
 
 
 def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
@@ -156,7 +122,8 @@ def _addmm(program: Program, arguments: Sequence[Any]) -> Choice:
         return None
     if shape[0] == 1 and held(program, bias):
         return row_addmm, {weight: Pack((weight,), lambda tensor: tensor.detach().t().contiguous())} | as_is([bias])
-    return addmm, {weight: Pack((weight,), lambda tensor: pack_rows(tensor.t(), shape[0]))}
+    product = PackedProduct(shape, columns[0], bias=True)
+    return product.addmm, {weight: Pack((weight,), lambda tensor: product.pack(tensor.t()))}
 
 
 def _lstm(program: Program, arguments: Sequence[Any]) -> Choice:
@@ -186,12 +153,6 @@ def _pack_gates(weight: torch.Tensor, which: int, widths: tuple[int, int], form:
     return packed
 
 
-def pack_rows(weight: torch.Tensor, n: int) -> torch.Tensor:
-    """Pack a weight [outputs, inputs] for products with n rows."""
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n)
-    return packed
-
-
 def _mm(program: Program, arguments: Sequence[Any]) -> Choice:
     x, weight = arguments
     shape = program.graph.tensor[x].shape
@@ -199,7 +160,8 @@ def _mm(program: Program, arguments: Sequence[Any]) -> Choice:
         return None
     if shape[0] == 1:
         return row_product, {weight: Pack((weight,), lambda tensor: tensor.detach().t().contiguous())}
-    return linear, {weight: Pack((weight,), lambda tensor: pack_rows(tensor.t(), shape[0]))}
+    product = PackedProduct(shape, program.graph.tensor[weight].shape[1], bias=False)
+    return product, {weight: Pack((weight,), lambda tensor: product.pack(tensor.t()))}
 
 
 def as_is(names: Sequence[str | None]) -> dict[str, Pack]:

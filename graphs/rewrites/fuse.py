@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
-from graphs.ir import Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, Readers, chain, plain, response_norm
+from graphs.ir import STATE, Graph, Op, Role
+from graphs.rewrites.patterns import ANCHORS, Readers, chain, constants, plain, response_norm, scaled_relu
 
 KIND = "fused"
 
@@ -32,6 +32,8 @@ class Fuse:
     def __call__(self, graph: Graph) -> Graph:
         """The graph with an operator for each group, where the last member of the group was.
 
+        Operators that read nothing but what the network holds are where their first member was.
+
         Raises:
             InputError: if a group is empty or shares an operator with another one, an operator does not exist or is
                 fused already, or something inside a group is read before the group is complete.
@@ -44,25 +46,28 @@ class Fuse:
                 raise InputError(f"operator '{name}' is to be fused, and '{graph.name}' has none; plan for this model")
             if graph.ops[graph.index[name]].members:
                 raise InputError(f"operator '{name}' is fused already; fuse the network as it was imported")
-        last = {max(group, key=graph.index.__getitem__): group for group in self.groups}
         read = Readers.in_graph(graph).of
+        fused = {_place(graph, group): _fused(graph, group, read) for group in self.groups}
         ops = (
-            op if op.name not in group_of else _fused(graph, last[op.name], read)
-            for op in graph.ops
-            if op.name not in group_of or op.name in last
+            fused.get(number, op) for number, op in enumerate(graph.ops) if op.name not in group_of or number in fused
         )
         return replace(graph, ops=tuple(ops))
 
 
 def find_fusions(graph: Graph) -> Fuse:
-    """The groups that there are kernels for: convolutions and products with what follows them, and response norms."""
-    readers, taken = Readers.in_graph(graph), set[int]()
-    groups = []
+    """The groups that there are kernels for.
+
+    They are what never changes, convolutions and products with what follows them, and norms.
+    """
+    readers = Readers.in_graph(graph)
+    once = constants(readers)
+    taken = {number for group in once for number in group}
+    groups = [tuple(graph.ops[member].name for member in group) for group in once]
     for number, op in enumerate(graph.ops):
         if number in taken:
             continue
         members, steps = chain(readers, number, taken) if _is_anchor(graph, op) else ([], [])
-        members = members if steps else response_norm(readers, number) or []
+        members = members if steps else response_norm(readers, number) or scaled_relu(readers, number) or []
         if members:
             taken.update(members)
             groups.append(tuple(graph.ops[member].name for member in sorted(members)))
@@ -74,6 +79,14 @@ def _is_anchor(graph: Graph, op: Op) -> bool:
     if plain(op.kind) not in ANCHORS or graph.tensor[op.outputs[0]].dtype != "float32":
         return False
     return any(graph.tensor[name].role is Role.PARAMETER for name in op.inputs)
+
+
+def _place(graph: Graph, group: Sequence[str]) -> int:
+    """The index of the member of a group that the fused operator stands for."""
+    numbers = [graph.index[name] for name in group]
+    written = {name for number in numbers for name in graph.ops[number].outputs}
+    read = {name for number in numbers for name in graph.ops[number].inputs} - written
+    return min(numbers) if all(graph.tensor[name].role in STATE for name in read) else max(numbers)
 
 
 def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]) -> Op:

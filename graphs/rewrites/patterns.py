@@ -1,4 +1,6 @@
-"""What may follow a convolution or a product in one kernel: a batch norm, an activation, an addition.
+"""Groups of operators that one kernel computes.
+
+Behind a convolution or a product may follow a batch norm, an activation, an addition.
 
 ::
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from graphs.ir import STATE, Attr, Graph, Op
+from graphs.ir import STATE, Attr, Graph, Op, Role
 
 ANCHORS = frozenset({"aten.conv2d", "aten.linear", "aten.addmm"})
 """Kinds, without their overload, whose result a kernel can go on computing with before it is written."""
@@ -93,6 +95,18 @@ def plain(kind: str) -> str:
     return ".".join(kind.split(".")[:2])
 
 
+RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")
+
+
+def changes(op: Op) -> bool:
+    """Whether an operator draws random numbers, or updates statistics when it runs."""
+    if any(op.attrs.get(name) is True for name in ("train", "training")):
+        return True
+    chance = op.attrs.get("dropout_p", 0)
+    name = plain(op.kind).removeprefix("aten.")
+    return (isinstance(chance, int | float) and chance > 0) or name.startswith(RANDOM)
+
+
 @dataclass(frozen=True)
 class Readers:
     """A graph with the readers of each of its tensors."""
@@ -147,6 +161,56 @@ def response_norm(readers: Readers, start: int) -> list[int] | None:
         members.append(number)
     divided = graph.ops[members[-1]].inputs[0] == first.inputs[0]
     return members if divided and len(graph.tensor[first.inputs[0]].shape) == 4 else None
+
+
+def scaled_relu(readers: Readers, start: int) -> list[int] | None:
+    """The operators of a batch norm of images and a relu, if the first one is this; None if they are none."""
+    graph = readers.graph
+    norm = graph.ops[start]
+    number = readers.only(norm.outputs[0])
+    if plain(norm.kind) != "aten.batch_norm" or number is None or plain(graph.ops[number].kind) != "aten.relu":
+        return None
+    return [start, number] if _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
+
+
+def constants(readers: Readers) -> list[list[int]]:
+    """Operators whose results are always the same, such as masks and positions, in groups that read each other.
+
+    They read nothing but buffers. What the caller gets or an operator writes to, and what that is made of, is computed
+    each time.
+    """
+    graph = readers.graph
+    given = {name for op in graph.ops if plain(op.kind).endswith("_") for name in op.inputs}.union(graph.outputs)
+    for op in (graph.ops[number] for number in reversed(_constant(graph, set()))):
+        if given.intersection(op.outputs):
+            given.update(op.inputs)
+    group_of: dict[str, list[int]] = {}  # by tensor
+    for number in _constant(graph, given):
+        together = [number]
+        read = [group_of[name] for name in graph.ops[number].inputs if name in group_of]
+        for group in {id(group): group for group in read}.values():
+            together += group
+        for member in together:
+            group_of.update(dict.fromkeys(graph.ops[member].outputs, together))
+    groups = sorted(sorted(group) for group in {id(group): group for group in group_of.values()}.values())
+    return [group for group in groups if not set(group).issuperset(_reading(readers, group))]
+
+
+def _constant(graph: Graph, given: Collection[str]) -> list[int]:
+    """The operators whose results are always the same, without those that write what is given."""
+    names = {tensor.name for tensor in graph.tensors if tensor.role is Role.BUFFER}
+    found = []
+    for number, op in enumerate(graph.ops):
+        if names.issuperset(op.inputs) and not changes(op) and not set(given).intersection(op.outputs):
+            names.update(op.outputs)
+            found.append(number)
+    return found
+
+
+def _reading(readers: Readers, numbers: Sequence[int]) -> set[int]:
+    """The operators that read what some operators write."""
+    written = (name for number in numbers for name in readers.graph.ops[number].outputs)
+    return {reader for name in written for reader in readers.of.get(name, ())}
 
 
 def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Found:

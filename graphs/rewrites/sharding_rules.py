@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
-from graphs.rewrites.patterns import plain
+from graphs.rewrites.patterns import changes, plain
 from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
 
 Shape: TypeAlias = tuple[int, ...]
@@ -84,18 +84,6 @@ def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -
 
 
 _MANY = 2**31
-_RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")
-
-
-def changes(op: Op) -> bool:
-    """Whether an operator draws random numbers, or updates statistics when it runs."""
-    if any(op.attrs.get(name) is True for name in ("train", "training")):
-        return True
-    chance = op.attrs.get("dropout_p", 0)
-    name = plain(op.kind).removeprefix("aten.")
-    return (isinstance(chance, int | float) and chance > 0) or name.startswith(_RANDOM)
-
-
 # --- letters ---------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from costmodels.views import differentiated
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.sharding_rules import changes
+from graphs.rewrites.patterns import changes
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from enum import StrEnum
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.patterns import plain
+from graphs.rewrites.patterns import changes, plain
 from graphs.rewrites.sharding import Shard, Sharding
-from graphs.rewrites.sharding_rules import changes, shardings
+from graphs.rewrites.sharding_rules import shardings
 
 TOKENS = 1  # the axis of a sample's tokens
 

@@ -13,7 +13,7 @@ from costmodels.cluster import Device
 from costmodels.host.kernels import kernels_of
 from graphs.program.program import Program
 from graphs.rewrites.fuse import Fuse, find_fusions
-from tests.graphs.rewrites.nets import FUSED, imported
+from tests.graphs.rewrites.nets import FUSED, Positions, imported
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-5  # of the largest element
@@ -57,6 +57,18 @@ def test_a_group_without_a_kernel_runs_as_its_members() -> None:
     assert [kernel.op.name for kernel in kernels] == ["linear", "softmax"]
     (expected,), (got,) = (each.values() for each in (run_all(program, "exact"), run_all(odd, "quick")))
     assert float((got - expected).abs().max()) <= TOLERANCE
+
+
+def test_what_never_changes_is_computed_once() -> None:
+    program = imported(Positions(), torch.randn(2, 5, 8))
+    together = fused(program)
+    (once,) = (op for op in together.graph.ops if op.members)
+    (kernel,) = kernels_of(together, once, CPU, "quick")
+    held = [pack(program.state.__getitem__) for pack in kernel.packs.values()]
+    assert [each is given for each, given in zip(kernel.target(*held), held, strict=True)] == [True] * 2
+    expected, got = run_all(program, "exact"), run_all(together, "quick")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(got[name], tensor, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 4, 10, 33])

@@ -91,6 +91,41 @@ def product(activation: nn.Module) -> Callable[[], nn.Module]:
 
 SPELLED_NORM = "mul view pad avg_pool3d squeeze view mul add pow div"
 
+
+class Preactivated(nn.Module):
+    """A batch norm and a relu before a convolution, as in DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.first = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(3)
+        assert self.first.running_mean is not None
+        self.first.running_mean.normal_()
+        assert self.first.running_var is not None
+        self.first.running_var.uniform_(0.5, 1.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(functional.relu(self.first(x)))
+        return y
+
+
+class Positions(nn.Module):
+    """Masks and positions that are the same at each call, some of which the caller gets."""
+
+    turns: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("turns", torch.rand(8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        angles = torch.arange(5)[:, None] * self.turns
+        places = torch.arange(5)
+        mask = (places[:, None] > places[None]).to(x.dtype)
+        y: Tensor = self.layer(x) * angles.cos() + mask.sum(-1, keepdim=True)
+        return y + angles.sin(), mask.transpose(0, 1)
+
+
 FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "block": (Block, ["conv2d batch_norm relu", "conv2d batch_norm add relu", "conv2d batch_norm"]),
     "residual": (Residual, ["linear gelu", "linear dropout add"]),
@@ -104,6 +139,7 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "swish": (product(nn.SiLU()), ["conv2d silu"]),
     "sigmoid": (product(nn.Sigmoid()), ["conv2d sigmoid"]),
     "response norm": (product(nn.LocalResponseNorm(5, 1e-2, 0.75, 2.0)), [SPELLED_NORM]),
+    "preactivated": (Preactivated, ["batch_norm relu"]),
     "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
 }
 """Networks by name, with the kinds of the members of their fused operators."""

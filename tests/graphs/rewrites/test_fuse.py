@@ -11,7 +11,7 @@ from graphs.files import graph_from_dict, graph_to_dict
 from graphs.ir import unfused
 from graphs.rewrites.fuse import Fuse, find_fusions
 from graphs.rewrites.patterns import plain
-from tests.graphs.rewrites.nets import FUSED, Spelled, imported
+from tests.graphs.rewrites.nets import FUSED, Positions, Spelled, imported
 
 
 def kinds(groups: tuple[tuple[str, ...], ...], program: object) -> list[str]:
@@ -86,3 +86,19 @@ def test_refuses_to_fuse_what_is_fused() -> None:
     fusions = find_fusions(graph)
     with pytest.raises(InputError, match="is fused already"):
         fusions(fusions(graph))
+
+
+def test_what_never_changes_is_one_operator_before_its_first_reader() -> None:
+    program = imported(Positions(), torch.randn(2, 5, 8))
+    fused = find_fusions(program.graph)(program.graph)
+    once = [op for op in fused.ops if op.members]
+    assert [op.inputs for op in once] == [("turns",)]
+    assert len(once[0].outputs) == 2  # cosines and sines; the caller may write to the mask, which the caller gets
+
+
+def test_random_numbers_and_what_nobody_reads_are_no_constants() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand(8)
+
+    assert not find_fusions(imported(Noise(), torch.randn(2, 8)).graph).groups

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodels.cluster import Device
-from costmodels.host import onednn as packed
 from costmodels.host.affinity import use_threads
+from costmodels.host.multiply import PackedProduct
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
@@ -157,11 +157,13 @@ def test_weights_are_packed_on_the_devices_own_thread(monkeypatch: pytest.Monkey
     """How a weight is packed depends on how many threads will share it."""
     seen: list[tuple[str, int]] = []
 
-    def spied(weight: torch.Tensor, count: int) -> torch.Tensor:
-        seen.append((threading.current_thread().name, torch.get_num_threads()))
-        return torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), count)  # type: ignore[no-any-return]
+    own = PackedProduct.pack
 
-    monkeypatch.setattr(packed, "pack_rows", spied)
+    def spied(product: PackedProduct, weight: torch.Tensor) -> torch.Tensor:
+        seen.append((threading.current_thread().name, torch.get_num_threads()))
+        return own(product, weight)
+
+    monkeypatch.setattr(PackedProduct, "pack", spied)
     program = program_of("tied")
     devices = tuple(replace(device, kernels="quick") for device in desk(3).devices)
     before = use_threads(2)

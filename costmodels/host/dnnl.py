@@ -1,0 +1,140 @@
+"""oneDNN's own interface, called without PyTorch between.
+
+It is that of oneDNN 3.2 (https://uxlfoundation.github.io/oneDNN, ``dnnl.h``). A primitive computes with tensors of
+fixed layouts: it is described, made, given memories for its arguments, and executed as often as one likes.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from graphs.rewrites.patterns import Step
+
+WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
+CPU, IN_ORDER, INFERENCE, DIRECT, FLOAT32, ANY = 1, 1, 96, 1, 3, 1
+SOURCE, DESTINATION, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80  # arguments of a primitive
+OTHER = 32768 | 2  # the second operand of the first operation behind a primitive
+WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 131, 136  # what the description of a primitive can be asked for
+CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
+
+BINARY = {"add": 0x1FFF0, "mul": 0x1FFF1}
+ACTIVATIONS: dict[str, Callable[[Step], tuple[int, float, float]]] = {
+    "relu": lambda _: (0x20, 0.0, 0.0),
+    "leaky_relu": lambda step: (0x20, step.scalars[0], 0.0),
+    "tanh": lambda _: (0x21, 0.0, 0.0),
+    "sigmoid": lambda _: (0x29, 0.0, 0.0),
+    "gelu": lambda step: (0x2B if step.algorithm == "tanh" else 0x31, 0.0, 0.0),
+    "swish": lambda _: (0x2C, 1.0, 0.0),
+    "hardtanh": lambda step: (0x2E, step.scalars[0], step.scalars[1]),
+    "hardswish": lambda _: (0x34, 1 / 6, 1 / 2),
+}
+"""Number and parameters of an activation."""
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("number", c_int), ("memory", c_void_p))
+
+
+class Object(c_void_p):
+    """What oneDNN has made, until nothing refers to it."""
+
+    destroy: Callable[["Object"], int] | None = None
+
+    def __del__(self) -> None:
+        if self.value and self.destroy:
+            self.destroy(self)
+
+
+class Library:
+    """The functions of oneDNN with an engine and a stream.
+
+    Raises:
+        OSError: if the file, or a library that the file needs, cannot be loaded.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._dnnl = ctypes.CDLL(path)
+        self.execute = self._dnnl.dnnl_primitive_execute  # lets other threads of Python run meanwhile
+        self.execute.argtypes = (c_void_p, c_void_p, c_int, c_void_p)
+        self.point = ctypes.PyDLL(path).dnnl_memory_set_data_handle  # too short for that
+        self.point.argtypes = (c_void_p, c_void_p)
+        self._dnnl.dnnl_memory_desc_get_size.restype = c_size_t
+        self._dnnl.dnnl_primitive_desc_query_md.restype = c_void_p
+        self.engine = self.make("engine", CPU, c_size_t(0))
+        self.stream = self.make("stream", self.engine, IN_ORDER)
+        self.use_threads = ctypes.CDLL("libgomp.so.1").omp_set_num_threads
+
+    def make(self, what: str, *arguments: Any, by: str = "") -> Object:
+        """Make an object; raise OSError if oneDNN refuses."""
+        made = Object()
+        self.check(getattr(self._dnnl, f"dnnl_{what}_create{by}")(byref(made), *arguments))
+        made.destroy = getattr(self._dnnl, f"dnnl_{'primitive_desc' if 'primitive_desc' in what else what}_destroy")
+        return made
+
+    def check(self, status: int) -> None:
+        """Raise OSError if oneDNN refuses something."""
+        if status:
+            raise OSError(f"oneDNN refuses with status {status}")
+
+    def layout(self, shape: Sequence[int], strides: Sequence[int] = ()) -> Object:
+        """The layout of a tensor; without strides, the one that a primitive prefers."""
+        n, sizes = len(shape), (c_int64 * len(shape))(*shape)
+        if not strides:
+            return self.make("memory_desc", n, sizes, FLOAT32, ANY, by="_with_tag")
+        return self.make("memory_desc", n, sizes, FLOAT32, (c_int64 * n)(*strides), by="_with_strides")
+
+    def layout_of(self, tensor: torch.Tensor) -> Object:
+        """The layout of a tensor."""
+        return self.layout(tensor.shape, tensor.stride())
+
+    def memory(self, layout: c_void_p, tensor: torch.Tensor | None = None) -> Object:
+        """The memory of a tensor, or of one that is yet to come."""
+        return self.make("memory", layout, self.engine, c_void_p(tensor.data_ptr() if tensor is not None else None))
+
+    def asked(self, description: Object, number: int) -> tuple[c_void_p, int]:
+        """A layout that a primitive wants, as long as its description is, and how many bytes such a tensor has."""
+        layout = c_void_p(self._dnnl.dnnl_primitive_desc_query_md(description, number, 0))
+        return layout, self._dnnl.dnnl_memory_desc_get_size(layout)
+
+    def attributes(self, steps: Sequence[Step], result: Object) -> Object:
+        """What a primitive does with each element of its result before it writes the result."""
+        attributes, behind = self.make("primitive_attr"), self.make("post_ops")
+        for step in steps:
+            if step.other:
+                added = self._dnnl.dnnl_post_ops_append_binary(behind, BINARY[step.function], result)
+            else:
+                number, *parameters = ACTIVATIONS[step.function](step)
+                added = self._dnnl.dnnl_post_ops_append_eltwise(behind, number, *map(c_float, parameters))
+            self.check(added)
+        self.check(self._dnnl.dnnl_primitive_attr_set_post_ops(attributes, behind))
+        self.check(self._dnnl.dnnl_primitive_attr_set_scratchpad_mode(attributes, CALLER_S))
+        return attributes
+
+    def reorder(self, source: torch.Tensor, layout: c_void_p, n_bytes: int) -> torch.Tensor:
+        """A tensor in another layout, as bytes."""
+        result, own = torch.zeros(n_bytes, dtype=torch.uint8), self.layout_of(source)
+        description = self.make("reorder_primitive_desc", own, self.engine, layout, self.engine, None)
+        memories = {SOURCE: self.memory(own, source), DESTINATION: self.memory(layout, result)}
+        arguments = arguments_of(memories)
+        self.check(self.execute(self.make("primitive", description), self.stream, 2, ctypes.addressof(arguments)))
+        return result
+
+
+def arguments_of(memories: Mapping[int, Object]) -> "ctypes.Array[_Argument]":
+    """The arguments of a primitive by their numbers."""
+    return (_Argument * len(memories))(*(_Argument(number, memory.value) for number, memory in memories.items()))
+
+
+@cache
+def library() -> Library | None:
+    """oneDNN; None where its wheel is not installed or cannot be loaded."""
+    try:
+        files = metadata.files(WHEEL) or ()
+        return next((Library(str(file.locate())) for file in files if file.name == FILE), None)
+    except (metadata.PackageNotFoundError, OSError):
+        return None

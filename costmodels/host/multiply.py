@@ -1,0 +1,293 @@
+"""Convolutions and products by packed weights, with what follows them, in one kernel of oneDNN.
+
+PyTorch's operators describe their tensors and look the kernel up at each call. That takes 22 µs for a convolution,
+which is most of the time of a small one. So devices of one core call oneDNN themselves: convolutions have the same bits
+then; products are oneDNN's "matmul", which with weights that come from memory is 3 to 14 % faster than PyTorch's "inner
+product". Threads of a device of several cores are PyTorch's; a second library's would spin on the same cores.
+"""
+
+import ctypes
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from ctypes import c_int64
+from dataclasses import astuple, dataclass
+from math import prod
+from threading import get_ident
+from typing import Any, Literal
+
+import torch
+
+from costmodels.host.dnnl import (
+    BIAS,
+    DESTINATION,
+    DIRECT,
+    INFERENCE,
+    OTHER,
+    SCRATCHPAD,
+    SCRATCHPAD_LAYOUT,
+    SOURCE,
+    WEIGHTS,
+    WEIGHTS_LAYOUT,
+    Library,
+    Object,
+    arguments_of,
+    library,
+)
+from graphs.rewrites.patterns import Step
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """What oneDNN needs to know of a multiplication of float32 tensors.
+
+    Attributes:
+        kind: oneDNN's name.
+        x, y: layouts of the input and of the result; a second operand of a step lies as the result does.
+        weight: shape of the weight.
+        bias: layout of the bias, if there is one.
+        steps: what follows; the first may have a second operand.
+        geometry: of a convolution, for each axis: strides, dilations (0 for none), paddings before and behind.
+    """
+
+    kind: Literal["convolution", "matmul"]
+    x: Layout
+    weight: tuple[int, ...]
+    y: Layout
+    bias: Layout | None
+    steps: tuple[Step, ...]
+    geometry: tuple[tuple[int, ...], ...] = ()
+
+    def described(self, dnnl: Library) -> Object:
+        """The description of the primitive on one thread; raise OSError if oneDNN has no such primitive."""
+        dnnl.use_threads(1)
+        x, y, weight = dnnl.layout(*astuple(self.x)), dnnl.layout(*astuple(self.y)), dnnl.layout(self.weight)
+        bias = dnnl.layout(*astuple(self.bias)) if self.bias else None
+        geometry = ((c_int64 * len(each))(*each) for each in self.geometry)
+        after = dnnl.attributes(self.steps, y)
+        if self.kind == "matmul":
+            return dnnl.make("matmul_primitive_desc", dnnl.engine, x, weight, bias, y, after)
+        name = "convolution_forward_primitive_desc"
+        return dnnl.make(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
+        """A weight in the layout that the primitive prefers, as bytes; None if the calling thread cannot run it."""
+        if torch.get_num_threads() > 1 or (dnnl := library()) is None:
+            return None
+        try:
+            description = self.described(dnnl)
+        except OSError:  # PyTorch may know what to do with a shape that oneDNN has no primitive for
+            return None
+        weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
+        return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
+
+
+class Bound:
+    """A primitive with its weight on the thread that has made it.
+
+    Attributes:
+        packed: the weight.
+        x, y, other: memories of the arguments that change from call to call.
+        point: gives a memory the address of a tensor.
+    """
+
+    def __init__(self, primitive: Primitive, packed: torch.Tensor, bias: torch.Tensor | None) -> None:
+        dnnl = library()
+        assert dnnl is not None  # it has packed the weight
+        description = primitive.described(dnnl)
+        scratch, n_bytes = dnnl.asked(description, SCRATCHPAD_LAYOUT)
+        held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
+        if bias is not None and primitive.bias:
+            held[BIAS] = dnnl.layout(*astuple(primitive.bias)), bias.contiguous()
+        if n_bytes:
+            held[SCRATCHPAD] = scratch, _scratchpad(n_bytes)
+        self.packed = packed
+        self._held = [tensor for _, tensor in held.values()]
+        self._memories = {number: dnnl.memory(*each) for number, each in held.items()}
+        y = dnnl.layout(*astuple(primitive.y))
+        self.x = self._memories[SOURCE] = dnnl.memory(dnnl.layout(*astuple(primitive.x)))
+        self.y = self._memories[DESTINATION] = dnnl.memory(y)
+        self.other = dnnl.memory(y)
+        if any(step.other for step in primitive.steps):
+            self._memories[OTHER] = self.other
+        self._arguments = arguments_of(self._memories)
+        made = dnnl.make("primitive", description)
+        self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
+        self._execute, self.point = dnnl.execute, dnnl.point
+
+    def __call__(self) -> None:
+        """Compute."""
+        if status := self._execute(*self._call):
+            raise RuntimeError(f"oneDNN failed with status {status}")
+
+
+_scratchpads = threading.local()
+
+
+def _scratchpad(n_bytes: int) -> torch.Tensor:
+    """Memory that the primitives of the calling thread share; they run one after the other."""
+    size = 1 << (n_bytes - 1).bit_length()
+    by_size: dict[int, torch.Tensor] = vars(_scratchpads).setdefault("by_size", {})
+    if size not in by_size:
+        by_size[size] = torch.zeros(size, dtype=torch.uint8)
+    return by_size[size]
+
+
+class Multiply(ABC):
+    """A multiplication by a packed weight, and what follows.
+
+    It takes the input, the packed weight, the bias and the second operand of a step; what else its operator has for
+    arguments is ignored, because it is known.
+    """
+
+    images = False
+
+    def __init__(self, primitive: Primitive, result: Layout) -> None:
+        """The multiplication with a result whose elements lie as those of the primitive, maybe of another shape."""
+        self.__name__ = primitive.kind  # torch.fx names the call so
+        self._primitive = primitive
+        self._shape, self._strides = result.shape, result.strides
+        self._second = any(step.other for step in primitive.steps)
+        self._bound: dict[int, Bound] = {}  # by thread
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack a weight on the thread of the device."""
+        packed = self._primitive.pack(weight)
+        return self.pack_for_torch(weight) if packed is None else packed
+
+    def __call__(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *others: Any
+    ) -> torch.Tensor:
+        """Multiply."""
+        if packed.is_mkldnn:
+            return self.by_torch(x, packed, bias, others[0] if self._second else None)
+        bound = self._bound.get(get_ident())
+        if bound is None or bound.packed is not packed:
+            bound = self._bound[get_ident()] = Bound(self._primitive, packed, bias)
+        layout = torch.channels_last if self.images else torch.contiguous_format
+        x = x.contiguous(memory_format=layout)
+        y = x.new_empty_strided(self._shape, self._strides)
+        bound.point(bound.x, x.data_ptr())
+        bound.point(bound.y, y.data_ptr())
+        if self._second:
+            other = others[0].contiguous(memory_format=layout)
+            bound.point(bound.other, other.data_ptr())
+        bound()
+        return y
+
+    @abstractmethod
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack a weight for PyTorch's operator."""
+
+    @abstractmethod
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Multiply with PyTorch's operator."""
+
+    def _activation(self, nothing: str | None) -> tuple[str | None, list[float], str]:
+        """The activation that follows, as PyTorch's operator takes it."""
+        found = next((step for step in self._primitive.steps if not step.other), None)
+        return (found.function, list(found.scalars), found.algorithm) if found else (nothing, [], "")
+
+
+class PackedConvolution(Multiply):
+    """A convolution of images [n, channels, height, width]; images are in channels-last layout from then on."""
+
+    images = True
+
+    def __init__(
+        self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
+    ) -> None:
+        """The convolution of images of a shape with filters of a shape.
+
+        ``geometry`` is stride, padding, dilation and groups, or the first of them.
+        """
+        given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
+        stride, padding, dilation, groups = given
+        self._geometry = tuple(padding), tuple(stride), tuple(dilation), groups
+        extents = zip(x[2:], filters[2:], stride, padding, dilation, strict=True)
+        size = [(extent + 2 * pad - gap * (k - 1) - 1) // step + 1 for extent, k, step, pad, gap in extents]
+        y = _channels_last([x[0], filters[0], *size])
+        weight = (groups, filters[0] // groups, *filters[1:]) if groups > 1 else tuple(filters)
+        axes = tuple(stride), tuple(gap - 1 for gap in dilation), tuple(padding), tuple(padding)
+        added = _contiguous(filters[:1]) if bias else None
+        super().__init__(Primitive("convolution", _channels_last(x), weight, y, added, tuple(steps), axes), y)
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the filters for PyTorch's operator."""
+        shape = self._primitive.x.shape
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight.default(weight, *self._geometry, shape)
+        return packed
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Convolve with PyTorch's operator."""
+        convolve = torch.ops.mkldnn._convolution_pointwise
+        if other is None:
+            result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *self._activation("none"))
+        else:
+            after = self._primitive.steps[0].function, None, *self._activation(None)
+            result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
+        return result
+
+
+class PackedProduct(Multiply):
+    """A product of rows [..., inputs] with a weight [outputs, inputs]."""
+
+    def __init__(
+        self,
+        x: Sequence[int],
+        outputs: int,
+        bias: bool,
+        steps: Sequence[Step] = (),
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        """The product of rows of a shape with as many outputs; the result may have another shape."""
+        n, inputs = prod(x[:-1]), x[-1]
+        self._product = (*x[:-1], outputs)
+        rows, added = _contiguous((n, inputs)), _contiguous((1, outputs)) if bias else None
+        y = _contiguous((n, outputs))
+        primitive = Primitive("matmul", rows, (inputs, outputs), y, added, tuple(steps))
+        super().__init__(primitive, _contiguous(shape or self._product))
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the weight for PyTorch's operator."""
+        n_rows = self._primitive.x.shape[0]
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n_rows)
+        return packed
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Multiply with PyTorch's operator."""
+        multiply = torch.ops.mkldnn._linear_pointwise
+        if other is None:
+            result = multiply.default(x, packed, bias, *self._activation("none"))
+        else:
+            function = self._primitive.steps[0].function
+            result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
+        viewed: torch.Tensor = result.view(self._shape)
+        return viewed
+
+    def addmm(self, bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """`torch.addmm` with a bias for each column."""
+        return self(x, packed, bias)
+
+
+def _channels_last(shape: Sequence[int]) -> Layout:
+    n, c, h, w = shape
+    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
+
+
+def _contiguous(shape: Sequence[int]) -> Layout:
+    return Layout(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))

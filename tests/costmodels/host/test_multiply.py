@@ -1,0 +1,107 @@
+"""oneDNN called by its own interface against PyTorch's operators."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from costmodels.host.affinity import use_threads
+from costmodels.host.dnnl import library
+from costmodels.host.multiply import Multiply, PackedConvolution, PackedProduct
+from graphs.rewrites.patterns import Step
+
+ACTIVATIONS = [
+    Step("relu"),
+    Step("leaky_relu", (0.2,)),
+    Step("tanh"),
+    Step("sigmoid"),
+    Step("gelu", algorithm="none"),
+    Step("gelu", algorithm="tanh"),
+    Step("swish"),
+    Step("hardtanh", (-0.3, 0.6)),
+    Step("hardswish"),
+]
+AFTER: list[tuple[Step, ...]] = [(), *((step,) for step in ACTIVATIONS), (Step("mul", other="o"),)]
+GEOMETRIES: list[tuple[Any, ...]] = [
+    (),
+    ((1, 1), (1, 1)),
+    ((2, 2), (0, 1), (1, 1), 4),
+    ((1, 2), (2, 2), (2, 2), 1),
+    ((1, 1), (1, 1), (1, 1), 8),
+]
+
+pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = use_threads(1)
+    torch.manual_seed(0)
+    yield
+    use_threads(before)
+
+
+def both(multiply: Multiply, *given: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results of oneDNN and of PyTorch's operator."""
+    x, weight, bias, other = given
+    assert x is not None
+    assert weight is not None
+    own, packed = multiply.pack(weight), multiply.pack_for_torch(weight)
+    assert not own.is_mkldnn
+    with torch.no_grad():
+        for _ in range(2):  # made, and made use of again
+            got = multiply(x, own, bias, *([] if other is None else [other]))
+        return got, multiply.by_torch(x, packed, bias, other)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("steps", [*AFTER, (Step("add", other="o"), Step("relu"))])
+def test_convolutions_have_the_bits_of_pytorch(geometry: Sequence[Any], steps: tuple[Step, ...]) -> None:
+    x, groups = torch.randn(2, 8, 9, 11), geometry[3] if len(geometry) == 4 else 1
+    weight, bias = torch.randn(16, 8 // groups, 3, 3), torch.randn(16)
+    for added in (bias, None):
+        convolution = PackedConvolution(x.shape, weight.shape, geometry, added is not None, steps)
+        plain = torch.conv2d(x, weight, added, *geometry)
+        other = torch.randn(plain.shape) if any(step.other for step in steps) else None
+        got, expected = both(convolution, x, weight, added, other)
+        assert torch.equal(got, expected)
+        assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("steps", [*AFTER, (Step("add", other="o"),)])
+def test_products_agree_with_pytorch(steps: tuple[Step, ...]) -> None:
+    x, weight, bias = torch.randn(3, 5, 12), torch.randn(7, 12), torch.randn(7)
+    other = torch.randn(15, 7) if any(step.other for step in steps) else None
+    for added, shape in ((bias, None), (None, (15, 7))):
+        got, expected = both(PackedProduct(x.shape, 7, added is not None, steps, shape), x, weight, added, other)
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_device_of_several_cores_has_pytorch_s_operator() -> None:
+    product = PackedProduct((4, 8), 3, True)
+    weight, bias, x = torch.randn(3, 8), torch.randn(3), torch.randn(4, 8)
+    use_threads(2)
+    packed = product.pack(weight)
+    assert packed.is_mkldnn
+    torch.testing.assert_close(product(x, packed, bias), torch.nn.functional.linear(x, weight, bias))
+
+
+def test_threads_have_primitives_of_their_own() -> None:
+    """Two threads call one kernel at once, with results that differ in the batch that they were given."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    convolution = PackedConvolution((1, 16, 24, 24), (16, 16, 3, 3), ((1, 1), (1, 1)), False)
+    weight = torch.randn(16, 16, 3, 3)
+    packed = convolution.pack(weight)
+    images = [torch.randn(1, 16, 24, 24) for _ in range(2)]
+
+    def many(x: torch.Tensor) -> list[torch.Tensor]:
+        use_threads(1)
+        return [convolution(x, packed) for _ in range(200)]
+
+    expected = [convolution(x, packed) for x in images]
+    with ThreadPoolExecutor(2) as pool:
+        for results, alone in zip(pool.map(many, images), expected, strict=True):
+            assert all(torch.equal(result, alone) for result in results)
