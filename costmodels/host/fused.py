@@ -15,11 +15,12 @@ import torch
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.norms import EXPONENT
 from costmodels.host.norms import response_norm as response_norm_kernel
+from costmodels.host.norms import rms_norm as rms_norm_kernel
 from costmodels.host.norms import scaled_relu as scaled_relu_kernel
 from costmodels.host.onednn import Pack, held, onednn
 from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm, scaled_relu
+from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm, rms_norm, scaled_relu
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
         return _response_norm(op)
     if scaled_relu(readers, 0):
         return _scaled_relu(program, op)
+    if rms_norm(readers, 0):
+        return _rms_norm(program, op)
     members, steps = chain(readers, 0)
     call = program.calls[op.members[0].name]
     if members != list(range(len(op.members))) or call.node.kwargs:
@@ -90,6 +93,14 @@ def _scaled_relu(program: Program, op: Op) -> FusedKernel:
         shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
     }
     return scaled_relu_kernel, (Read(x), Read(scale), Read(shift)), packs
+
+
+def _rms_norm(program: Program, op: Op) -> FusedKernel:
+    (weight,) = (name for name in op.members[-1].inputs if program.graph.tensor[name].role is Role.PARAMETER)
+    eps = op.members[2].attrs.get("other")
+    if not isinstance(eps, float) or not held(program, weight):
+        return None
+    return rms_norm_kernel, (Read(op.members[0].inputs[0]), Read(weight), eps), {}
 
 
 def _response_norm(op: Op) -> FusedKernel:

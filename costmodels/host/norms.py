@@ -1,4 +1,4 @@
-"""CPU kernels of norms of images, in one pass where PyTorch takes two, or ten for a local response norm.
+"""CPU kernels of norms, in one pass where PyTorch takes two to ten.
 
 Images are in channels-last layout here, so that neighbouring channels lie beside each other.
 """
@@ -29,6 +29,15 @@ def scaled_relu(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> to
     return result
 
 
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """weight * x / sqrt(mean of x * x over the last axis + eps); the weight is of this axis."""
+    x = x.contiguous()
+    result = torch.empty_like(x)
+    rows, written = (each.detach().view(-1, x.shape[-1]).numpy() for each in (x, result))
+    compiled(_rms_norm, "float32[::1], float32")(rows, weight.detach().contiguous().numpy(), eps, written)
+    return result
+
+
 def _pixels(x: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.float32], NDArray[np.float32]]:
     """A result for images, and the pixels [n_pixels, channels] of the images and of the result."""
     x = x.contiguous(memory_format=torch.channels_last)
@@ -39,7 +48,7 @@ def _pixels(x: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.float32], NDArray
 
 @cache
 def compiled(kernel: Callable[..., None], arguments: str) -> Any:
-    """The compiled kernel of pixels [n_pixels, channels]."""
+    """The compiled kernel of rows [n_rows, n], such as the channels of pixels."""
     from numba import njit  # late: numba takes half a second to load
 
     signature = f"void(float32[:, ::1], {arguments}, float32[:, ::1])"
@@ -73,3 +82,17 @@ def _scaled_relu(
         pixel, written = pixels[p], result[p]
         for c in range(channels):
             written[c] = max(pixel[c] * scale[c] + shift[c], np.float32(0))
+
+
+def _rms_norm(
+    rows: NDArray[np.float32], weight: NDArray[np.float32], eps: np.float32, result: NDArray[np.float32]
+) -> None:
+    n_rows, n = rows.shape
+    for i in range(n_rows):
+        row, written = rows[i], result[i]
+        total = np.float32(0)
+        for j in range(n):
+            total += row[j] * row[j]
+        scale = np.float32(1) / np.sqrt(total / np.float32(n) + eps)
+        for j in range(n):
+            written[j] = weight[j] * (row[j] * scale)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, Readers, chain, constants, plain, response_norm, scaled_relu
+from graphs.rewrites.patterns import ANCHORS, NORMS, Readers, chain, constants, plain
 
 KIND = "fused"
 
@@ -67,7 +67,8 @@ def find_fusions(graph: Graph) -> Fuse:
         if number in taken:
             continue
         members, steps = chain(readers, number, taken) if _is_anchor(graph, op) else ([], [])
-        members = members if steps else response_norm(readers, number) or scaled_relu(readers, number) or []
+        norms = (find(readers, number) for find in NORMS)
+        members = members if steps else next(filter(None, norms), [])
         if members:
             taken.update(members)
             groups.append(tuple(graph.ops[member].name for member in sorted(members)))

@@ -173,6 +173,40 @@ def scaled_relu(readers: Readers, start: int) -> list[int] | None:
     return [start, number] if _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
 
 
+def rms_norm(readers: Readers, start: int) -> list[int] | None:
+    """The operators of a norm by the root mean square over the last axis, if the first one is this; None if none.
+
+    It is weight * (x * rsqrt(mean(x ** 2) + eps)), as in LLaMA (https://arxiv.org/abs/1910.07467).
+    """
+    graph, members = readers.graph, [start]
+    square = graph.ops[start]
+    if plain(square.kind) != "aten.pow" or square.attrs.get("exponent") != 2:
+        return None
+
+    def follows(kind: str) -> Op | None:
+        number = readers.only(graph.ops[members[-1]].outputs[0])
+        if number is None or plain(graph.ops[number].kind) != f"aten.{kind}":
+            return None
+        members.append(number)
+        return graph.ops[number]
+
+    mean, shift, _, scaled = (follows(kind) for kind in ("mean", "add", "rsqrt", "mul"))
+    if not (mean and shift and scaled) or square.inputs[0] not in scaled.inputs or len(shift.inputs) > 1:
+        return None
+    follows("to")
+    weighted, tensor = follows("mul"), graph.tensor
+    usual = mean.attrs.get("dim") == (-1,) and isinstance(shift.attrs.get("other"), float)
+    if weighted is None or not usual or any(tensor[graph.ops[m].outputs[0]].dtype != "float32" for m in members):
+        return None
+    weights = [name for name in weighted.inputs if tensor[name].role is Role.PARAMETER]
+    same = tensor[weighted.outputs[0]].shape == tensor[square.inputs[0]].shape
+    return members if same and len(weights) == 1 and len(tensor[weights[0]].shape) == 1 else None
+
+
+NORMS = (response_norm, scaled_relu, rms_norm)
+"""What finds the operators of a norm."""
+
+
 def constants(readers: Readers) -> list[list[int]]:
     """Operators whose results are always the same, such as masks and positions, in groups that read each other.
 

@@ -108,6 +108,19 @@ class Preactivated(nn.Module):
         return y
 
 
+class RootMeanSquare(nn.Module):
+    """A norm as LLaMA spells it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        y: Tensor = self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+        return y
+
+
 class Positions(nn.Module):
     """Masks and positions that are the same at each call, some of which the caller gets."""
 
@@ -139,6 +152,7 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "swish": (product(nn.SiLU()), ["conv2d silu"]),
     "sigmoid": (product(nn.Sigmoid()), ["conv2d sigmoid"]),
     "response norm": (product(nn.LocalResponseNorm(5, 1e-2, 0.75, 2.0)), [SPELLED_NORM]),
+    "root mean square": (RootMeanSquare, ["pow mean add rsqrt mul to mul"]),
     "preactivated": (Preactivated, ["batch_norm relu"]),
     "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
 }
