@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
-from graphs.importers.load import load_program
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
 from planner.plans.compare import Figure, PaceChange, pace_change, paced_devices
@@ -28,6 +27,7 @@ from planner.plans.ranges import Range
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, errors_at_most, report
+from tests.benchmarks.networks import program_of
 from tests.benchmarks.unlisted import UNLISTED
 
 LISTED = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3", "bert_base", "gpt2", "vit_b16", "mlp"]
@@ -83,7 +83,7 @@ class Row:
 
 def one(name: str, rounds: int, console: Console) -> Row:
     """Calibrate, plan and run a network, given as MODULE:FACTORY or by its name in `examples.networks`."""
-    program = load_program(name if ":" in name else f"examples.networks:{name}")
+    program = program_of(name)
     cluster = planner.calibrate(program, reporter=console).first(DEVICES)
     plan = planner.plan(program, cluster=cluster)
     assert plan.one_device is not None

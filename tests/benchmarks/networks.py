@@ -9,8 +9,8 @@ from tests.benchmarks.bars import declare
 
 
 def program_of(name: str, batch: int | None = None, training: bool = False) -> Program:
-    """A network by its name, imported."""
-    return load_program(f"examples.networks:{name}", batch, training)
+    """A network by its name in `examples.networks` or as MODULE:FACTORY, imported."""
+    return load_program(name if ":" in name else f"examples.networks:{name}", batch, training)
 
 
 def parser_of(about: str | None, default: str, rounds: int) -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """Throughput of planned networks against ONNX Runtime and OpenVINO, in one run.
 
-    python -m tests.benchmarks.peers [NETWORK ...] [--batch N] [--rounds N] [--quick] [--json FILE]
+    python -m tests.benchmarks.peers [NETWORK | MODULE:FACTORY ...] [--batch N] [--rounds N] [--quick] [--json FILE]
 
 Plans have quick kernels. All contenders take turns and medians of the rounds' ratios are shown: how many times as fast
 as eager PyTorch on one core each is. Each peer counts with its better mode. All compute in float32: OpenVINO takes
@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 import planner
-from examples.networks import NETWORKS
-from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, divisions
 from planner.runtime.benchmark.check import Answers, compare_outputs
 from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Planned, measure
 from planner.runtime.benchmark.peers import peers
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.benchmarks.networks import program_of
 
 EIGHT = ["googlenet", "resnet50", "bert_base", "gpt2", "vit_b16", "lstm_seq2seq", "alexnet", "mlp"]
 QUICK = ["mlp", "alexnet"]
@@ -67,8 +66,7 @@ class Row:
 
 def one(name: str, batch: int, rounds: int, console: Console) -> Row:
     """Calibrate, plan, run and measure one network beside its peers."""
-    model, inputs = NETWORKS[name](batch=batch)
-    program = program_from_module(model, inputs, name=name)
+    program = program_of(name, batch)
     planner.calibrate(
         program, reporter=console, calibration_options=CalibrationOptions(split_cpu="auto", kernels="quick")
     )
@@ -94,7 +92,7 @@ def bars_of(rows: Sequence[Row]) -> list[Bar]:
 def main() -> int:
     """Measure the networks and judge the bars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], metavar="NETWORK", help="default: eight")
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help="a name, or MODULE:FACTORY; eight by default")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="samples in one micro-batch (1)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     declare(parser)
@@ -104,7 +102,7 @@ def main() -> int:
     print(HEAD)
     for name in options.networks or (QUICK if options.quick else EIGHT):
         rows.append(one(name, options.batch, 2 if options.quick else options.rounds, console))
-        console.say(str(rows[-1]))
+        print(rows[-1], flush=True)
     return report(bars_of(rows), options.json)
 
 
