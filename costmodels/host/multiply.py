@@ -148,12 +148,13 @@ class Multiply(ABC):
     arguments is ignored, because it is known.
     """
 
-    images = False
+    memory_format = torch.contiguous_format
 
-    def __init__(self, primitive: Primitive, result: Layout) -> None:
-        """The multiplication with a result whose elements lie as those of the primitive, maybe of another shape."""
+    def __init__(self, primitive: Primitive, x: Layout, result: Layout) -> None:
+        """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         self.__name__ = primitive.kind  # torch.fx names the call so
         self._primitive = primitive
+        self._x_strides = x.strides
         self._shape, self._strides = result.shape, result.strides
         self._second = any(step.other for step in primitive.steps)
         self._bound: dict[int, Bound] = {}  # by thread
@@ -172,13 +173,13 @@ class Multiply(ABC):
         bound = self._bound.get(get_ident())
         if bound is None or bound.packed is not packed:
             bound = self._bound[get_ident()] = Bound(self._primitive, packed, bias)
-        layout = torch.channels_last if self.images else torch.contiguous_format
-        x = x.contiguous(memory_format=layout)
+        if x.stride() != self._x_strides:
+            x = x.contiguous(memory_format=self.memory_format)
         y = x.new_empty_strided(self._shape, self._strides)
         bound.point(bound.x, x.data_ptr())
         bound.point(bound.y, y.data_ptr())
         if self._second:
-            other = others[0].contiguous(memory_format=layout)
+            other = others[0].contiguous(memory_format=self.memory_format)
             bound.point(bound.other, other.data_ptr())
         bound()
         return y
@@ -202,7 +203,7 @@ class Multiply(ABC):
 class PackedConvolution(Multiply):
     """A convolution of images [n, channels, height, width]; images are in channels-last layout from then on."""
 
-    images = True
+    memory_format = torch.channels_last
 
     def __init__(
         self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
@@ -220,7 +221,8 @@ class PackedConvolution(Multiply):
         weight = (groups, filters[0] // groups, *filters[1:]) if groups > 1 else tuple(filters)
         axes = tuple(stride), tuple(gap - 1 for gap in dilation), tuple(padding), tuple(padding)
         added = _contiguous(filters[:1]) if bias else None
-        super().__init__(Primitive("convolution", _channels_last(x), weight, y, added, tuple(steps), axes), y)
+        images = _channels_last(x)
+        super().__init__(Primitive("convolution", images, weight, y, added, tuple(steps), axes), images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the filters for PyTorch's operator."""
@@ -258,7 +260,7 @@ class PackedProduct(Multiply):
         rows, added = _contiguous((n, inputs)), _contiguous((1, outputs)) if bias else None
         y = _contiguous((n, outputs))
         primitive = Primitive("matmul", rows, (inputs, outputs), y, added, tuple(steps))
-        super().__init__(primitive, _contiguous(shape or self._product))
+        super().__init__(primitive, _contiguous(x), _contiguous(shape or self._product))
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the weight for PyTorch's operator."""
