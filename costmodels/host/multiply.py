@@ -38,8 +38,8 @@ from graphs.rewrites.patterns import Step
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the elements of a tensor lie."""
+class Strided:
+    """The shape of a tensor, and how far apart its elements lie along each axis."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -59,10 +59,10 @@ class Primitive:
     """
 
     kind: Literal["convolution", "matmul"]
-    x: Layout
+    x: Strided
     weight: tuple[int, ...]
-    y: Layout
-    bias: Layout | None
+    y: Strided
+    bias: Strided | None
     steps: tuple[Step, ...]
     geometry: tuple[tuple[int, ...], ...] = ()
 
@@ -150,7 +150,7 @@ class Multiply(ABC):
 
     memory_format = torch.contiguous_format
 
-    def __init__(self, primitive: Primitive, x: Layout, result: Layout) -> None:
+    def __init__(self, primitive: Primitive, x: Strided, result: Strided) -> None:
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         self.__name__ = primitive.kind  # torch.fx names the call so
         self._primitive = primitive
@@ -286,10 +286,10 @@ class PackedProduct(Multiply):
         return self(x, packed, bias)
 
 
-def _channels_last(shape: Sequence[int]) -> Layout:
+def _channels_last(shape: Sequence[int]) -> Strided:
     n, c, h, w = shape
-    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
+    return Strided((n, c, h, w), (h * w * c, 1, w * c, c))
 
 
-def _contiguous(shape: Sequence[int]) -> Layout:
-    return Layout(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+def _contiguous(shape: Sequence[int]) -> Strided:
+    return Strided(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))

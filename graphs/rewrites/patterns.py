@@ -89,6 +89,11 @@ RESPONSE_NORM = tuple(
 )
 """Kinds of the operators that a local response norm of images consists of: x / (k + a * mean of x * x) ** b."""
 
+RMS_NORMS = tuple(
+    tuple(f"aten.{name}" for name in ["pow", "mean", "add", "rsqrt", "mul", *cast, "mul"]) for cast in ([], ["to"])
+)
+"""Kinds of the operators that a norm by the root mean square consists of, as LLaMA has it, maybe with a cast."""
+
 
 def plain(kind: str) -> str:
     """A kind without its overload."""
@@ -150,17 +155,23 @@ def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[li
 
 def response_norm(readers: Readers, start: int) -> list[int] | None:
     """The operators of a local response norm whose first one is this; None if it is none."""
-    graph, members = readers.graph, [start]
-    first = graph.ops[start]
-    if plain(first.kind) != RESPONSE_NORM[0] or len(first.inputs) != 2 or len(set(first.inputs)) != 1:
+    graph, first = readers.graph, readers.graph.ops[start]
+    members = _one_behind_another(readers, start, RESPONSE_NORM)
+    if members is None or len(first.inputs) != 2 or len(set(first.inputs)) != 1:
         return None
-    for kind in RESPONSE_NORM[1:]:
+    divided = graph.ops[members[-1]].inputs[0] == first.inputs[0]
+    return members if divided and len(graph.tensor[first.inputs[0]].shape) == 4 else None
+
+
+def _one_behind_another(readers: Readers, start: int, kinds: Sequence[str]) -> list[int] | None:
+    """Operators of some kinds, each the only reader of the one before; None if the first ones are others."""
+    graph, members = readers.graph, [start]
+    for kind in kinds[1:]:
         number = readers.only(graph.ops[members[-1]].outputs[0])
         if number is None or plain(graph.ops[number].kind) != kind:
             return None
         members.append(number)
-    divided = graph.ops[members[-1]].inputs[0] == first.inputs[0]
-    return members if divided and len(graph.tensor[first.inputs[0]].shape) == 4 else None
+    return members if plain(graph.ops[start].kind) == kinds[0] else None
 
 
 def scaled_relu(readers: Readers, start: int) -> list[int] | None:
@@ -176,31 +187,26 @@ def scaled_relu(readers: Readers, start: int) -> list[int] | None:
 def rms_norm(readers: Readers, start: int) -> list[int] | None:
     """The operators of a norm by the root mean square over the last axis, if the first one is this; None if none.
 
-    It is weight * (x * rsqrt(mean(x ** 2) + eps)), as in LLaMA (https://arxiv.org/abs/1910.07467).
+    It is weight * (x * rsqrt(mean(x ** 2) + eps)), see https://arxiv.org/abs/1910.07467.
     """
-    graph, members = readers.graph, [start]
-    square = graph.ops[start]
-    if plain(square.kind) != "aten.pow" or square.attrs.get("exponent") != 2:
-        return None
+    found = (_one_behind_another(readers, start, kinds) for kinds in RMS_NORMS)
+    members = next(filter(None, found), None)
+    return members if members and _is_rms_norm(readers.graph, [readers.graph.ops[m] for m in members]) else None
 
-    def follows(kind: str) -> Op | None:
-        number = readers.only(graph.ops[members[-1]].outputs[0])
-        if number is None or plain(graph.ops[number].kind) != f"aten.{kind}":
-            return None
-        members.append(number)
-        return graph.ops[number]
 
-    mean, shift, _, scaled = (follows(kind) for kind in ("mean", "add", "rsqrt", "mul"))
-    if not (mean and shift and scaled) or square.inputs[0] not in scaled.inputs or len(shift.inputs) > 1:
-        return None
-    follows("to")
-    weighted, tensor = follows("mul"), graph.tensor
-    usual = mean.attrs.get("dim") == (-1,) and isinstance(shift.attrs.get("other"), float)
-    if weighted is None or not usual or any(tensor[graph.ops[m].outputs[0]].dtype != "float32" for m in members):
-        return None
-    weights = [name for name in weighted.inputs if tensor[name].role is Role.PARAMETER]
-    same = tensor[weighted.outputs[0]].shape == tensor[square.inputs[0]].shape
-    return members if same and len(weights) == 1 and len(tensor[weights[0]].shape) == 1 else None
+def _is_rms_norm(graph: Graph, members: Sequence[Op]) -> bool:
+    square, mean, shift, _, scaled, *_, weighted = members
+    tensor = graph.tensor
+    weights = [tensor[name] for name in weighted.inputs if tensor[name].role is Role.PARAMETER]
+    return (
+        square.attrs.get("exponent") == 2
+        and (mean.attrs.get("dim"), mean.attrs.get("keepdim")) == ((-1,), True)
+        and isinstance(shift.attrs.get("other"), float)
+        and square.inputs[0] in scaled.inputs
+        and [len(weight.shape) for weight in weights] == [1]
+        and tensor[weighted.outputs[0]].shape == tensor[square.inputs[0]].shape
+        and all(tensor[op.outputs[0]].dtype == "float32" for op in members)
+    )
 
 
 NORMS = (response_norm, scaled_relu, rms_norm)
