@@ -14,6 +14,8 @@ from costmodels.host.affinity import Stopped, bound, settle, torch_device_of
 
 T = TypeVar("T")
 
+PATIENCE_S = 0.2  # after which the caller looks whether it was interrupted
+
 
 @dataclass(frozen=True)
 class DeviceContext:
@@ -64,7 +66,8 @@ class DeviceThreads:
 
         try:
             give()
-            wait(done, return_when=FIRST_EXCEPTION)
+            while _all_well(done):
+                pass
         except BaseException:
             stop()
             give()  # an interrupt may have come before all had the job; nobody does it twice
@@ -84,6 +87,15 @@ class DeviceThreads:
             jobs.put(None)
         for thread in self._threads:
             thread.join()
+
+
+def _all_well(done: Sequence["Future[T]"]) -> bool:
+    """Wait for a while; return whether some devices are still at work and none has failed.
+
+    Python does not notice an interrupt that comes just before the thread blocks until the wait is over.
+    """
+    ended, working = wait(done, PATIENCE_S, FIRST_EXCEPTION)
+    return bool(working) and not any(future.exception() for future in ended)
 
 
 def _serve(number: int, device: Device, jobs: "SimpleQueue[Job | None]") -> None:
