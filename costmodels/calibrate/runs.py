@@ -113,8 +113,7 @@ class Inference:
     def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
         """What a kernel has written, by name."""
         outputs = kernel.op.outputs
-        given = kernel.arguments is not None
-        unpack = len(outputs) > 1 if given else self.program.calls[kernel.op.name].unpack
+        unpack = kernel.unpacks(self.program)
         return dict(zip(outputs, result, strict=True)) if unpack else {outputs[0]: result}
 
 

@@ -20,7 +20,17 @@ from costmodels.host.norms import scaled_relu as scaled_relu_kernel
 from costmodels.host.onednn import Pack, held, onednn
 from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import CONVOLUTIONS, Readers, Step, chain, plain, response_norm, rms_norm, scaled_relu
+from graphs.rewrites.patterns import (
+    CONVOLUTIONS,
+    Readers,
+    Step,
+    chain,
+    plain,
+    response_norm,
+    rms_norm,
+    scaled_relu,
+    unchanging,
+)
 
 
 @dataclass(frozen=True)
@@ -42,20 +52,18 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
         PyTorch without oneDNN.
     """
     inside = program.graph.inside(op)
-    if all(inside.tensor[name].role is Role.BUFFER and held(program, name) for name in op.inputs):
+    everything = list(range(len(op.members)))
+    if unchanging(inside) == everything and _all_held(program, *op.inputs):
         return _constants(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
-    if response_norm(readers, 0) == list(range(len(op.members))):
-        return _response_norm(op)
-    if scaled_relu(readers, 0):
-        return _scaled_relu(program, op)
-    if rms_norm(readers, 0):
-        return _rms_norm(program, op)
+    for find, build_norm in NORM_KERNELS.items():
+        if find(readers, 0) == everything:
+            return build_norm(program, op)
     members, steps = chain(readers, 0)
     call = program.calls[op.members[0].name]
-    if members != list(range(len(op.members))) or call.node.kwargs:
+    if members != everything or call.node.kwargs:
         return None
     arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
     build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
@@ -84,12 +92,12 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 def _scaled_relu(program: Program, op: Op) -> FusedKernel:
     x, gamma, beta, mean, variance = op.members[0].inputs
-    eps = op.members[0].attrs.get("eps")
-    if not isinstance(eps, float) or not _all_held(program, gamma, beta, mean, variance):
+    eps = _epsilon(program, op.members[0])
+    if eps is None:
         return None
     scale, shift = f"{op.name}, scale", f"{op.name}, shift"
     packs = {
-        scale: Pack((gamma, variance), lambda g, v: g * torch.rsqrt(v + eps)),
+        scale: Pack((gamma, variance), partial(_scale, eps=eps)),
         shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
     }
     return scaled_relu_kernel, (Read(x), Read(scale), Read(shift)), packs
@@ -103,7 +111,7 @@ def _rms_norm(program: Program, op: Op) -> FusedKernel:
     return rms_norm_kernel, (Read(op.members[0].inputs[0]), Read(weight), eps), {}
 
 
-def _response_norm(op: Op) -> FusedKernel:
+def _response_norm(_program: Program, op: Op) -> FusedKernel:
     _, _, pad, pool, _, _, scale, shift, power, _ = (member.attrs for member in op.members)
     size, alpha, k = pool.get("kernel_size"), scale.get("other"), shift.get("other")
     n = size[0] if isinstance(size, tuple) else None
@@ -114,6 +122,10 @@ def _response_norm(op: Op) -> FusedKernel:
     if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
         return None
     return response_norm_kernel, (Read(op.inputs[0]), n, float(alpha) / n, float(k)), {}
+
+
+NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
+"""What builds the kernel of a norm, by what finds the norm's operators."""
 
 
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
@@ -128,8 +140,8 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     if folds:
         norm = op.members[1]
         _, gamma, beta, mean, variance = norm.inputs
-        eps = norm.attrs.get("eps")
-        if not isinstance(eps, float) or not _all_held(program, *norm.inputs[1:]):
+        eps = _epsilon(program, norm)
+        if eps is None:
             return None
         own = (bias,) if bias else ()
         packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)))
@@ -144,9 +156,20 @@ def _all_held(program: Program, *names: str | None) -> bool:
     return all(held(program, name) for name in names if name)
 
 
+def _epsilon(program: Program, norm: Op) -> float | None:
+    """What a batch norm adds to variances; None if its numbers change."""
+    eps = norm.attrs.get("eps")
+    return eps if isinstance(eps, float) and _all_held(program, *norm.inputs[1:]) else None
+
+
+def _scale(gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
+    """What a batch norm multiplies by."""
+    return gamma * torch.rsqrt(variance + eps)
+
+
 def _scaled(weight: torch.Tensor, gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
     """The weight of a convolution that a batch norm follows."""
-    return weight * (gamma * torch.rsqrt(variance + eps)).view(-1, *[1] * (weight.dim() - 1))
+    return weight * _scale(gamma, variance, eps).view(-1, *[1] * (weight.dim() - 1))
 
 
 def _shifted(

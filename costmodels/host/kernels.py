@@ -53,6 +53,10 @@ class Kernel:
             return self.op.inputs
         return tuple(each.name for each in self.arguments if isinstance(each, Read))
 
+    def unpacks(self, program: Program) -> bool:
+        """Whether it returns the outputs in a tuple or list."""
+        return program.calls[self.op.name].unpack if self.arguments is None else len(self.op.outputs) > 1
+
 
 def kernels_of(
     program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None

@@ -66,6 +66,11 @@ class Primitive:
     steps: tuple[Step, ...]
     geometry: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def second(self) -> Step | None:
+        """The step that has a second operand, if there is one."""
+        return next((step for step in self.steps if step.other), None)
+
     def described(self, dnnl: Library) -> Object:
         """The description of the primitive on one thread; raise OSError if oneDNN has no such primitive."""
         dnnl.use_threads(1)
@@ -116,7 +121,7 @@ class Bound:
         self.x = self._memories[SOURCE] = dnnl.memory(dnnl.layout(*astuple(primitive.x)))
         self.y = self._memories[DESTINATION] = dnnl.memory(y)
         self.other = dnnl.memory(y)
-        if any(step.other for step in primitive.steps):
+        if primitive.second:
             self._memories[OTHER] = self.other
         self._arguments = arguments_of(self._memories)
         made = dnnl.make("primitive", description)
@@ -156,7 +161,7 @@ class Multiply(ABC):
         self._primitive = primitive
         self._x_strides = x.strides
         self._shape, self._strides = result.shape, result.strides
-        self._second = any(step.other for step in primitive.steps)
+        self._second = primitive.second is not None
         self._bound: dict[int, Bound] = {}  # by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:

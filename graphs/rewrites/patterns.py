@@ -12,7 +12,7 @@ Behind a convolution or a product may follow a batch norm, an activation, an add
 The steps of a group are read off its members, so that whoever has a kernel for them need not know the members.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -88,6 +88,8 @@ RESPONSE_NORM = tuple(
     f"aten.{name}" for name in ["mul", "view", "pad", "avg_pool3d", "squeeze", "view", "mul", "add", "pow", "div"]
 )
 """Kinds of the operators that a local response norm of images consists of: x / (k + a * mean of x * x) ** b."""
+
+SCALED_RELU = ("aten.batch_norm", "aten.relu")
 
 RMS_NORMS = tuple(
     tuple(f"aten.{name}" for name in ["pow", "mean", "add", "rsqrt", "mul", *cast, "mul"]) for cast in ([], ["to"])
@@ -176,12 +178,9 @@ def _one_behind_another(readers: Readers, start: int, kinds: Sequence[str]) -> l
 
 def scaled_relu(readers: Readers, start: int) -> list[int] | None:
     """The operators of a batch norm of images and a relu, if the first one is this; None if they are none."""
-    graph = readers.graph
-    norm = graph.ops[start]
-    number = readers.only(norm.outputs[0])
-    if plain(norm.kind) != "aten.batch_norm" or number is None or plain(graph.ops[number].kind) != "aten.relu":
-        return None
-    return [start, number] if _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
+    graph, norm = readers.graph, readers.graph.ops[start]
+    members = _one_behind_another(readers, start, SCALED_RELU)
+    return members if members and _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
 
 
 def rms_norm(readers: Readers, start: int) -> list[int] | None:
@@ -221,11 +220,11 @@ def constants(readers: Readers) -> list[list[int]]:
     """
     graph = readers.graph
     given = {name for op in graph.ops if plain(op.kind).endswith("_") for name in op.inputs}.union(graph.outputs)
-    for op in (graph.ops[number] for number in reversed(_constant(graph, set()))):
+    for op in (graph.ops[number] for number in reversed(unchanging(graph))):
         if given.intersection(op.outputs):
             given.update(op.inputs)
     group_of: dict[str, list[int]] = {}  # by tensor
-    for number in _constant(graph, given):
+    for number in unchanging(graph, given):
         together = [number]
         read = [group_of[name] for name in graph.ops[number].inputs if name in group_of]
         for group in {id(group): group for group in read}.values():
@@ -236,12 +235,12 @@ def constants(readers: Readers) -> list[list[int]]:
     return [group for group in groups if not set(group).issuperset(_reading(readers, group))]
 
 
-def _constant(graph: Graph, given: Collection[str]) -> list[int]:
-    """The operators whose results are always the same, without those that write what is given."""
-    names = {tensor.name for tensor in graph.tensors if tensor.role is Role.BUFFER}
+def unchanging(graph: Graph, given: Set[str] = frozenset()) -> list[int]:
+    """The operators whose results are always the same, without those that read or write what is given."""
+    names = {tensor.name for tensor in graph.tensors if tensor.role is Role.BUFFER} - given
     found = []
     for number, op in enumerate(graph.ops):
-        if names.issuperset(op.inputs) and not changes(op) and not set(given).intersection(op.outputs):
+        if names.issuperset(op.inputs) and not changes(op) and given.isdisjoint(op.outputs):
             names.update(op.outputs)
             found.append(number)
     return found

@@ -22,6 +22,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
+from graphs.importers.sources import file_of
 from planner.cli.choose_network import picked, run_network
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
@@ -96,9 +97,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
-    if options.model.suffix != ".json" and not options.model.is_dir():
+    file = file_of(str(options.model))
+    if file is None or file.suffix != ".json":
         return run_network(options, console)
-    setting = _setting(options, console)
+    setting = _setting(file, options, console)
     found = choose_config(setting, options.time_limit, console)
     if not found.shapes:
         raise InputError("no way keeps all that is asked for at once; leave one of the options open")
@@ -133,9 +135,8 @@ def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argpar
     return DONE
 
 
-def _setting(options: argparse.Namespace, console: Console) -> TrainingSetting:
-    """What is asked."""
-    path = options.model / "config.json" if options.model.is_dir() else options.model
+def _setting(path: Path, options: argparse.Namespace, console: Console) -> TrainingSetting:
+    """What is asked for the transformer of a file."""
     try:
         network = transformer_of(read_json(path, "model", finite=False), options.sequence, options.flash_attention)
     except InputError as error:

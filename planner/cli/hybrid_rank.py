@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from costmodels.units import format_seconds
 from graphs.importers.from_config import read_config
 from graphs.importers.load import load_program
+from graphs.importers.sources import file_of
 from planner.cli.console import Console
 from planner.cli.statuses import BROKEN, DIFFERENT, DONE
 from planner.cli.text import count
@@ -26,8 +26,8 @@ def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) ->
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     torch.manual_seed(options.seed)  # weights that a factory draws are the same on all ranks
-    path = Path(options.model) / "config.json" if Path(options.model).is_dir() else Path(options.model)
-    if path.suffix == ".json":
+    path = file_of(options.model)
+    if path is not None and path.suffix == ".json":
         program = read_config(path, config.shape.samples, training=True, weights=True)
     else:
         program = load_program(options.model, config.shape.samples, True, dict(options.sizes))

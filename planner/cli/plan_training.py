@@ -4,13 +4,13 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from costmodels.cluster import Cluster
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
+from graphs.importers.sources import file_of
 from graphs.ir import Graph
 from planner.cli.models import cluster_of, constraints_of, workload_of
 from planner.planning.make_plan import Search, batch_of
@@ -95,8 +95,8 @@ def _faster(
 ) -> FasterRow | None:
     """The faster of a choice and of what the closed forms find for a config.json; None for neither."""
     rows = [FasterRow(choice.config, choice.samples_per_s)] if choice and choice.config else []
-    path = Path(options.model) / "config.json" if Path(options.model).is_dir() else Path(options.model)
-    if path.suffix == ".json" and path.is_file():
+    path = file_of(options.model)
+    if path is not None and path.suffix == ".json" and path.is_file():
         try:
             network = transformer_of(read_json(path, "model", finite=False), tokens_per_sample(graph, batch_of(graph)))
         except InputError:  # a graph.json, or a network that is no stack of equal layers

@@ -274,15 +274,14 @@ def add_call(
     op, arguments = kernel.op, iter(reads)
     if kernel.arguments is not None:
         given = tuple(next(arguments) if isinstance(each, Read) else each for each in kernel.arguments)
-        return _results(graph, graph.call_function(kernel.target, given), len(op.outputs), len(op.outputs) > 1)
-    call = program.calls[op.name]
-    args, kwargs = program.arguments(op, lambda _: next(arguments))
-    target = kernel.target
-    if generator is not None:
-        target, kwargs = seeded_target(call.node), {**kwargs, "generator": generator}
-    result = graph.call_function(target, on_device(args, kernel.torch_device), on_device(kwargs, kernel.torch_device))
-    return _results(graph, result, len(op.outputs), call.unpack)
-
-
-def _results(graph: fx.Graph, result: fx.Node, count: int, unpack: bool) -> tuple[fx.Node, ...]:
-    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(count)) if unpack else (result,)
+        result = graph.call_function(kernel.target, given)
+    else:
+        args, kwargs = program.arguments(op, lambda _: next(arguments))
+        target = kernel.target
+        if generator is not None:
+            target, kwargs = seeded_target(program.calls[op.name].node), {**kwargs, "generator": generator}
+        device = kernel.torch_device
+        result = graph.call_function(target, on_device(args, device), on_device(kwargs, device))
+    if not kernel.unpacks(program):
+        return (result,)
+    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))

@@ -50,11 +50,20 @@ def test_exact_kernels_are_those_of_the_members(make: Callable[[], nn.Module]) -
     assert torch.equal(got, expected)
 
 
-def test_a_group_without_a_kernel_runs_as_its_members() -> None:
-    program = imported(nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)))
-    odd = replace(program, graph=Fuse((("linear", "softmax"),))(program.graph))
+@pytest.mark.parametrize(
+    ("network", "x"),
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)), torch.randn(2, 8)),
+        (nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Tanh()), torch.randn(2, 3, 4, 4)),
+    ],
+    ids=["not known", "longer than what is known"],
+)
+def test_a_group_without_a_kernel_runs_as_its_members(network: nn.Module, x: torch.Tensor) -> None:
+    program = imported(network, x)
+    names = tuple(op.name for op in program.graph.ops)
+    odd = replace(program, graph=Fuse((names,))(program.graph))
     kernels = kernels_of(odd, odd.graph.ops[0], CPU, "quick")
-    assert [kernel.op.name for kernel in kernels] == ["linear", "softmax"]
+    assert [kernel.op.name for kernel in kernels] == list(names)
     (expected,), (got,) = (each.values() for each in (run_all(program, "exact"), run_all(odd, "quick")))
     assert float((got - expected).abs().max()) <= TOLERANCE
 
