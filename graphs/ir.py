@@ -211,12 +211,13 @@ class Graph(Brief):
         return ", ".join(f"{t.name} {list(t.shape)} {t.dtype}" for t in tensors) or "none"
 
     def inside(self, op: Op) -> "Graph":
-        """The members of a fused operator as a graph of their own, whose ends are those of the operator."""
-        names = dict.fromkeys(name for member in op.members for name in (*member.inputs, *member.outputs))
+        """The members of a fused operator, or a single one, as a graph of their own with the ends of the operator."""
+        members = op.members or (op,)
+        names = dict.fromkeys(name for member in members for name in (*member.inputs, *member.outputs))
         given = {name for name in op.inputs if self.tensor[name].role in (Role.INPUT, Role.ACTIVATION)}
         tensors = (replace(self.tensor[n], role=Role.INPUT) if n in given else self.tensor[n] for n in names)
         inputs = tuple(name for name in names if name in given)
-        return Graph(op.name, op.members, tuple(tensors), inputs, op.outputs)
+        return Graph(op.name, members, tuple(tensors), inputs, op.outputs)
 
     def state(self, op: Op) -> Iterator[Tensor]:
         """The parameters and buffers that an operator reads, each once."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
+from threading import get_ident
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -16,9 +17,10 @@ import torch
 from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
+from costmodels.host.buffers import buffers_of
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.fused import Read
-from costmodels.host.kernels import Kernel, kernel_of, kernels_of
+from costmodels.host.kernel import Kernel, Read
+from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -70,6 +72,8 @@ class Inference:
             for each in self.kernels
         ]
         self.dead = _dead_after(program)[:n_ops]
+        self._last = _last_read(program)
+        self._buffers: dict[tuple[int, int, int], dict[str, torch.Tensor]] = {}  # by thread and part
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
@@ -80,22 +84,33 @@ class Inference:
 
         ``env`` has their inputs by name; outputs are added, and tensors without further readers are removed.
         """
-        marks = [self._timed(number, env) for number in range(start, min(stop, len(self.ops)))]
+        stop = min(stop, len(self.ops))
+        buffers = self._buffers_of(start, stop)
+        marks = [self._timed(number, env, buffers) for number in range(start, stop)]
         self.clock.settle()
         return [[self.clock.seconds(before, after) for before, after in marks]]
 
-    def _timed(self, number: int, env: dict[str, torch.Tensor]) -> Marks:
+    def _buffers_of(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
+        """The calling thread's memory for results of some operators, the same from run to run."""
+        key = get_ident(), start, stop
+        if key not in self._buffers:
+            kernels = [kernel for each in self.kernels[start:stop] for kernel in each]
+            kept = [name for kernel in kernels for name in kernel.op.outputs if self._last.get(name, -1) >= stop]
+            self._buffers[key] = buffers_of(self.program, kernels, kept)
+        return self._buffers[key]
+
+    def _timed(self, number: int, env: dict[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> Marks:
         """The marks before and after one operator, which updates ``env``."""
         check_stopped()
         op, mark = self.ops[number], self.clock.mark
         first, *others = self.kernels[number]
         local: ChainMap[str, torch.Tensor] = ChainMap({}, self.packed[number], env)
-        args, kwargs = self._bound(first, local)
+        args, kwargs = self._bound(first, local, buffers)
         start = mark()
         local.update(self._written(first, first.target(*args, **kwargs)))
         del args, kwargs
         for kernel in others:  # of the members of a fused operator that no kernel computes as a whole
-            args, kwargs = self._bound(kernel, local)
+            args, kwargs = self._bound(kernel, local, buffers)
             local.update(self._written(kernel, kernel.target(*args, **kwargs)))
             del args, kwargs
         env.update({name: local[name] for name in op.outputs})
@@ -104,11 +119,15 @@ class Inference:
             del env[name]
         return start, mark()
 
-    def _bound(self, kernel: Kernel, env: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _bound(
+        self, kernel: Kernel, env: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a kernel."""
-        if kernel.arguments is not None:
-            return tuple(env[each.name] if isinstance(each, Read) else each for each in kernel.arguments), {}
-        return _arguments(self.program, kernel.op, env, kernel.torch_device)
+        if kernel.arguments is None:
+            return _arguments(self.program, kernel.op, env, kernel.torch_device)
+        args = tuple(env[each.name] if isinstance(each, Read) else each for each in kernel.arguments)
+        buffer = buffers.get(kernel.op.outputs[0])
+        return args, {} if buffer is None else {"result": buffer}
 
     def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
         """What a kernel has written, by name."""

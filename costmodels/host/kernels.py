@@ -4,58 +4,27 @@ Exact kernels have the same bits as PyTorch's. PyTorch 2.11 to 2.13 pools images
 number, and images in channels-last layout in vectors: on one core this is six times as fast, including the copies, and
 a maximum has no rounding. PyTorch also averages over neighbouring channels, as in a local response norm, number by
 number; sums of whole images in the same order are twenty times as fast.
-Quick kernels are for devices that ask for them. They, and exact kernels of LSTMs, read weights that are packed once
-(see `costmodels.host.onednn`).
+Quick kernels (`costmodels.host.quick`) are for devices that ask for them. They, and exact kernels of LSTMs
+(`costmodels.host.onednn`), read weights that are packed once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from costmodels.cluster import Kernels
-from costmodels.host.fused import Read, fused_kernel
-from costmodels.host.onednn import Pack, packed_kernel
+from costmodels.host.kernel import Kernel
+from costmodels.host.onednn import lstm_kernel
+from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 8  # version of the kernels and of the handling of memory and weights, on which measurements depend
+VERSION = 9  # version of the kernels and of the handling of memory and weights, on which measurements depend
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
 LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save
 EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The kernel of one operator.
-
-    Attributes:
-        op: what it computes.
-        target: function of the operator's arguments.
-        torch_device: torch device of the operator.
-        packs: how weights are packed once for the kernel, by the name that the kernel knows them by.
-        arguments: of a kernel for a fused operator, `Read` for a tensor or a packed weight; None for the arguments of
-            the operator's own call.
-    """
-
-    op: Op
-    target: Callable[..., Any]
-    torch_device: torch.device
-    packs: Mapping[str, Pack] = field(default_factory=dict)
-    arguments: tuple[Any, ...] | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of the tensors and packed weights that it reads, as often as it does."""
-        if self.arguments is None:
-            return self.op.inputs
-        return tuple(each.name for each in self.arguments if isinstance(each, Read))
-
-    def unpacks(self, program: Program) -> bool:
-        """Whether it returns the outputs in a tuple or list."""
-        return program.calls[self.op.name].unpack if self.arguments is None else len(self.op.outputs) > 1
 
 
 def kernels_of(
@@ -67,9 +36,8 @@ def kernels_of(
     """
     if not op.members:
         return (kernel_of(program, op, torch_device, inference),)
-    if inference == "quick" and torch_device.type == "cpu" and (found := fused_kernel(program, op)):
-        target, arguments, packs = found
-        return (Kernel(op, target, torch_device, packs, arguments),)
+    if inference == "quick" and torch_device.type == "cpu" and (quick := quick_kernel(program, op)):
+        return (quick,)
     return tuple(kernel_of(program, member, torch_device, inference) for member in op.members)
 
 
@@ -83,9 +51,10 @@ def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: K
         target = torch.ops.aten.reshape.default  # results may have other strides here than in the trace
     if torch_device.type != "cpu":
         return Kernel(op, target, torch_device)
-    if inference and (packed := packed_kernel(program, op, inference)):
-        return Kernel(op, packed[0], torch_device, packed[1])
-    return Kernel(op, EXACT_KERNELS.get(target, target), torch_device)
+    kernel = quick_kernel(program, op) if inference == "quick" else None
+    if kernel is None and inference:
+        kernel = lstm_kernel(program, op)
+    return kernel or Kernel(op, EXACT_KERNELS.get(target, target))
 
 
 def max_pool2d(

@@ -34,15 +34,8 @@ from costmodels.host.dnnl import (
     arguments_of,
     library,
 )
+from costmodels.host.kernel import Strided
 from graphs.rewrites.patterns import Step
-
-
-@dataclass(frozen=True)
-class Strided:
-    """The shape of a tensor, and how far apart its elements lie along each axis."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -96,13 +89,7 @@ class Primitive:
 
 
 class Bound:
-    """A primitive with its weight on the thread that has made it.
-
-    Attributes:
-        packed: the weight.
-        x, y, other: memories of the arguments that change from call to call.
-        point: gives a memory the address of a tensor.
-    """
+    """A primitive with its weight, `packed`, on the thread that has made it."""
 
     def __init__(self, primitive: Primitive, packed: torch.Tensor, bias: torch.Tensor | None) -> None:
         dnnl = library()
@@ -116,20 +103,24 @@ class Bound:
             held[SCRATCHPAD] = scratch, _scratchpad(n_bytes)
         self.packed = packed
         self._held = [tensor for _, tensor in held.values()]
-        self._memories = {number: dnnl.memory(*each) for number, each in held.items()}
         y = dnnl.layout(*astuple(primitive.y))
-        self.x = self._memories[SOURCE] = dnnl.memory(dnnl.layout(*astuple(primitive.x)))
-        self.y = self._memories[DESTINATION] = dnnl.memory(y)
-        self.other = dnnl.memory(y)
+        moving = {SOURCE: dnnl.memory(dnnl.layout(*astuple(primitive.x))), DESTINATION: dnnl.memory(y)}
         if primitive.second:
-            self._memories[OTHER] = self.other
+            moving[OTHER] = dnnl.memory(y)
+        self._moving = tuple(moving.values())
+        self._addresses: tuple[int, ...] = ()
+        self._memories = {number: dnnl.memory(*each) for number, each in held.items()} | moving
         self._arguments = arguments_of(self._memories)
         made = dnnl.make("primitive", description)
         self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
-        self._execute, self.point = dnnl.execute, dnnl.point
+        self._execute, self._point = dnnl.execute, dnnl.point
 
-    def __call__(self) -> None:
-        """Compute."""
+    def __call__(self, *addresses: int) -> None:
+        """Compute with the input, the result and the second operand of a step at some addresses."""
+        if addresses != self._addresses:
+            for memory, address in zip(self._moving, addresses, strict=True):
+                self._point(memory, address)
+            self._addresses = addresses
         if status := self._execute(*self._call):
             raise RuntimeError(f"oneDNN failed with status {status}")
 
@@ -149,8 +140,9 @@ def _scratchpad(n_bytes: int) -> torch.Tensor:
 class Multiply(ABC):
     """A multiplication by a packed weight, and what follows.
 
-    It takes the input, the packed weight, the bias and the second operand of a step; what else its operator has for
-    arguments is ignored, because it is known.
+    Attributes:
+        result: how its result lies.
+        memory_format: the order of the elements of its input.
     """
 
     memory_format = torch.contiguous_format
@@ -158,10 +150,9 @@ class Multiply(ABC):
     def __init__(self, primitive: Primitive, x: Strided, result: Strided) -> None:
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         self.__name__ = primitive.kind  # torch.fx names the call so
+        self.result = result
         self._primitive = primitive
         self._x_strides = x.strides
-        self._shape, self._strides = result.shape, result.strides
-        self._second = primitive.second is not None
         self._bound: dict[int, Bound] = {}  # by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
@@ -170,24 +161,29 @@ class Multiply(ABC):
         return self.pack_for_torch(weight) if packed is None else packed
 
     def __call__(
-        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *others: Any
+        self,
+        x: torch.Tensor,
+        packed: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
+        result: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Multiply."""
+        """Multiply; ``other`` is the second operand of a step, ``result`` is written if it is given."""
         if packed.is_mkldnn:
-            return self.by_torch(x, packed, bias, others[0] if self._second else None)
+            return self.by_torch(x, packed, bias, other)
         bound = self._bound.get(get_ident())
         if bound is None or bound.packed is not packed:
             bound = self._bound[get_ident()] = Bound(self._primitive, packed, bias)
         if x.stride() != self._x_strides:
             x = x.contiguous(memory_format=self.memory_format)
-        y = x.new_empty_strided(self._shape, self._strides)
-        bound.point(bound.x, x.data_ptr())
-        bound.point(bound.y, y.data_ptr())
-        if self._second:
-            other = others[0].contiguous(memory_format=self.memory_format)
-            bound.point(bound.other, other.data_ptr())
-        bound()
-        return y
+        if result is None:
+            result = x.new_empty_strided(self.result.shape, self.result.strides)
+        if other is None:
+            bound(x.data_ptr(), result.data_ptr())
+        else:
+            other = other.contiguous(memory_format=self.memory_format)
+            bound(x.data_ptr(), result.data_ptr(), other.data_ptr())
+        return result
 
     @abstractmethod
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
@@ -283,12 +279,8 @@ class PackedProduct(Multiply):
         else:
             function = self._primitive.steps[0].function
             result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
-        viewed: torch.Tensor = result.view(self._shape)
+        viewed: torch.Tensor = result.view(self.result.shape)
         return viewed
-
-    def addmm(self, bias: torch.Tensor, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-        """`torch.addmm` with a bias for each column."""
-        return self(x, packed, bias)
 
 
 def _channels_last(shape: Sequence[int]) -> Strided:

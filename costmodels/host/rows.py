@@ -24,11 +24,6 @@ def row_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return result.view(*x.shape[:-1], n)
 
 
-def row_addmm(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`torch.addmm` with one row and a bias for each column; the weight is transposed: [outputs, inputs]."""
-    return row_product(x, weight, bias)
-
-
 @cache
 def compiled() -> Any:
     """The compiled kernel; it adds the product of a weight [m, k] and a vector [k] to a vector [m]."""

@@ -16,8 +16,9 @@ from torch import fx
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.fused import Read
-from costmodels.host.kernels import Kernel, kernels_of
+from costmodels.host.buffers import buffers_of
+from costmodels.host.kernel import Kernel, Read
+from costmodels.host.kernels import kernels_of
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program, as_held, on_device
@@ -244,13 +245,17 @@ def _compile(
             weights.append((kernel, name))
     if weights:
         held += run_on(device, lambda: [state.packed(stage.device, kernel, name, device) for kernel, name in weights])
+    planned = run_on(device, lambda: buffers_of(program, kernels, outputs))
+    buffers = {name: graph.placeholder(f"state{len(held) + i}") for i, name in enumerate(planned)}
+    held += planned.values()
     random = tuple(i for i in stage.ops if is_random(program.calls[program.graph.ops[i].name].node))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
     for number, name in enumerate(inputs):
         value[name] = graph.placeholder(f"arg{number}")
     for kernel, nodes in zip(kernels, packed, strict=True):
         reads = map(ChainMap(nodes, value).__getitem__, kernel.reads)
-        written = add_call(graph, program, kernel, reads, generators.get(kernel.op.name))
+        buffer = buffers.get(kernel.op.outputs[0])
+        written = add_call(graph, program, kernel, reads, generators.get(kernel.op.name), buffer)
         value.update(zip(kernel.op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
     graph.eliminate_dead_code()
@@ -265,16 +270,22 @@ def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
 
 
 def add_call(
-    graph: fx.Graph, program: Program, kernel: Kernel, reads: Iterable[fx.Node], generator: fx.Node | None = None
+    graph: fx.Graph,
+    program: Program,
+    kernel: Kernel,
+    reads: Iterable[fx.Node],
+    generator: fx.Node | None = None,
+    buffer: fx.Node | None = None,
 ) -> tuple[fx.Node, ...]:
     """Add a line for a kernel to a graph, and return what the kernel writes, in the order of its operator's outputs.
 
-    ``reads`` are the tensors that the kernel reads, in the order of ``kernel.reads``.
+    ``reads`` are the tensors that the kernel reads, in the order of ``kernel.reads``. It writes into ``buffer`` if that
+    is given.
     """
     op, arguments = kernel.op, iter(reads)
     if kernel.arguments is not None:
         given = tuple(next(arguments) if isinstance(each, Read) else each for each in kernel.arguments)
-        result = graph.call_function(kernel.target, given)
+        result = graph.call_function(kernel.target, given, {"result": buffer} if buffer else {})
     else:
         args, kwargs = program.arguments(op, lambda _: next(arguments))
         target = kernel.target

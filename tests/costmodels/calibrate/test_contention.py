@@ -63,9 +63,9 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
     seen: list[tuple[str, tuple[int, ...], str]] = []
     timed = Inference._timed
 
-    def spied(self: Inference, number: int, env: dict[str, torch.Tensor]) -> Any:
+    def spied(self: Inference, number: int, *given: Any) -> Any:
         seen.append((threading.current_thread().name, tuple(os.sched_getaffinity(0)), self.ops[number].name))
-        return timed(self, number, env)
+        return timed(self, number, *given)
 
     names = [op.name for op in program.graph.ops]
     first, second = parts_of(program)
@@ -104,10 +104,10 @@ def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Progra
 def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     timed, last = Inference._timed, program.graph.ops[-1].name
 
-    def failing(self: Inference, number: int, env: dict[str, torch.Tensor]) -> Any:
+    def failing(self: Inference, number: int, *given: Any) -> Any:
         if self.ops[number].name == last and threading.current_thread().name == "device-cpu1":
             raise ZeroDivisionError("the last operator")
-        return timed(self, number, env)
+        return timed(self, number, *given)
 
     with co_run(program, two(), parts_of(program)) as one:
         one.one_pass()

@@ -129,8 +129,8 @@ def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module], x: to
     kept: dict[str, torch.Tensor] = {}
 
     class Kept(Inference):
-        def _timed(self, number, env):  # type: ignore[no-untyped-def]  # as in the class itself
-            marks = super()._timed(number, env)
+        def _timed(self, number, env, buffers):  # type: ignore[no-untyped-def]  # as in the class itself
+            marks = super()._timed(number, env, buffers)
             kept.update({name: env[name] for name in program.graph.outputs if name in env})
             return marks
 

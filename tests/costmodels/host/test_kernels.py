@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import (
     EXACT_KERNELS,
     LEAST_CHANNELS,
     LEAST_ELEMENTS,
-    Kernel,
     avg_pool3d,
     kernel_of,
     max_pool2d,

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.cluster import KERNELS, Kernels
+from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.runs import Inference
+from costmodels.cluster import KERNELS, Device, Kernels
 from costmodels.host.kernels import kernel_of
 from costmodels.host.multiply import PackedProduct
-from costmodels.host.onednn import PACKED, QUICK, check_quick, packed_kernel
+from costmodels.host.onednn import check_quick, lstm_kernel
+from costmodels.host.quick import quick_kernel
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
@@ -28,15 +31,12 @@ def program_with(module: nn.Module, *inputs: torch.Tensor) -> Program:
 
 
 def run(program: Program, kernels: Kernels = "quick") -> Any:
-    """The program with such kernels."""
-    env = {**program.state, **dict(zip(program.graph.inputs, program.example_inputs, strict=True))}
+    """The results of the program with such kernels."""
+    device = Device("cpu0", "cpu", 1e9, {"float32": 1e11}, 1e10, cores=(0,))
     with torch.no_grad():
-        for op in program.graph.ops:
-            kernel = kernel_of(program, op, CPU, kernels)
-            own = env | {name: pack(lambda weight: env[weight].detach()) for name, pack in kernel.packs.items()}
-            args, kwargs = program.arguments(op, own.__getitem__)
-            result = kernel.target(*args, **kwargs)
-            env.update(zip(op.outputs, result if program.calls[op.name].unpack else (result,), strict=True))
+        inference = Inference(program, CPU, clock_of(device), kernels=kernels)
+        env = dict(inference.given)
+        inference.run(env, 0, len(inference.ops))
     return program.unflatten(env)
 
 
@@ -50,8 +50,8 @@ def check_close(program: Program) -> None:
 
 
 def chosen(program: Program) -> list[str]:
-    """Kinds of the operators that have a quick kernel."""
-    return [op.kind for op in program.graph.ops if packed_kernel(program, op, "quick")]
+    """Kinds of the operators that have a kernel with packed weights."""
+    return [op.kind for op in program.graph.ops if quick_kernel(program, op) or lstm_kernel(program, op)]
 
 
 @settings(max_examples=40)
@@ -199,10 +199,6 @@ def test_other_devices_exact_ones_and_training_keep_the_operator() -> None:
     op = recurrent.graph.ops[-1]
     assert kernel_of(recurrent, op, CPU).target is torch.ops.aten.lstm.input
     assert set(kernel_of(recurrent, op, CPU, "exact").packs) == {"weight_ih_l0", "weight_hh_l0"}
-
-
-def test_those_with_the_same_bits_are_no_others() -> None:
-    assert not PACKED.keys() & QUICK.keys()
 
 
 def test_a_pytorch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

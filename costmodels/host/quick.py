@@ -1,59 +1,45 @@
-"""CPU kernels of fused operators: oneDNN computes a convolution or a product and what follows in one pass.
+"""Quick CPU kernels, of single operators and of fused ones: oneDNN computes a product and what follows in one pass.
+
+Their rounding is another one. PyTorch computes products and convolutions with the library that it was built with, and
+keeps images in channels-first layout. Here oneDNN computes all products of activations and weights, with weights that
+are packed once, and images are in channels-last layout from the first convolution on. The order of sums differs, and so
+do the last digits. PyTorch's compiler does the same with frozen weights (torch/_inductor/fx_passes/mkldnn_fusion.py).
 
 A batch norm is folded into the weights when they are packed; additions and activations are oneDNN's post-operations.
 The model keeps its own weights: what is folded is a copy that only the kernel reads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-from costmodels.host.multiply import PackedConvolution, PackedProduct
+from costmodels.host.kernel import Kernel, Pack, Read, held
+from costmodels.host.multiply import Multiply, PackedConvolution, PackedProduct
 from costmodels.host.norms import EXPONENT
 from costmodels.host.norms import response_norm as response_norm_kernel
 from costmodels.host.norms import rms_norm as rms_norm_kernel
 from costmodels.host.norms import scaled_relu as scaled_relu_kernel
-from costmodels.host.onednn import Pack, held, onednn
+from costmodels.host.onednn import onednn
+from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import (
-    CONVOLUTIONS,
-    Readers,
-    Step,
-    chain,
-    plain,
-    response_norm,
-    rms_norm,
-    scaled_relu,
-    unchanging,
-)
+from graphs.rewrites.patterns import Readers, Step, chain, response_norm, rms_norm, scaled_relu, unchanging
 
 
-@dataclass(frozen=True)
-class Read:
-    """An argument that is a tensor, or a packed weight."""
-
-    name: str
-
-
-FusedKernel: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Pack]] | None"
-"""A function with its arguments, and the weights that are packed for it by name; None if there is none."""
-
-
-def fused_kernel(program: Program, op: Op) -> FusedKernel:
-    """The kernel of a fused operator without gradients.
+def quick_kernel(program: Program, op: Op) -> Kernel | None:
+    """The quick kernel of an operator without gradients.
 
     Returns:
-        None for a group that no kernel knows, dtypes other than float32, weights that the network computes, and a
-        PyTorch without oneDNN.
+        None for an operator or a group that no kernel knows, dtypes other than float32, weights that the network
+        computes, and a PyTorch without oneDNN.
     """
+    members = op.members or (op,)
     inside = program.graph.inside(op)
-    everything = list(range(len(op.members)))
-    if unchanging(inside) == everything and _all_held(program, *op.inputs):
+    everything = list(range(len(members)))
+    if op.members and unchanging(inside) == everything and held(program, *op.inputs):
         return _constants(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
@@ -61,16 +47,15 @@ def fused_kernel(program: Program, op: Op) -> FusedKernel:
     for find, build_norm in NORM_KERNELS.items():
         if find(readers, 0) == everything:
             return build_norm(program, op)
-    members, steps = chain(readers, 0)
-    call = program.calls[op.members[0].name]
-    if members != everything or call.node.kwargs:
+    build = MULTIPLICATIONS.get(_target(program, op))
+    args, kwargs = program.arguments(members[0], str)
+    if build is None or kwargs:
         return None
-    arguments = torch.fx.map_arg(call.node.args, lambda node: program.tensor_of[node.name])
-    build = _convolution if plain(op.members[0].kind) in CONVOLUTIONS else _product
-    return build(program, op, arguments, steps)
+    found, steps = chain(readers, 0)
+    return build(program, op, args, steps) if found == everything else None
 
 
-def _constants(program: Program, op: Op) -> FusedKernel:
+def _constants(program: Program, op: Op) -> Kernel:
     """Compute the results once, when a device gets its weights."""
 
     def computed(output: int, *buffers: torch.Tensor) -> torch.Tensor:
@@ -79,7 +64,7 @@ def _constants(program: Program, op: Op) -> FusedKernel:
 
     names = [f"{name}, computed once" for name in op.outputs]
     packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
-    return _as_they_are if len(names) > 1 else _as_it_is, tuple(map(Read, names)), packs
+    return Kernel(op, _as_they_are if len(names) > 1 else _as_it_is, packs=packs, arguments=tuple(map(Read, names)))
 
 
 def _as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -90,7 +75,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _scaled_relu(program: Program, op: Op) -> FusedKernel:
+def _scaled_relu(program: Program, op: Op) -> Kernel | None:
     x, gamma, beta, mean, variance = op.members[0].inputs
     eps = _epsilon(program, op.members[0])
     if eps is None:
@@ -100,18 +85,18 @@ def _scaled_relu(program: Program, op: Op) -> FusedKernel:
         scale: Pack((gamma, variance), partial(_scale, eps=eps)),
         shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
     }
-    return scaled_relu_kernel, (Read(x), Read(scale), Read(shift)), packs
+    return Kernel(op, scaled_relu_kernel, packs=packs, arguments=(Read(x), Read(scale), Read(shift)))
 
 
-def _rms_norm(program: Program, op: Op) -> FusedKernel:
+def _rms_norm(program: Program, op: Op) -> Kernel | None:
     (weight,) = (name for name in op.members[-1].inputs if program.graph.tensor[name].role is Role.PARAMETER)
     eps = op.members[2].attrs.get("other")
     if not isinstance(eps, float) or not held(program, weight):
         return None
-    return rms_norm_kernel, (Read(op.members[0].inputs[0]), Read(weight), eps), {}
+    return Kernel(op, rms_norm_kernel, arguments=(Read(op.members[0].inputs[0]), Read(weight), eps))
 
 
-def _response_norm(_program: Program, op: Op) -> FusedKernel:
+def _response_norm(_program: Program, op: Op) -> Kernel | None:
     _, _, pad, pool, _, _, scale, shift, power, _ = (member.attrs for member in op.members)
     size, alpha, k = pool.get("kernel_size"), scale.get("other"), shift.get("other")
     n = size[0] if isinstance(size, tuple) else None
@@ -121,20 +106,20 @@ def _response_norm(_program: Program, op: Op) -> FusedKernel:
         return None
     if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
         return None
-    return response_norm_kernel, (Read(op.inputs[0]), n, float(alpha) / n, float(k)), {}
+    return Kernel(op, response_norm_kernel, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
 
 NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
 """What builds the kernel of a norm, by what finds the norm's operators."""
 
 
-def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
+def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
     x, weight, *others = arguments
     bias = others[0] if others else None
     shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
-    if len(shape) != 4 or 0 in shape or not _all_held(program, weight, bias):
+    if len(shape) != 4 or 0 in shape or not held(program, weight, bias):
         return None
-    folds = steps[0].function == "batch_norm"
+    folds = [step.function for step in steps[:1]] == ["batch_norm"]
     convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :])
     packs = {weight: Pack((weight,), convolution.pack)}
     if folds:
@@ -147,19 +132,23 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
         packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)))
         bias = f"{op.name}, folded"
         packs[bias] = Pack((gamma, beta, mean, variance, *own), partial(_shifted, eps=eps))
-    others = [Read(step.other) for step in steps if step.other]
-    return convolution, (Read(x), Read(weight), Read(bias) if bias else None, *others), packs
+    return _multiplication(op, convolution, packs, (x, weight, bias), steps)
 
 
-def _all_held(program: Program, *names: str | None) -> bool:
-    """Whether the network holds tensors, of those that there are."""
-    return all(held(program, name) for name in names if name)
+def _multiplication(
+    op: Op, multiply: Multiply, packs: Mapping[str, Pack], factors: Sequence[str | None], steps: Sequence[Step]
+) -> Kernel:
+    """The kernel of a multiplication of an input by a weight, with a bias, and of what follows."""
+    arguments = (*factors, *(step.other for step in steps if step.other))
+    return Kernel(
+        op, multiply, packs=packs, arguments=tuple(name and Read(name) for name in arguments), result=multiply.result
+    )
 
 
 def _epsilon(program: Program, norm: Op) -> float | None:
     """What a batch norm adds to variances; None if its numbers change."""
     eps = norm.attrs.get("eps")
-    return eps if isinstance(eps, float) and _all_held(program, *norm.inputs[1:]) else None
+    return eps if isinstance(eps, float) and held(program, *norm.inputs[1:]) else None
 
 
 def _scale(gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
@@ -185,21 +174,36 @@ def _shifted(
     return beta + ((0 if bias is None else bias) - mean) * gamma * torch.rsqrt(variance + eps)
 
 
-def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> FusedKernel:
-    tensor = program.graph.tensor
-    transposed = plain(op.members[0].kind) == "aten.addmm"
-    if transposed:
+def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
+    tensor, target = program.graph.tensor, _target(program, op)
+    transposed = target is not torch.ops.aten.linear.default
+    if target is torch.ops.aten.addmm.default:
         bias, x, weight = arguments
     else:
         x, weight, bias = (*arguments, None)[:3]
-    if not _all_held(program, weight, bias):
+    if not held(program, weight, bias):
         return None
     shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
     if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
         return None
-    if prod(shape[:-1]) == 1:
-        return None  # bound by memory: `costmodels.host.rows` computes it, and what follows takes no time
+    if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
+        packs = {weight: Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous())}
+        reads = tuple(name and Read(name) for name in (x, weight, bias))
+        return None if op.members else Kernel(op, row_product, packs=packs, arguments=reads)
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
     packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w))}
-    others = [Read(step.other) for step in steps if step.other]
-    return product, (Read(x), Read(weight), Read(bias) if bias else None, *others), packs
+    return _multiplication(op, product, packs, (x, weight, bias), steps)
+
+
+def _target(program: Program, op: Op) -> Any:
+    """PyTorch's operator that comes first."""
+    return program.calls[(op.members or (op,))[0].name].node.target
+
+
+MULTIPLICATIONS = {
+    torch.ops.aten.conv2d.default: _convolution,
+    torch.ops.aten.linear.default: _product,
+    torch.ops.aten.addmm.default: _product,
+    torch.ops.aten.mm.default: _product,
+}
+"""What builds the kernel of a multiplication and of what follows it, by its operator."""

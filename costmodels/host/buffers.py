@@ -1,0 +1,106 @@
+"""Memory of results that is planned in advance: one block, in which a result lies where results lay that nobody reads.
+
+A result that gets fresh memory is written to memory that no core has in its cache, and other results go from the cache
+for it. Planned memory also spares each kernel the allocation. It holds results of kernels that write where they are
+told, as long as no operator that may keep or return them reads them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from costmodels.host.kernel import Kernel, Strided
+from graphs.program.program import Program
+
+ALIGNMENT = 64  # bytes of a line of the cache
+FLOAT32 = 4  # bytes
+
+FRESH = frozenset(
+    f"aten::{name}"
+    for name in [
+        *("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"),
+        *("max_pool2d", "adaptive_avg_pool2d", "softmax.int", "log_softmax.int", "relu6"),
+        *("layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
+    ]
+)
+"""Operators that PyTorch composes of others, and whose results are never their inputs."""
+
+
+def buffers_of(program: Program, kernels: Sequence[Kernel], kept: Collection[str]) -> dict[str, torch.Tensor]:
+    """Planned memory for results of kernels that run one behind the other, by the name of the result.
+
+    The largest results are placed first, each at the lowest offset where no other one lies as long as it is needed
+    ("greedy by size for offset calculation", Pisarchyk and Lee 2020, https://arxiv.org/abs/2001.03288).
+
+    Args:
+        program: the network.
+        kernels: what runs.
+        kept: names of the tensors that are read after that.
+    """
+    lifetimes = _lifetimes(program, kernels, kept)
+    layouts = {kernel.op.outputs[0]: kernel.result for kernel in kernels if kernel.result}
+    names = sorted(lifetimes, key=lambda name: -_n_bytes(layouts[name]))
+    first, last = np.array([lifetimes[name] for name in names], int).reshape(-1, 2).T
+    size = np.array([_n_bytes(layouts[name]) for name in names], int)
+    start = np.zeros(len(names), int)
+    for i in range(len(names)):
+        beside = np.flatnonzero((first[:i] <= last[i]) & (first[i] <= last[:i]))
+        beside = beside[np.argsort(start[beside], kind="stable")]
+        ends = np.maximum.accumulate([0, *(start + size)[beside]])  # of what lies before each of them
+        gaps = np.append(start[beside], ends[-1] + size[i]) - ends
+        start[i] = ends[np.argmax(gaps >= size[i])]
+    block = torch.zeros(int((start + size).max(initial=0)) + ALIGNMENT, dtype=torch.uint8)
+    aligned = -block.data_ptr() % ALIGNMENT
+    floats = block[aligned : aligned + (len(block) - aligned) // FLOAT32 * FLOAT32].view(torch.float32)
+    return {
+        name: floats.as_strided(layout.shape, layout.strides, int(begin) // FLOAT32)
+        for name, begin in zip(names, start, strict=True)
+        for layout in [layouts[name]]
+    }
+
+
+def _n_bytes(layout: Strided) -> int:
+    """Bytes of a dense float32 tensor, in whole lines of the cache."""
+    return -(-FLOAT32 * int(np.prod(layout.shape)) // ALIGNMENT) * ALIGNMENT
+
+
+def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str]) -> Mapping[str, tuple[int, int]]:
+    """The first and last kernel that needs each result that can have planned memory, by name."""
+    found: dict[str, tuple[int, int]] = {}
+    seen: dict[str, set[str]] = {}  # by tensor, the results that it may share memory with
+    for number, kernel in enumerate(kernels):
+        read = set[str]().union(*(seen.get(name, ()) for name in kernel.reads))
+        shares = _shares(program, kernel)
+        for name in read & found.keys():
+            found[name] = found[name][0], number
+            if shares is None:
+                del found[name]
+        for name in kernel.op.outputs:
+            seen[name] = read if shares else set()
+        if kernel.result:
+            seen[kernel.op.outputs[0]] = {kernel.op.outputs[0]}
+            found[kernel.op.outputs[0]] = number, number
+    for name in kept:
+        for each in seen.get(name, ()):
+            found.pop(each, None)
+    return found
+
+
+def _shares(program: Program, kernel: Kernel) -> bool | None:
+    """Whether results of a kernel share memory with what it reads; None if that is not known.
+
+    PyTorch's dispatcher relies on what the schema of an operator says of this. Only operators that are composed of
+    others may return their inputs all the same.
+    """
+    target = None if kernel.op.members else program.calls[kernel.op.name].node.target
+    if kernel.arguments is not None or (isinstance(target, OpOverload) and kernel.target is not target):
+        return kernel.target is torch.ops.aten.reshape.default  # else a kernel of this package
+    if not isinstance(target, OpOverload):
+        return None
+    if any(result.alias_info is not None for result in target._schema.returns):
+        return True
+    name = str(target.name())  # type: ignore[no-untyped-call]  # torch has no types here
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return None if composed and name not in FRESH else False

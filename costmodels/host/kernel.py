@@ -1,0 +1,81 @@
+"""The record of a kernel: a function that computes an operator, what it is given, and the weights packed for it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from graphs.ir import STATE, Op
+from graphs.program.program import Program
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Read:
+    """An argument that is a tensor, or a packed weight."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Pack:
+    """How a packed weight is made of weights of the model.
+
+    It is called on the device's own thread, since the packed form depends on the number of threads; oneDNN packs a
+    weight of another form again at every call.
+    """
+
+    reads: tuple[str, ...]  # names of the weights
+    function: Callable[..., torch.Tensor]  # takes these weights
+
+    def __call__(self, weight: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """The packed weight, from a function that gives a weight by its name."""
+        return self.function(*map(weight, self.reads))
+
+
+@dataclass(frozen=True)
+class Strided:
+    """The shape of a tensor, and how far apart its elements lie along each axis."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel of one operator.
+
+    Attributes:
+        op: what it computes.
+        target: function of the operator's arguments.
+        torch_device: torch device of the operator.
+        packs: how weights are packed once for the kernel, by the name that the kernel knows them by.
+        arguments: `Read` for a tensor or a packed weight; None for the arguments of the operator's own call.
+        result: how its float32 result lies, if the function writes into a tensor that is given as ``result``.
+    """
+
+    op: Op
+    target: Callable[..., Any]
+    torch_device: torch.device = CPU
+    packs: Mapping[str, Pack] = field(default_factory=dict)
+    arguments: tuple[Any, ...] | None = None
+    result: Strided | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors and packed weights that it reads, as often as it does."""
+        if self.arguments is None:
+            return self.op.inputs
+        return tuple(each.name for each in self.arguments if isinstance(each, Read))
+
+    def unpacks(self, program: Program) -> bool:
+        """Whether it returns the outputs in a tuple or list."""
+        return program.calls[self.op.name].unpack if self.arguments is None else len(self.op.outputs) > 1
+
+
+def held(program: Program, *names: str | None) -> bool:
+    """Whether tensors, of those that there are, are weights that do not change from run to run."""
+    given = [name for name in names if name]
+    return all(program.graph.tensor[name].role in STATE for name in given) and program.statistics.isdisjoint(given)
