@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+UNDIVIDED = 2**15 - 1  # elements, of which PyTorch copies so many on the calling thread
+
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Dtypes that numpy knows, by their bytes."""
 
@@ -42,6 +44,10 @@ def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -
     """
     if not copied and tensor.stride() == strides:
         return tensor
+    if tensor.numel() <= UNDIVIDED and tensor.stride() == strides and not tensor.requires_grad and _plain(tensor):
+        copy = tensor.clone()
+        if copy.stride() == strides:
+            return copy
     with torch.no_grad():
         given = zip(tensor.shape, tensor.stride(), strides, strict=True)
         if not copied and (not tensor.numel() or all(size == 1 or had == wanted for size, had, wanted in given)):
@@ -57,9 +63,14 @@ def copy_alone(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     PyTorch divides the copy of an image among the intra-op threads of the caller. These wait for more afterwards, busy,
     on the processors that the devices compute on: that took a third of the throughput of convolutional networks.
     """
-    plain = type(source) in (torch.Tensor, torch.nn.Parameter) and source.layout is torch.strided
-    if not plain or source.device.type != "cpu" or source.is_conj() or source.is_neg() or source.is_quantized:
+    if not _plain(source):
         return target.copy_(source)
     word = WORDS[source.element_size()]
     np.copyto(target.view(word).numpy(), source.detach().view(word).numpy())
     return target
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but numbers in the memory of the host."""
+    usual = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return usual and tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)

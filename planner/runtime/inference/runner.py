@@ -1,6 +1,6 @@
 """Runner: a planned model that is called like the model itself."""
 
-import threading
+import queue
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -63,7 +63,9 @@ class Runner(Closing):
         )
         self._switches = ON_THREADS if executor is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
-        self._in_flight = threading.BoundedSemaphore(plan.workload.in_flight)
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry for each micro-batch that may enter
+        for _ in range(plan.workload.in_flight):
+            self._room.put(None)
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
         if executor is None:
@@ -167,16 +169,16 @@ class Runner(Closing):
 
     def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Future[Tensors], Tensors]":
         inputs, handed = given
-        self._in_flight.acquire()
+        self._room.get()
         try:
             future = self._engine.submit(inputs)
         except Exception as error:
             future = _failed(error)
         except BaseException:
-            self._in_flight.release()
+            self._room.put(None)
             raise
-        release = self._in_flight.release
-        future.add_done_callback(lambda _: release())
+        leave = self._room.put
+        future.add_done_callback(lambda _: leave(None))
         return future, handed
 
     def _result(self, submitted: "tuple[Future[Tensors], Tensors]", apart: bool = False) -> Any:
