@@ -1,7 +1,8 @@
 """The record of a kernel: a function that computes an operator, what it is given, and the weights packed for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -41,6 +42,17 @@ class Strided:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @classmethod
+    def contiguous(cls, shape: Sequence[int]) -> "Strided":
+        """The usual layout."""
+        return cls(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+
+    @classmethod
+    def channels_last(cls, shape: Sequence[int]) -> "Strided":
+        """The layout of images [n, channels, height, width] whose channels lie beside each other."""
+        n, c, h, w = shape
+        return cls((n, c, h, w), (h * w * c, 1, w * c, c))
 
 
 @dataclass(frozen=True)

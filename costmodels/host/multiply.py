@@ -218,11 +218,11 @@ class PackedConvolution(Multiply):
         self._geometry = tuple(padding), tuple(stride), tuple(dilation), groups
         extents = zip(x[2:], filters[2:], stride, padding, dilation, strict=True)
         size = [(extent + 2 * pad - gap * (k - 1) - 1) // step + 1 for extent, k, step, pad, gap in extents]
-        y = _channels_last([x[0], filters[0], *size])
+        y = Strided.channels_last([x[0], filters[0], *size])
         weight = (groups, filters[0] // groups, *filters[1:]) if groups > 1 else tuple(filters)
         axes = tuple(stride), tuple(gap - 1 for gap in dilation), tuple(padding), tuple(padding)
-        added = _contiguous(filters[:1]) if bias else None
-        images = _channels_last(x)
+        added = Strided.contiguous(filters[:1]) if bias else None
+        images = Strided.channels_last(x)
         super().__init__(Primitive("convolution", images, weight, y, added, tuple(steps), axes), images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
@@ -258,10 +258,10 @@ class PackedProduct(Multiply):
         """The product of rows of a shape with as many outputs; the result may have another shape."""
         n, inputs = prod(x[:-1]), x[-1]
         self._product = (*x[:-1], outputs)
-        rows, added = _contiguous((n, inputs)), _contiguous((1, outputs)) if bias else None
-        y = _contiguous((n, outputs))
+        rows, added = Strided.contiguous((n, inputs)), Strided.contiguous((1, outputs)) if bias else None
+        y = Strided.contiguous((n, outputs))
         primitive = Primitive("matmul", rows, (inputs, outputs), y, added, tuple(steps))
-        super().__init__(primitive, _contiguous(x), _contiguous(shape or self._product))
+        super().__init__(primitive, Strided.contiguous(x), Strided.contiguous(shape or self._product))
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the weight for PyTorch's operator."""
@@ -281,12 +281,3 @@ class PackedProduct(Multiply):
             result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
         viewed: torch.Tensor = result.view(self.result.shape)
         return viewed
-
-
-def _channels_last(shape: Sequence[int]) -> Strided:
-    n, c, h, w = shape
-    return Strided((n, c, h, w), (h * w * c, 1, w * c, c))
-
-
-def _contiguous(shape: Sequence[int]) -> Strided:
-    return Strided(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))

@@ -4,65 +4,69 @@ Images are in channels-last layout here, so that neighbouring channels lie besid
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from costmodels.host.kernel import Strided
+from costmodels.host.native import compiled
 
 EXPONENT = 0.75  # the only one in use; two square roots compute it
 
 
-def response_norm(x: torch.Tensor, n: int, alpha: float, k: float) -> torch.Tensor:
-    """x / (k + alpha * (sum of x * x over n channels around it)) ** 0.75, of images [n, channels, height, width]."""
-    result, pixels, written = _pixels(x)
-    compiled(_response_norm, "int64, float32, float32")(pixels, n, alpha, k, written)
-    return result
+class Norm:
+    """A norm of the rows of tensors of a shape: of their last axis, or of the channels of images.
+
+    It takes the tensor, and the vectors and numbers that the kernel takes behind it.
+
+    Attributes:
+        result: how its result lies.
+    """
+
+    def __init__(self, kernel: Callable[..., None], others: str, result: Strided, images: bool) -> None:
+        """The norm by a kernel, whose further parameters are ``others`` (see `costmodels.host.native.compiled`)."""
+        self.__name__ = kernel.__name__.removeprefix("_")  # torch.fx names the call so
+        self.result = result
+        self._format = torch.channels_last if images else torch.contiguous_format
+        self._kernel, self._parameters = kernel, f"pnn{others}p"
+        self._width = result.shape[1 if images else -1]
+
+    def __call__(self, x: torch.Tensor, *others: Any, result: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute; ``result`` is written if it is given."""
+        if x.stride() != self.result.strides:
+            x = x.contiguous(memory_format=self._format)
+        if result is None:
+            result = x.new_empty_strided(self.result.shape, self.result.strides)
+        vectors = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in others]
+        given = (each.data_ptr() if isinstance(each, torch.Tensor) else each for each in vectors)
+        n_rows = x.numel() // self._width if self._width else 0
+        compiled(self._kernel, self._parameters)(x.data_ptr(), n_rows, self._width, *given, result.data_ptr())
+        return result
 
 
-def scaled_relu(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """max(x * scale + shift, 0), of images [n, channels, height, width]; scale and shift are of channels."""
-    result, pixels, written = _pixels(x)
-    channels = (each.detach().numpy() for each in (scale, shift))
-    compiled(_scaled_relu, "float32[::1], float32[::1]")(pixels, *channels, written)
-    return result
+def response_norm(shape: tuple[int, ...]) -> Norm:
+    """x / (k + alpha * (sum of x * x over n channels around it)) ** 0.75, of images; then come n, alpha and k."""
+    return Norm(_response_norm, "nxx", Strided.channels_last(shape), images=True)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """weight * x / sqrt(mean of x * x over the last axis + eps); the weight is of this axis."""
-    x = x.contiguous()
-    result = torch.empty_like(x)
-    rows, written = (each.detach().view(-1, x.shape[-1]).numpy() for each in (x, result))
-    compiled(_rms_norm, "float32[::1], float32")(rows, weight.detach().contiguous().numpy(), eps, written)
-    return result
+def scaled_relu(shape: tuple[int, ...]) -> Norm:
+    """max(x * scale + shift, 0), of images; then come scale and shift of the channels."""
+    return Norm(_scaled_relu, "pp", Strided.channels_last(shape), images=True)
 
 
-def _pixels(x: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.float32], NDArray[np.float32]]:
-    """A result for images, and the pixels [n_pixels, channels] of the images and of the result."""
-    x = x.contiguous(memory_format=torch.channels_last)
-    result = torch.empty_like(x)
-    pixels, written = (each.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).detach().numpy() for each in (x, result))
-    return result, pixels, written
+def rms_norm(shape: tuple[int, ...]) -> Norm:
+    """weight * x / sqrt(mean of x * x over the last axis + eps); then come the weight, of this axis, and eps."""
+    return Norm(_rms_norm, "px", Strided.contiguous(shape), images=False)
 
 
-@cache
-def compiled(kernel: Callable[..., None], arguments: str) -> Any:
-    """The compiled kernel of rows [n_rows, n], such as the channels of pixels."""
-    from numba import njit  # late: numba takes half a second to load
-
-    signature = f"void(float32[:, ::1], {arguments}, float32[:, ::1])"
-    return njit(signature, cache=True, fastmath=True, nogil=True, error_model="numpy")(kernel)
-
-
-def _response_norm(pixels: NDArray[np.float32], n: int, alpha: float, k: float, result: NDArray[np.float32]) -> None:
-    n_pixels, channels = pixels.shape
+def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k: float, result: Any) -> None:
     square = np.zeros(channels + n, np.float32)  # with zeros at both ends
     total = np.empty(channels, np.float32)
     for p in range(n_pixels):
-        pixel, written = pixels[p], result[p]
+        at = p * channels
         for c in range(channels):
-            square[n // 2 + c] = pixel[c] * pixel[c]
+            square[n // 2 + c] = x[at + c] * x[at + c]
         for c in range(channels):
             total[c] = k
         for shift in range(n):
@@ -71,28 +75,22 @@ def _response_norm(pixels: NDArray[np.float32], n: int, alpha: float, k: float, 
                 total[c] += alpha * shifted[c]
         for c in range(channels):
             root = np.float32(1) / np.sqrt(total[c])
-            written[c] = pixel[c] * root * np.sqrt(root)
+            result[at + c] = x[at + c] * root * np.sqrt(root)
 
 
-def _scaled_relu(
-    pixels: NDArray[np.float32], scale: NDArray[np.float32], shift: NDArray[np.float32], result: NDArray[np.float32]
-) -> None:
-    n_pixels, channels = pixels.shape
+def _scaled_relu(x: Any, n_pixels: int, channels: int, scale: Any, shift: Any, result: Any) -> None:
     for p in range(n_pixels):
-        pixel, written = pixels[p], result[p]
+        at = p * channels
         for c in range(channels):
-            written[c] = max(pixel[c] * scale[c] + shift[c], np.float32(0))
+            result[at + c] = max(x[at + c] * scale[c] + shift[c], np.float32(0))
 
 
-def _rms_norm(
-    rows: NDArray[np.float32], weight: NDArray[np.float32], eps: np.float32, result: NDArray[np.float32]
-) -> None:
-    n_rows, n = rows.shape
+def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any) -> None:
     for i in range(n_rows):
-        row, written = rows[i], result[i]
+        at = i * n
         total = np.float32(0)
         for j in range(n):
-            total += row[j] * row[j]
+            total += x[at + j] * x[at + j]
         scale = np.float32(1) / np.sqrt(total / np.float32(n) + eps)
         for j in range(n):
-            written[j] = weight[j] * (row[j] * scale)
+            result[at + j] = weight[j] * (x[at + j] * scale)

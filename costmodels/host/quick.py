@@ -16,12 +16,9 @@ from typing import Any
 
 import torch
 
+from costmodels.host import norms
 from costmodels.host.kernel import Kernel, Pack, Read, held
 from costmodels.host.multiply import Multiply, PackedConvolution, PackedProduct
-from costmodels.host.norms import EXPONENT
-from costmodels.host.norms import response_norm as response_norm_kernel
-from costmodels.host.norms import rms_norm as rms_norm_kernel
-from costmodels.host.norms import scaled_relu as scaled_relu_kernel
 from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
@@ -85,7 +82,8 @@ def _scaled_relu(program: Program, op: Op) -> Kernel | None:
         scale: Pack((gamma, variance), partial(_scale, eps=eps)),
         shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
     }
-    return Kernel(op, scaled_relu_kernel, packs=packs, arguments=(Read(x), Read(scale), Read(shift)))
+    norm = norms.scaled_relu(program.graph.tensor[x].shape)
+    return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(scale), Read(shift)), result=norm.result)
 
 
 def _rms_norm(program: Program, op: Op) -> Kernel | None:
@@ -93,20 +91,23 @@ def _rms_norm(program: Program, op: Op) -> Kernel | None:
     eps = op.members[2].attrs.get("other")
     if not isinstance(eps, float) or not held(program, weight):
         return None
-    return Kernel(op, rms_norm_kernel, arguments=(Read(op.members[0].inputs[0]), Read(weight), eps))
+    x = op.members[0].inputs[0]
+    norm = norms.rms_norm(program.graph.tensor[x].shape)
+    return Kernel(op, norm, arguments=(Read(x), Read(weight), eps), result=norm.result)
 
 
-def _response_norm(_program: Program, op: Op) -> Kernel | None:
+def _response_norm(program: Program, op: Op) -> Kernel | None:
     _, _, pad, pool, _, _, scale, shift, power, _ = (member.attrs for member in op.members)
     size, alpha, k = pool.get("kernel_size"), scale.get("other"), shift.get("other")
     n = size[0] if isinstance(size, tuple) else None
     usual = isinstance(n, int) and size == (n, 1, 1) and pad.get("pad") == (0, 0, 0, 0, n // 2, (n - 1) // 2)
     strided = pool.get("stride") not in ((), (1, 1, 1)) or pool.get("divisor_override") is not None
-    if not usual or strided or power.get("exponent") != EXPONENT:
+    if not usual or strided or power.get("exponent") != norms.EXPONENT:
         return None
     if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
         return None
-    return Kernel(op, response_norm_kernel, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
+    norm = norms.response_norm(program.graph.tensor[op.inputs[0]].shape)
+    return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)), result=norm.result)
 
 
 NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
