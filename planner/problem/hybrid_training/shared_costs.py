@@ -12,6 +12,7 @@ A group of t equal devices stands for one device of a `CostTable`; with r replic
     gathered columns      as columns, and an all-gather of the results
     divided, read whole   all-gather; whole, read in parts: all-gather of the gradients
     ZeRO 2 and 3          the gradients of a layer for each micro-batch; 3: its parameters for both passes; overlapped
+                          with computing, while all rings of an uplink run
 
 Sources: Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198; Rajbhandari et al., arXiv 1910.02054.
 """
@@ -268,11 +269,12 @@ class SharedNetwork:
             sync_latency_s=once * ring.sync_latency_s,
         )
         forward_s, backward_s = table.forward_s.copy(), table.backward_s.copy()
+        all_rings_s_per_byte = ring.sync_s_per_byte * ring.sharing
         unit_bytes = [float(update.gradient_bytes[list(unit)].sum()) for unit in self.units]
         for unit, n_bytes in zip(self.units, unit_bytes, strict=True):
             if zero.stage == 1 or not n_bytes:
                 continue
-            half_s = 0.5 * (ring.sync_latency_s + n_bytes * ring.sync_s_per_byte)
+            half_s = 0.5 * (ring.sync_latency_s + n_bytes * all_rings_s_per_byte)
             passes = ((forward_s, half_s * (zero.stage == 3)), (backward_s, half_s * (zero.stage - 1)))
             for seconds, sent_s in passes:
                 computing_s = seconds[list(unit)].sum(axis=0)

@@ -1,11 +1,13 @@
 """Costs of a network whose layers a group shares: by hand, for a column, a row and what lies between them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.fabric import fabric_of
 from costmodels.links import Level
 from costmodels.table import CostTable
@@ -64,3 +66,23 @@ def test_zero_divides_states_and_sends_them_for_each_micro_batch(stage: int, par
     longer_s = (divided.backward_s - TABLE.backward_s).sum()
     assert longer_s > 0 if stage > 1 else longer_s == 0
     assert (divided.forward_s.sum() > TABLE.forward_s.sum()) == (stage == 3)
+
+
+def test_what_zero_sends_for_each_micro_batch_shares_the_uplink() -> None:
+    """Both groups of a host send all the time, so that each has half of the uplink."""
+    hosts = Cluster(
+        "hosts",
+        tuple(Device(f"d{n}", "gpu", 1e9, {"float32": 1e9}, 1e18) for n in range(4)),
+        levels=(Level(2, 1e6, 1e-3), Level(4, 1e3)),
+    )
+    network = SharedNetwork.of(GRAPH, 1)
+    assert network is not None
+    part = hosts.divided(2)
+    assert part.replicas == Replicas(2, 1e3, rings=2)
+    seconds = []
+    for ring in (part.replicas, Replicas(2, 0.5e3)):
+        table = tabulate(GRAPH, replace(part, replicas=ring), WORK, {})
+        costs = network.costs(table, fabric_of(hosts), np.zeros(2), WORK, ZeroStage(2, 2))
+        seconds.append((costs.backward_s - table.backward_s).sum())
+    assert seconds[0] == pytest.approx(seconds[1])
+    assert seconds[0] > 0
