@@ -66,6 +66,7 @@ class HybridRun:
 
 def compare_steps(config: ParallelConfig, program: Program, rounds: int) -> HybridRun | None:
     """Train some steps with the mean square as the loss; the comparison, on rank 0. All ranks do so together."""
+    torch.backends.cudnn.allow_tf32 = False  # convolutions of a GPU have as many digits as the reference model's
     shape = config.shape
     batches = micro_batches(program, shape.data * shape.micro_batches)
     trainer = HybridTrainer(config, program, loss=mean_square, optimizer=OPTIMIZER)
