@@ -124,12 +124,9 @@ class SharedNetwork:
             zero: how replicas divide what is left.
         """
         assert table.update is not None
-        share = np.array([1 / self.tensor if self._divides(op) else 1.0 for op in self.graph.ops])[:, None]
         ahead_s, back_s = self._collectives(fabric)
-        forward_s, backward_s = (
-            np.minimum(launch_s, seconds) + share * np.maximum(0.0, seconds - launch_s) + sent_s[:, None]
-            for seconds, sent_s in ((table.forward_s, ahead_s), (table.backward_s, back_s))
-        )
+        forward_s, backward_s = self.computing_s(table, launch_s)
+        forward_s, backward_s = forward_s + ahead_s[:, None], backward_s + back_s[:, None]
         kept = np.array([self._saved_share(op) for op in self.graph.ops])
         state = np.array([self._state_share(op) for op in self.graph.ops])
         moments = OPTIMIZERS[work.optimizer].copies
@@ -153,6 +150,15 @@ class SharedNetwork:
             update=replace(table.update, gradient_bytes=gradient_bytes),
         )
         return self._with_zero(divided, table.update, zero)
+
+    def computing_s(self, table: CostTable, launch_s: Floats) -> tuple[Floats, Floats]:
+        """[n_ops, n_devices] each, what groups compute forward and backward, from what one device of each does."""
+        share = np.array([1 / self.tensor if self._divides(op) else 1.0 for op in self.graph.ops])[:, None]
+        forward_s, backward_s = (
+            np.minimum(launch_s, seconds) + share * np.maximum(0.0, seconds - launch_s)
+            for seconds in (table.forward_s, table.backward_s)
+        )
+        return forward_s, backward_s
 
     # --- tensor parallelism ------------------------------------------------------------------------------------------
 

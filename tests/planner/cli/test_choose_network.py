@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
+from planner.cli.choose_network import proof
 from planner.plans.files import load_plan
 from planner.plans.speed import model_flops_utilisation
 from planner.problem.hybrid_training.config_file import load_config
@@ -21,7 +22,15 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert f"{MNIST}: steps of 4 samples" in shown
     assert "slower with no less memory: --all shows them" in shown
     assert main([*command, "--all", "--json"]) == 0
-    choices = json.loads(capsys.readouterr().out)["choices"]
+    said = json.loads(capsys.readouterr().out)
+    choices = said["choices"]
+    assert choices[0]["reason"].startswith("the fastest; computing")
+    assert all("slower than row 1" in choice["reason"] for choice in choices[1:])
+    for choice in choices:
+        parts = (choice[part] for part in ("computing_s", "communicating_s", "bubble_s", "sync_s"))
+        assert sum(parts) == pytest.approx(choice["step_s"])
+    assert 0 < said["bound_s"] <= choices[0]["step_s"] * (1 + 1e-9)
+    assert f"of the ways that were searched, {proof(said['bound_s'], choices[0]['step_s'])}" in shown
     assert any(choice["best"] for choice in choices)
     assert not all(choice["best"] for choice in choices)
     assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}
