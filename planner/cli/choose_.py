@@ -33,7 +33,7 @@ from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import PricedRow, reasons
 from planner.export.parallel_config import CONFIG_TARGETS, export_config
-from planner.problem.hybrid_training.config import STEP_SCHEDULES, TrainingSetting, training_setting
+from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
@@ -81,6 +81,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=STEP_SCHEDULES, help="of the pipeline (open)")
     parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
     parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of products where a row runs; prices of transformers are for bfloat16 (float32)",
+    )
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="of other networks (adam)")
     declare_sizes(parser)
     parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")

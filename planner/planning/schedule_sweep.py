@@ -32,7 +32,15 @@ from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.make_plan import MICRO_BATCHES, Search
 from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
-from planner.problem.hybrid_training.config import Demands, ParallelConfig, ParallelShape, StageLayers, StepSchedule
+from planner.problem.hybrid_training.config import (
+    Demands,
+    ParallelConfig,
+    ParallelShape,
+    Precision,
+    StageLayers,
+    StepSchedule,
+)
+from planner.problem.hybrid_training.half_precision import in_bfloat16
 from planner.problem.hybrid_training.prices import StepPrice
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
 from planner.problem.hybrid_training.tensor_styles import tensor_styles
@@ -78,6 +86,8 @@ class Choice:
     tensor: int = 1  # devices that share each stage, of which ``devices`` names the first
     zero: int = 0  # stage of ZeRO
     layers: tuple[int, ...] = ()  # of each stage, where `config` has them
+    precision: Precision = "float32"  # as in `ParallelConfig`
+    gradients: Precision = "float32"
 
     @property
     def step_s(self) -> float:
@@ -118,7 +128,8 @@ class Choice:
             order="pipeline",
         )
         none_full = ((0, count) if self.recompute else (count, 0) for count in self.layers)
-        return ParallelConfig(degrees, tuple(StageLayers(none, 0, full) for none, full in none_full))
+        layers = tuple(StageLayers(none, 0, full) for none, full in none_full)
+        return ParallelConfig(degrees, layers, self.precision, self.gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +186,7 @@ def trade_offs(
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
     deadline, reporter = Deadline(search.time_limit_s), search.reporter
-    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), reporter)
+    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
     shapes = sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
     found: dict[tuple[object, ...], Choice] = {}
     unsearched, bound_s = len(shapes), inf
@@ -186,9 +197,11 @@ def trade_offs(
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
             reporter.on_step(step, number, len(shapes))
             costs, shapes_left = tables.of(shape), len(shapes) - number
-            searched = () if costs is None else _choices(costs, shape, deadline, shapes_left, not found)
+            plain = tables.plain(shape)
+            schedules = SCHEDULES if plain else RUN_IN_LAYERS
+            searched = () if costs is None else _choices(costs, shape, schedules, deadline, shapes_left, not found)
             bound_s = min(bound_s, inf if costs is None else _bound_s(costs.table, shape))
-            for choice in (each if shape.plain else tables.in_layers(each, shape) for each in searched):
+            for choice in (each if plain else tables.in_layers(each, shape) for each in searched):
                 if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
                     found[choice.shape] = choice
             unsearched -= 1
@@ -247,8 +260,14 @@ class _Tables:
     """Cost tables for each way to divide devices and batch, made when they are needed."""
 
     def __init__(
-        self, graph_of: Callable[[int], Graph], cluster: Cluster, workload: Workload, reporter: Reporter
+        self,
+        graph_of: Callable[[int], Graph],
+        cluster: Cluster,
+        workload: Workload,
+        demands: Demands,
+        reporter: Reporter,
     ) -> None:
+        self._demands = demands
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
         self._shared: dict[tuple[int, int], SharedNetwork | None] = {}  # by samples in a micro-batch, devices
@@ -263,15 +282,15 @@ class _Tables:
             return None
         part = self._cluster.first(shape.n_devices).divided(shape.replicas).grouped(shape.tensor)
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
-        if shape.plain:
+        if self.plain(shape):
             table = tabulate(graph, part, work, self._profiles, self._learned)
             return _ShapeCosts(table, table.forward_s, table.backward_s)
         network = self._network(graph, shape)
         if network is None:
             return None
-        table = tabulate(graph, part, work, self._profiles, self._learned)
+        table = tabulate(network.graph, part, work, self._profiles, self._learned)
         launch_s = np.array([device.launch_s for device in part.devices])
-        costs = network.costs(table, self._fabric, launch_s, work, ZeroStage(shape.zero, shape.replicas))
+        costs = network.costs(table, self._fabric, launch_s, work, self._zero(shape))
         return _ShapeCosts(costs, *network.computing_s(table, launch_s))
 
     def in_layers(self, choice: Choice, shape: Shape) -> Choice:
@@ -279,7 +298,20 @@ class _Tables:
         network = self._network(self.graphs[shape.samples], shape)
         assert network is not None
         layers = network.counts([choice.placement.operators(device) for device in choice.placement.used])
-        return replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
+        precision, gradients = self._demands.precision, self._demands.gradients
+        row = replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
+        return replace(row, precision=precision, gradients=gradients)
+
+    def plain(self, shape: Shape) -> bool:
+        """Whether the choices of a shape are plans: in these, no device shares anything, and all is float32."""
+        return shape.plain and self._demands.precision == "float32"
+
+    def _zero(self, shape: Shape) -> ZeroStage:
+        """How replicas divide states, with float32 ones beside parameters in bfloat16."""
+        zero = ZeroStage(shape.zero, shape.replicas)
+        if self._demands.precision == "float32":
+            return zero
+        return zero._replace(states=2.0, gradients=2.0 if self._demands.gradients == "float32" else 1.0)
 
     @cached_property
     def _fabric(self) -> Fabric:
@@ -289,7 +321,8 @@ class _Tables:
         """The network as groups of devices share it; None if they cannot."""
         key = shape.samples, shape.tensor
         if key not in self._shared:
-            self._shared[key] = SharedNetwork.of(graph, shape.tensor)
+            network = graph if self._demands.precision == "float32" else in_bfloat16(graph)
+            self._shared[key] = SharedNetwork.of(network, shape.tensor)
         return self._shared[key]
 
     def check(self, tensor: int) -> None:
@@ -389,7 +422,12 @@ def _bound_s(table: CostTable, shape: Shape) -> float:
 
 
 def _choices(
-    costs: _ShapeCosts, shape: Shape, deadline: Deadline, shapes_left: int, must_find: bool
+    costs: _ShapeCosts,
+    shape: Shape,
+    schedules: Sequence[str],
+    deadline: Deadline,
+    shapes_left: int,
+    must_find: bool,
 ) -> Iterator[Choice]:
     """Every schedule with and without recomputation, each with the best placement that was found for any of them.
 
@@ -398,7 +436,6 @@ def _choices(
     """
     placements: list[Placement] = []
     table, alone = costs.table, costs.table.n_devices == 1
-    schedules = SCHEDULES if shape.plain else RUN_IN_LAYERS
     for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(schedules, (False, True)):
         if deadline.over and not must_find:
             return

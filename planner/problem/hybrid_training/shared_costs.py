@@ -45,15 +45,26 @@ class ZeroStage(NamedTuple):
     Attributes:
         stage: of ZeRO, 0 to 3.
         replicas: how many there are.
+        gradients: bytes of a gradient for each byte of a parameter that products read.
+        states: likewise of a moment; if more than 1, of parameters that are kept besides.
     """
 
     stage: int = 0
     replicas: int = 1
+    gradients: float = 1.0
+    states: float = 1.0
 
     @property
     def part(self) -> float:
         """What a replica has of what is divided."""
         return 1 / self.replicas
+
+    def held(self, moments: int) -> float:
+        """What a replica has of parameters, gradients and moments, for each byte of a parameter."""
+        kept = moments * self.states + (self.states if self.states > 1 else 0.0)
+        divides = (self.stage >= 3, self.stage >= 2, self.stage >= 1)
+        sizes = (1.0, self.gradients, kept)
+        return sum(size * (self.part if divided else 1.0) for size, divided in zip(sizes, divides, strict=True))
 
 
 WHOLE_STATES = ZeroStage()
@@ -134,9 +145,8 @@ class SharedNetwork:
         own_bytes = table.update.gradient_bytes + copied_bytes
         gradient_bytes = state * own_bytes
         whole_bytes = (2 + moments) * (own_bytes - gradient_bytes)
-        shared = moments * (zero.stage >= 1) + (zero.stage >= 2) + (zero.stage >= 3)
-        shared_bytes = (1 - zero.part) * shared * gradient_bytes
-        once = zero.part if zero.stage else 1.0
+        shared_bytes = (2 + moments - zero.held(moments)) * gradient_bytes
+        once = zero.states * (zero.part if zero.stage else 1.0)
         parts = {name: once * part for op in self.graph.ops for name, part in self._state_parts(op).items()}
         divided = replace(
             table,
@@ -265,12 +275,10 @@ class SharedNetwork:
     def _with_zero(self, table: CostTable, ring: StepUpdate, zero: ZeroStage) -> CostTable:
         """The costs with the optimizer's step divided, and what is sent for each micro-batch or once."""
         assert table.update is not None
-        if not zero.stage:
-            return table
-        once = 1.0 if zero.stage == 1 else 0.5 if zero.stage == 2 else 0.0  # of an all-reduce
+        once = (zero.gradients, 0.5 * (zero.gradients + 1), 0.5, 0.0)[zero.stage]  # of an all-reduce of parameters
         update = replace(
             table.update,
-            optimizer_s_per_byte=zero.part * ring.optimizer_s_per_byte,
+            optimizer_s_per_byte=(zero.part if zero.stage else 1.0) * zero.states * ring.optimizer_s_per_byte,
             sync_s_per_byte=once * ring.sync_s_per_byte,
             sync_latency_s=once * ring.sync_latency_s,
         )
@@ -278,10 +286,11 @@ class SharedNetwork:
         all_rings_s_per_byte = ring.sync_s_per_byte * ring.sharing
         unit_bytes = [float(update.gradient_bytes[list(unit)].sum()) for unit in self.units]
         for unit, n_bytes in zip(self.units, unit_bytes, strict=True):
-            if zero.stage == 1 or not n_bytes:
+            if zero.stage < 2 or not n_bytes:
                 continue
             half_s = 0.5 * (ring.sync_latency_s + n_bytes * all_rings_s_per_byte)
-            passes = ((forward_s, half_s * (zero.stage == 3)), (backward_s, half_s * (zero.stage - 1)))
+            back = zero.gradients + (zero.stage == 3)
+            passes = ((forward_s, half_s * (zero.stage == 3)), (backward_s, half_s * back))
             for seconds, sent_s in passes:
                 computing_s = seconds[list(unit)].sum(axis=0)
                 each = zip(computing_s.tolist(), sent_s.tolist(), strict=True)

@@ -91,3 +91,11 @@ def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) 
     assert main(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "2", "--time-limit", "60"]) == 1
     told = capsys.readouterr().err
     assert "planner: nothing fits into memory; take more or larger devices, or a smaller batch" in told
+
+
+def test_rows_in_bfloat16_say_so() -> None:
+    command = ["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", "--data", "2", "--micro-batch", "2"]
+    words = ["--precision", "bfloat16", "--gradients", "bfloat16", "--tensor", "1", "--zero", "0", "--pipeline", "1"]
+    assert main([*command, *words, "--row", "1", "-o", "row.json"]) == 0
+    row = load_config(Path("row.json"))
+    assert (row.precision, row.gradients, row.shape[:3]) == ("bfloat16", "bfloat16", (2, 1, 1))

@@ -10,10 +10,12 @@ from torch import nn
 from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.fabric import fabric_of
 from costmodels.links import Level
+from costmodels.memory.transformers import ADAM, ZERO_STAGES, zero_states
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
+from planner.problem.hybrid_training.half_precision import in_bfloat16
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
 
 WORK = Workload("training", batch=4, optimizer="adam")
@@ -86,3 +88,26 @@ def test_what_zero_sends_for_each_micro_batch_shares_the_uplink() -> None:
         seconds.append((costs.backward_s - table.backward_s).sum())
     assert seconds[0] == pytest.approx(seconds[1])
     assert seconds[0] > 0
+
+
+@pytest.mark.parametrize("gradients", [2, 4])
+@pytest.mark.parametrize("stage", ZERO_STAGES)
+def test_in_bfloat16_states_are_those_of_mixed_precision(stage: int, gradients: int) -> None:
+    """Parameters of 2 bytes, and 12 of Adam: parameters and two moments in float32."""
+    graph = in_bfloat16(GRAPH)
+    network = SharedNetwork.of(graph, 1)
+    assert network is not None
+    table = tabulate(graph, PAIR.divided(2), WORK, {})
+    zero = ZeroStage(stage, 2, gradients / 2, 2.0)
+    costs = network.costs(table, fabric_of(PAIR), np.zeros(1), WORK, zero)
+    parameters = 2 * 128 + 16 + 8
+    counters = 4 * 4
+    assert costs.op_bytes.sum() == pytest.approx(counters + zero_states(parameters, 2, stage, ADAM, gradients))
+    assert TABLE.update is not None
+    assert costs.update is not None
+    sent = {0: 2 * gradients, 1: gradients + 2, 2: 2, 3: 0}[stage]  # of each parameter, out of 8 bytes in float32
+    whole_s = TABLE.update.sync_s_per_byte * 4 * parameters
+    assert costs.update.sync_s_per_byte * costs.update.gradient_bytes.sum() == pytest.approx(sent / 8 * whole_s)
+    step_s = costs.update.optimizer_s(range(3), 0)
+    assert step_s == pytest.approx(TABLE.update.optimizer_s(range(3), 0) / (2 if stage else 1))
+    assert costs.saved_bytes.sum() < 0.75 * TABLE.saved_bytes.sum()  # the caller's input stays in float32
