@@ -33,7 +33,8 @@ def _beside(first: PricedRow, row: PricedRow) -> str:
     slower = f"{row.price.step_s / first.price.step_s - 1:.1%} slower than row 1"
     fewer = first.devices - row.devices
     saved = first.price.peak_bytes - row.price.peak_bytes
-    gains = [f"{fewer} devices fewer"] if fewer else []
+    number = f"{abs(fewer)} device{'s' if abs(fewer) > 1 else ''} {'fewer' if fewer > 0 else 'more'}"
+    gains = [number] if fewer else []
     gains += [f"{format_bytes(saved)} less"] if saved > 0 else []
     if fewer:
         speed = first.price.step_s * first.devices / (row.price.step_s * row.devices)
