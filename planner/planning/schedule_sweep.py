@@ -196,20 +196,25 @@ def trade_offs(
                 continue
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
             reporter.on_step(step, number, len(shapes))
-            costs, shapes_left = tables.of(shape), len(shapes) - number
-            plain = tables.plain(shape)
-            schedules = SCHEDULES if plain else RUN_IN_LAYERS
-            searched = () if costs is None else _choices(costs, shape, schedules, deadline, shapes_left, not found)
-            bound_s = min(bound_s, inf if costs is None else _bound_s(costs.table, shape))
-            for choice in (each if plain else tables.in_layers(each, shape) for each in searched):
-                if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
-                    found[choice.shape] = choice
+            costs, plain = tables.of(shape), tables.plain(shape)
+            if costs is not None:
+                bound_s = min(bound_s, _bound_s(costs.table, shape))
+                schedules = SCHEDULES if plain else RUN_IN_LAYERS
+                each = _choices(costs, shape, schedules, deadline, len(shapes) - number, not found)
+                _keep_best(found, each if plain else (tables.in_layers(one, shape) for one in each))
             unsearched -= 1
     except KeyboardInterrupt as stopped:
-        raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched)) from stopped
+        raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched, bound_s)) from stopped
     if not found:
         tables.check(demands.tensor or 1)
     return TradeOffs(_fastest_first(found.values()), unsearched, bound_s if found else 0.0)
+
+
+def _keep_best(found: dict[tuple[object, ...], Choice], choices: Iterable[Choice]) -> None:
+    """Keep the fastest choice of each shape."""
+    for choice in choices:
+        if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
+            found[choice.shape] = choice
 
 
 def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
