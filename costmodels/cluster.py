@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import ceil, isfinite
 from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
@@ -38,15 +38,16 @@ class Replicas:
     ::
 
         gpu0 gpu1 │ gpu0 gpu1 │ ...     count copies; after each step, the gpu0 of all of them add up their gradients
-          └─────────┘ bytes_per_s       in a ring, and so do the gpu1
+          └─────────┘ bytes_per_s       in a ring, and so do the gpu1; rings of one uplink that run at once share it
 
     Raises:
-        InputError: for less than two, no bandwidth, or a negative latency.
+        InputError: for less than two, no bandwidth, a negative latency, or no ring on an uplink.
     """
 
     count: int  # number of copies, with this cluster; 2 or more
-    bytes_per_s: float  # bandwidth of each ring while all devices use their rings at once
+    bytes_per_s: float  # bandwidth of an uplink
     latency_s: float = 0.0  # seconds of an empty message
+    rings: int = 1  # so many neighbouring devices have their rings on one uplink
 
     def __post_init__(self) -> None:
         if self.count < 2:
@@ -55,10 +56,11 @@ class Replicas:
             raise InputError(f"replicas have the bandwidth {self.bytes_per_s}; it must be more than 0")
         if not (self.latency_s >= 0 and isfinite(self.latency_s)):
             raise InputError(f"replicas have the latency {self.latency_s}; it must be a finite number, 0 or more")
+        whole(self.rings, "the number of rings on an uplink", 1)
 
     @property
     def sync_s_per_byte(self) -> float:
-        """Seconds for each byte of a sum."""
+        """Seconds for each byte of a sum, while no other ring uses the uplink."""
         return ring_all_reduce(1.0, self.count, Port(0.0, self.bytes_per_s)).time_s
 
     @property
@@ -243,8 +245,8 @@ class Cluster(Brief):
     def divided(self, count: int) -> "Cluster":
         """The first of ``count`` equal parts of neighbouring devices, with the other parts as its replicas.
 
-        The replicas form a ring with the slowest of the links between a device and its counterpart in the next part;
-        of a channel that several of these links share, each has its part.
+        The devices of each place in the parts form a ring, as fast as the slowest of all links between counterparts.
+        The rings of neighbours that meet in channels share an uplink; where others meet too, each has its part.
 
         Raises:
             InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
@@ -261,11 +263,7 @@ class Cluster(Brief):
             if link is None:
                 ends = f"'{self.devices[i].name}' to '{self.devices[(i + size) % len(self.devices)].name}'"
                 raise InputError(f"replicas need a link from {ends} to add up their gradients; add a [[link]]")
-        links = [link for link in ring if link is not None]
-        senders = Counter(link.channel for link in links if link.channel)
-        rate = min(link.bytes_per_s / max(1, senders[link.channel]) for link in links)
-        latency_s = max(link.latency_s for link in links)
-        return replace(self.first(size), replicas=Replicas(count, rate, latency_s))
+        return replace(self.first(size), replicas=_rings(count, [link for link in ring if link is not None]))
 
     def grouped(self, size: int) -> "Cluster":
         """One device for each group of ``size`` equal neighbours; all devices of a group send at once.
@@ -288,11 +286,29 @@ class Cluster(Brief):
             for (src, dst), link in joined.items()
             if not (src % size or dst % size)
         )
-        return replace(self, devices=leaders, links=links, levels=_grouped_levels(self.levels, size))
+        ring, levels = self.replicas, _grouped_levels(self.levels, size)
+        if ring:
+            rate = ring.bytes_per_s / min(size, ring.rings)
+            ring = replace(ring, bytes_per_s=rate, rings=ceil(ring.rings / size))
+        return replace(self, devices=leaders, links=links, levels=levels, replicas=ring)
 
     def pairs(self) -> Iterator[tuple[Device, Device]]:
         """Every ordered pair of different devices."""
         return ((a, b) for a in self.devices for b in self.devices if a is not b)
+
+
+def _rings(count: int, links: Sequence[Link]) -> Replicas:
+    """The rings of replicas, from the link of each device to its counterpart in the next part."""
+    size = len(links) // count
+    senders = Counter((link.channel, i % size) for i, link in enumerate(links) if link.channel)
+    met: dict[str, set[int]] = {}
+    for channel, ring in senders:
+        met.setdefault(channel, set()).add(ring)
+    rings = max(map(len, met.values()), default=1)
+    if any(min(each) // rings != max(each) // rings for each in met.values()):
+        rings, senders = 1, Counter({key: senders[key] * len(met[key[0]]) for key in senders})
+    rate = min(link.bytes_per_s / max(1, senders[link.channel, i % size]) for i, link in enumerate(links))
+    return Replicas(count, rate, max(link.latency_s for link in links), rings)
 
 
 def _shared_by(link: Link, senders: int) -> Link:

@@ -29,7 +29,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
         "devices": [_device_to_dict(device) for device in cluster.devices],
         "links": [_link_to_list(link) for link in cluster.links],
         **({"levels": [_level_to_list(level) for level in cluster.levels]} if cluster.levels else {}),
-        **({"replicas": [ring.count, _written(ring.bytes_per_s), ring.latency_s]} if ring else {}),
+        **({"replicas": _replicas_to_list(ring)} if ring else {}),
     }
 
 
@@ -45,8 +45,8 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
             document = {**renamed(document), "devices": [renamed(device) for device in document["devices"]]}
         replicas = None
         if "replicas" in document:
-            count, rate, latency_s = document["replicas"]
-            replicas = Replicas(count, _read(rate), latency_s)
+            count, rate, *others = document["replicas"]
+            replicas = Replicas(count, _read(rate), *others)
         return Cluster(
             name=document["name"],
             devices=tuple(map(_device_from_dict, document["devices"])),
@@ -117,6 +117,10 @@ def _link_from_list(values: list[Any]) -> Link:
     points, via = measured or ([], "")
     pairs = tuple((float(n_bytes), float(seconds)) for n_bytes, seconds in points)
     return Link(src, dst, _read(rate), latency_s, channel, pairs, via)
+
+
+def _replicas_to_list(ring: Replicas) -> list[Any]:
+    return [ring.count, _written(ring.bytes_per_s), ring.latency_s, *([ring.rings] if ring.rings > 1 else [])]
 
 
 def _level_to_list(level: Level) -> list[Any]:

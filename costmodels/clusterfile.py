@@ -53,8 +53,9 @@
 
     [replicas]                           # in training, copies of the whole cluster; left out without copies
     count = 4                            # each trains on its own micro-batches, then they add up their gradients
-    bandwidth = "50 GB/s"                # between a device and its counterpart, all at once; or like, as for links
+    bandwidth = "50 GB/s"                # of an uplink, between a device and its counterpart; or like, as for links
     latency = "5 us"                     # 0 if left out
+    rings = 8                            # so many neighbouring devices share an uplink; 1 if left out
 """
 
 from collections.abc import Iterable, Mapping

@@ -156,11 +156,12 @@ def level_of(content: Mapping[str, Any], i: int) -> Level:
 
 def replicas_of(content: Mapping[str, Any]) -> Replicas:
     """The replicas of their section."""
-    table = Table("[replicas]", content, ("count", "like", "bandwidth", "latency"))
+    table = Table("[replicas]", content, ("count", "like", "bandwidth", "latency", "rings"))
     count = table.need("count", int, "4")
-    link = _like(Table(table.where, {key: content[key] for key in content if key != "count"}, KEYS["link"]), "link")
+    joined = {key: content[key] for key in content if key not in ("count", "rings")}
+    link = _like(Table(table.where, joined, KEYS["link"]), "link")
     bytes_per_s = parse_bytes_per_s(*link.text("bandwidth", "25 GB/s"))
-    return Replicas(count, bytes_per_s, link.seconds("latency", "20 us"))
+    return Replicas(count, bytes_per_s, link.seconds("latency", "20 us"), table.get("rings", int, 1))
 
 
 def _pairs(table: "Table") -> Iterable[tuple[str, str]]:

@@ -32,7 +32,10 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     ]
     if ring:
         rate, latency = write_bytes_per_s(ring.bytes_per_s), write_seconds(ring.latency_s)
-        blocks.append(_block("[replicas]", {"count": ring.count, "bandwidth": rate, "latency": latency}))
+        rings = ring.rings if ring.rings > 1 else None
+        blocks.append(
+            _block("[replicas]", {"count": ring.count, "bandwidth": rate, "latency": latency, "rings": rings})
+        )
     write_text("\n".join(blocks), target)
 
 

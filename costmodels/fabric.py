@@ -100,7 +100,7 @@ def fabric_of(cluster: Cluster) -> Fabric:
     devices = tuple(cluster.devices[device] for host in hosts for device in host)
     host_devices = gcd(*map(len, hosts))
     if cluster.replicas is not None:
-        again = Port(cluster.replicas.latency_s, cluster.replicas.bytes_per_s)
+        again = Port(cluster.replicas.latency_s, cluster.replicas.bytes_per_s / cluster.replicas.rings)
         between = again if between is NO_PORT or again.bytes_per_s < between.bytes_per_s else between
         devices *= cluster.replicas.count
     return Fabric(devices, host_devices, _slowest(cluster.wired_pairs, same_host), between)

@@ -57,6 +57,18 @@ class StepUpdate(Brief):
     optimizer_s_per_byte: Floats  # [n_devices], seconds of the optimizer's step for each of these bytes
     sync_s_per_byte: Floats  # [n_devices], seconds to add up each of them with the device's replicas; 0 without any
     sync_latency_s: Floats  # [n_devices], what each sum takes besides, however small
+    # [n_devices], number of the uplink of a device's ring, which sums that run at once share; one each if left out
+    uplink: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not self.uplink.size:
+            object.__setattr__(self, "uplink", np.arange(len(self.sync_s_per_byte)))
+
+    @property
+    def sharing(self) -> Ints:
+        """[n_devices], how many devices have their rings on a device's uplink."""
+        _, number, rings = np.unique(self.uplink, return_inverse=True, return_counts=True)
+        return np.asarray(rings[number])
 
     def optimizer_s(self, ops: Sequence[int], device: int) -> float:
         """Seconds of the optimizer for these operators there."""
@@ -73,7 +85,8 @@ SHAPES: Mapping[str, str] = (
     | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "update.gradient_bytes"), "o")
     | dict.fromkeys(("flow_bytes", "gradient"), "f")
     | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
-    | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte", "update.sync_latency_s"), "d")
+    | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte"), "d")
+    | dict.fromkeys(("update.sync_latency_s", "update.uplink"), "d")
     | dict.fromkeys(("offload.store_s", "offload.fetch_s"), "fd")
     | {"link_class": "dd", "channel": "dd", "link_s": "fc", "link_latency_s": "c"}
 )

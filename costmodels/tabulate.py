@@ -243,11 +243,15 @@ def _contention_groups(cluster: Cluster) -> Ints:
 def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
     """The optimizer is bound by memory; without replicas nothing has to be added up."""
     moves, ring = OPTIMIZERS[workload.optimizer].moves, cluster.replicas
-    sync_s_per_byte, sync_latency_s = (ring.sync_s_per_byte, ring.sync_latency_s) if ring else (0.0, 0.0)
     n = len(cluster.devices)
     optimizer_s_per_byte = np.array([moves / device.memory_bytes_per_s for device in cluster.devices])
+    sync_s_per_byte, sync_latency_s = (ring.sync_s_per_byte, ring.sync_latency_s) if ring else (0.0, 0.0)
     return StepUpdate(
-        gradient_bytes(graph), optimizer_s_per_byte, np.full(n, sync_s_per_byte), np.full(n, sync_latency_s)
+        gradient_bytes(graph),
+        optimizer_s_per_byte,
+        np.full(n, sync_s_per_byte),
+        np.full(n, sync_latency_s),
+        np.arange(n) // (ring.rings if ring else 1),
     )
 
 

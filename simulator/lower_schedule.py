@@ -42,6 +42,7 @@ class StageCost:
     recompute_s: float = 0.0  # seconds of the recomputation at the start of B or I, which it prolongs (`recomputing`)
     recomputed_bytes: int = 0  # bytes of the recomputation from the start of B or I to its end, besides ``saved_bytes``
     sync_s: float = 0.0  # seconds to add up gradients with the stage's other replicas, once, after the last micro-batch
+    sync_latency_s: float = 0.0  # of these, seconds that do not occupy the uplink
     optimizer_s: float = 0.0  # seconds of the optimizer's step, once, after the sync
 
     def __post_init__(self) -> None:
@@ -66,11 +67,12 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Channels:
-    """The channels of the links between the devices of a schedule."""
+    """The channels of the links between the devices of a schedule, and the uplinks to their replicas."""
 
     number: Ints  # [n_devices, n_devices], the channel of each link
     latency_s: Floats  # [n_devices, n_devices], the first part of a message, which does not occupy its channel
     sharing: Sharing = "fifo"  # as in `costmodels.cluster.Sharing`; with "fifo", the oldest micro-batch goes first
+    uplink: Ints | None = None  # [n_devices], which devices share an uplink; None if each has its own
 
     @classmethod
     def own(cls, n_devices: int) -> "Channels":

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.table import Floats, Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
-from simulator.engine import circle_from, shortened, times
+from simulator.engine import Task, circle_from, shortened, times
 from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
 from simulator.schedule import COMPUTATIONS, B, F, I, Schedule, W
 from simulator.timeline import Span, Timeline
@@ -53,9 +53,9 @@ def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
     ::
 
         device 0   ... 0B2 0B3        [optimizer]      the sync of a stage's gradients follows its last backward pass;
-        0 → replicas          =sync=                   the optimizer waits for all stages of its device
-        device 1   ... 1B3      [optimizer]
-        1 → replicas      =sync=
+        0 → replicas          -----===                 the optimizer waits for all stages of its device
+        device 1   ... 1B3           [optimizer]       syncs of one uplink share it equally: --- has half of it
+        1 → replicas      ====-----
 
     A device adds up the gradients of one stage after the other as they become ready, or after its last action if it
     does not overlap computing and sending. Actions end at ``end_s``, [n_actions].
@@ -65,22 +65,36 @@ def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
         return StepEnd((), ())
     last = np.maximum(schedule.position[B], schedule.position[W])
     ready_s = end_s[last].max(axis=1).tolist()  # [n_stages]
-    syncs, optimizers = [], []
-    for device, actions_end_s in enumerate(schedule.split(end_s)):
+    computed_s = [float(actions_end_s[-1]) if len(actions_end_s) else 0.0 for actions_end_s in schedule.split(end_s)]
+    order = sorted(range(len(costs)), key=ready_s.__getitem__)
+    if not overlap:
+        ready_s = [max(ready, computed_s[device]) for ready, device in zip(ready_s, schedule.device, strict=True)]
+    syncs = _syncs(lowered, order, ready_s)
+    optimizers = []
+    for device, free_s in enumerate(computed_s):
         stages = [stage for stage, where in enumerate(schedule.device) if where == device]
-        if not stages:
-            continue
-        computed_s = float(actions_end_s[-1])
-        free_s = 0.0 if overlap else computed_s
-        for stage in sorted(stages, key=ready_s.__getitem__):
-            if costs[stage].sync_s:
-                start_s = max(free_s, ready_s[stage])
-                free_s = start_s + costs[stage].sync_s
-                syncs.append(Piece(stage, device, start_s, free_s))
-        start_s, takes_s = max(free_s, computed_s), sum(costs[stage].optimizer_s for stage in stages)
+        takes_s = sum(costs[stage].optimizer_s for stage in stages)
         if takes_s:
+            start_s = max(free_s, max((sync.end_s for sync in syncs if sync.device == device), default=0.0))
             optimizers.append(Piece(stages[0], device, start_s, start_s + takes_s))
-    return StepEnd(tuple(syncs), tuple(optimizers))
+    return StepEnd(syncs, tuple(optimizers))
+
+
+def _syncs(lowered: Lowered, order: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
+    """The syncs of stages in this order, which can begin at these seconds, [n_stages]."""
+    costs, device, uplink = lowered.costs, lowered.schedule.device, lowered.channels.uplink
+    channel = list(range(lowered.schedule.n_devices)) if uplink is None else uplink.tolist()
+    stages = [stage for stage in order if costs[stage].sync_s]
+    alone = [channel.count(channel[device[stage]]) == 1 for stage in stages]
+    tasks = [Task(ready_s[stage], (len(channel) + number,)) for number, stage in enumerate(stages)]
+    for number, stage in enumerate(stages):
+        needs = (number, *(len(stages) + other for other in range(number) if device[stages[other]] == device[stage]))
+        task = Task(costs[stage].sync_s, (device[stage],), needs)
+        shared = task._replace(channel=channel[device[stage]], latency_s=costs[stage].sync_latency_s)
+        tasks.append(task if alone[number] else shared)
+    starts, ends = times(tasks)
+    pieces = (Piece(stage, device[stage], starts[i], ends[i]) for i, stage in enumerate(stages, len(stages)))
+    return tuple(sorted(pieces, key=lambda piece: (piece.device, piece.start_s)))
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,7 @@ def stage_costs(
         forward_s, backward_s = (float(s[members, device].sum()) for s in (table.forward_s, table.backward_s))
         entering_bytes = (crossing.entering_bytes if recompute else crossing.received_bytes)[number]
         saved_bytes = round(float(table.saved_bytes[members].sum() + entering_bytes))
+        sync_s = table.update.sync_s(members, device) if table.update else 0.0
         cost = StageCost(
             forward_s,
             input_grad_s=INPUT_SHARE * backward_s,
@@ -162,7 +163,8 @@ def stage_costs(
             gradient_s=float(crossing.back_s[number]),
             saved_bytes=saved_bytes,
             kept_bytes=saved_bytes,
-            sync_s=table.update.sync_s(members, device) if table.update else 0.0,
+            sync_s=sync_s,
+            sync_latency_s=min(sync_s, float(table.update.sync_latency_s[device])) if table.update else 0.0,
             optimizer_s=table.update.optimizer_s(members, device) if table.update else 0.0,
         )
         if recompute:
@@ -229,7 +231,8 @@ def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channe
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     links = np.ix_(rows, rows)
-    return Channels(table.channel[links], np.append(table.link_latency_s, 0.0)[table.link_class[links]], sharing)
+    latency_s = np.append(table.link_latency_s, 0.0)[table.link_class[links]]
+    return Channels(table.channel[links], latency_s, sharing, table.update.uplink[list(rows)] if table.update else None)
 
 
 def _cut_at_the_turn(

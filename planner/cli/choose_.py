@@ -23,7 +23,7 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.importers.sources import file_of
-from planner.cli.choose_network import picked, run_network
+from planner.cli.choose_network import picked, proof, run_network
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
@@ -32,9 +32,9 @@ from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.parallel_demands import demands_of
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.explain.config_reasons import reasons
+from planner.explain.config_reasons import PricedRow, reasons
 from planner.export.parallel_config import CONFIG_TARGETS, export_config
-from planner.problem.hybrid_training.config import STEP_SCHEDULES, TrainingSetting, training_setting
+from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
@@ -82,6 +82,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=STEP_SCHEDULES, help="of the pipeline (open)")
     parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
     parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of products where a row runs; prices of transformers are for bfloat16 (float32)",
+    )
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="of other networks (adam)")
     declare_sizes(parser)
     parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")
@@ -112,7 +118,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return _export(setting, shown, options, console)
     if options.row or options.output:
         return _save(shown, options, console)
-    why = reasons(shown)
+    why = reasons([PricedRow(row.price, row.config.shape.devices) for row in shown])
     console.tell(_document(setting, found, shown, why), _lines(setting, found, shown, why))
     return DONE
 
@@ -224,9 +230,7 @@ def _lines(
         yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
-    gap = max(0.0, 1 - found.bound_s / rows[0].price.step_s)
-    proof = "no way takes less" if found.status is Status.OPTIMAL else f"no way takes more than {gap:.2%} less"
-    yield f"{found.status}: {proof}; {count(found.shapes, 'shape')}"
+    yield f"{found.status}: {proof(found.bound_s, rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
 
 
 def _named(network: Transformer) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -17,13 +18,14 @@ from planner.cli.models import cluster_of
 from planner.cli.parallel_demands import demands_of
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
+from planner.explain.config_reasons import PricedRow, reasons
 from planner.planning.make_plan import Search
 from planner.planning.schedule_sweep import Choice, TradeOffs, trade_offs, undominated
 from planner.planning.training_choice import choice_plan
 from planner.plans.files import save_plan
 from planner.plans.speed import tokens_per_sample, utilisation
 from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.result import Interrupted
+from planner.problem.result import PROOF_TOLERANCE, Interrupted
 
 RowT = TypeVar("RowT")
 
@@ -65,7 +67,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
             raise InputError(_none_asked(sweep.choices, options))
         console.error("nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM)
         return NO_PLAN
-    sweep = TradeOffs(tuple(choices), sweep.unsearched)
+    sweep = replace(sweep, choices=tuple(choices))
     if options.row or options.output:
         choice = picked(_shown(sweep, options), options)
         output = options.output or Path("plan.json" if choice.config is None else "row.json")
@@ -133,6 +135,7 @@ def _show(
         (str(number), *_cells(choice, *speed), *mark)
         for number, (choice, speed, mark) in enumerate(zip(shown, speeds, marks, strict=True), 1)
     ]
+    why = reasons([PricedRow(choice.price, _devices(choice)) for choice in shown])
     document = {
         "batch": options.global_batch,
         "choices": [
@@ -142,20 +145,26 @@ def _show(
                 **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
                 "tokens_per_s": tokens_per_s,
                 "mfu": mfu,
-                "memory_bytes": dict(zip(choice.devices, choice.memory_bytes, strict=True)),
+                "memory_bytes": dict(zip(choice.devices, choice.price.memory_bytes, strict=True)),
                 "peak_bytes": choice.peak_bytes,
+                **attributes(choice.price, "computing_s", "communicating_s", "bubble_s", "sync_s"),
                 "best": choice in best,
+                "reason": reason,
             }
-            for choice, (tokens_per_s, mfu) in zip(shown, speeds, strict=True)
+            for choice, (tokens_per_s, mfu), reason in zip(shown, speeds, why, strict=True)
         ],
+        "bound_s": sweep.bound_s,
         "unsearched": sweep.unsearched,
     }
     unit = "samples/s" if speeds[0][0] is None else "tokens/s"
     columns = ("", "step", unit, *COLUMNS, *([""] if options.all else []))
     console.show(document, f"{options.model}: steps of {count(options.global_batch, 'sample')}", columns, rows)
+    for number, reason in enumerate(why, 1):
+        console.say(f"{number}  {reason}")
     if not options.all:
         more = len(sweep.choices) - len(best)
         console.say(f"{count(more, 'choice')} more, slower with no less memory: --all shows them")
+    console.say(f"of the ways that were searched, {proof(sweep.bound_s, sweep.choices[0].step_s)}")
     if sweep.unsearched:
         ways = count(sweep.unsearched, "way")
         console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
@@ -169,6 +178,16 @@ def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | Non
     return None if tokens is None else tokens * choice.samples_per_s, mfu
 
 
+def proof(bound_s: float, step_s: float) -> str:
+    """How much less than the best step no other takes."""
+    gap = max(0.0, 1 - bound_s / step_s)
+    return "no way takes less" if gap <= PROOF_TOLERANCE else f"no way takes more than {gap:.2%} less"
+
+
+def _devices(choice: Choice) -> int:
+    return choice.replicas * choice.tensor * len(choice.devices)
+
+
 def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str, ...]:
     """The columns of a choice behind its number; the schedule where there are stages."""
     stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
@@ -177,7 +196,7 @@ def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str,
         f"{choice.samples_per_s:.4g}" if tokens_per_s is None else f"{tokens_per_s:,.0f}",
         f"{mfu:.1%}",
         format_bytes(choice.peak_bytes),
-        str(choice.replicas * choice.tensor * len(choice.devices)),
+        str(_devices(choice)),
         f"{choice.replicas} × {choice.tensor} × {len(choice.devices)}",
         f"{choice.micro_batches} of {choice.samples}",
         f"{choice.schedule}{stages}" if len(choice.devices) > 1 else "",

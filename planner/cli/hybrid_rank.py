@@ -15,6 +15,7 @@ from planner.cli.statuses import BROKEN, DIFFERENT, DONE
 from planner.cli.text import count
 from planner.problem.hybrid_training.config import ParallelConfig
 from planner.problem.hybrid_training.config_file import load_config
+from planner.runtime.distributed.transport.backends import backend_for, gpus_for_all
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment, open_store
 from planner.runtime.errors import StageError
 from planner.runtime.hybrid.check import HybridRun, compare_steps
@@ -32,7 +33,8 @@ def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) ->
     else:
         program = load_program(options.model, config.shape.samples, True, dict(options.sizes))
     store = open_store(rank_environment)
-    dist.init_process_group("gloo", store=store, rank=rank_environment.rank, world_size=rank_environment.n_ranks)
+    rank, n_ranks = rank_environment.rank, rank_environment.n_ranks
+    dist.init_process_group(backend_for(gpus_for_all(store, rank, n_ranks)), store=store, rank=rank, world_size=n_ranks)
     try:
         found = compare_steps(config, program, options.rounds)
     except StageError as error:

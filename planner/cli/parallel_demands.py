@@ -16,4 +16,6 @@ def demands_of(options: argparse.Namespace) -> Demands:
         zero=options.zero,
         schedule=options.schedule,
         recompute=options.recompute,
+        precision=options.precision,
+        gradients=options.gradients,
     )

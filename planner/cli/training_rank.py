@@ -32,6 +32,7 @@ from planner.runtime.checkpoint.shards import is_shards, read_shard
 from planner.runtime.distributed.training.process_groups import check_ranks
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import CommandLoop, read_tools
+from planner.runtime.distributed.transport.backends import backend_for
 from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment, meet, peer_info_of
@@ -120,7 +121,7 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
 
 def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
     """Initialise torch.distributed without a timeout for messages: heartbeats tell whether another rank lives."""
-    backend = "cpu:gloo,cuda:nccl" if any(device.cuda is not None for device in layout_of(plan).devices) else "gloo"
+    backend = backend_for(any(device.cuda is not None for device in layout_of(plan).devices))
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
     dist.distributed_c10d._set_pg_timeout(FOREVER)
 

@@ -1,15 +1,22 @@
 """One line for each row of ``planner choose``: where the fastest step's time goes, and what other rows trade for it."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from costmodels.units import format_bytes
 from planner.problem.hybrid_training.prices import StepPrice
-from planner.solvers.hybrid_training.search import ConfigRow
 
 LEAST = 0.005  # share of the step that is worth saying
 
 
-def reasons(rows: Sequence[ConfigRow]) -> list[str]:
+class PricedRow(NamedTuple):
+    """A way to train: what a step takes, and on how many devices."""
+
+    price: StepPrice
+    devices: int
+
+
+def reasons(rows: Sequence[PricedRow]) -> list[str]:
     """A line for each row, the fastest first."""
     first = rows[0]
     return [f"the fastest; {_where_time_goes(first.price)}", *(_beside(first, row) for row in rows[1:])]
@@ -21,15 +28,16 @@ def _where_time_goes(price: StepPrice) -> str:
     return ", ".join(said)
 
 
-def _beside(first: ConfigRow, row: ConfigRow) -> str:
+def _beside(first: PricedRow, row: PricedRow) -> str:
     """What a row takes more and less than the fastest one, and why."""
     slower = f"{row.price.step_s / first.price.step_s - 1:.1%} slower than row 1"
-    fewer = first.config.shape.devices - row.config.shape.devices
+    fewer = first.devices - row.devices
     saved = first.price.peak_bytes - row.price.peak_bytes
-    gains = [f"{fewer} devices fewer"] if fewer else []
+    number = f"{abs(fewer)} device{'s' if abs(fewer) > 1 else ''} {'fewer' if fewer > 0 else 'more'}"
+    gains = [number] if fewer else []
     gains += [f"{format_bytes(saved)} less"] if saved > 0 else []
     if fewer:
-        speed = first.price.step_s * first.config.shape.devices / (row.price.step_s * row.config.shape.devices)
+        speed = first.price.step_s * first.devices / (row.price.step_s * row.devices)
         why = f"each device is {speed:.1%} as fast"
     else:
         why = _most_grown(first.price, row.price)

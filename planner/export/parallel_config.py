@@ -8,13 +8,13 @@
     accelerate-fsdp  fsdp_config: ...                       a config of ``accelerate launch``, for FSDP 2 alone
 
 https://github.com/NVIDIA/Megatron-LM (megatron/training/arguments.py), https://github.com/pytorch/torchtitan
-(torchtitan/config/job_config.py), https://www.deepspeed.ai/docs/config-json,
+(torchtitan/config/job_config.py, 0.2), https://www.deepspeed.ai/docs/config-json,
 https://huggingface.co/docs/accelerate/usage_guides/fsdp
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from costmodels.memory.transformers import FLOAT32_GRADIENT
@@ -126,11 +126,14 @@ def _torchtitan(setting: TrainingSetting, config: ParallelConfig) -> Export:
         "activation_checkpoint": {"mode": config.recompute},
     }
     if shape.pipeline > 1:
-        parts = [stage.total // shape.chunks for stage in config.stages] * shape.chunks
+        ends = list(accumulate([stage.total // shape.chunks for stage in config.stages] * shape.chunks))
+        parts = [[f"layers.{layer}" for layer in range(*part)] for part in pairwise([0, *ends])]
+        parts[0].insert(0, "tok_embeddings")
+        parts[-1] += ["norm", "output"]
         tables["parallelism"] |= {
             "pipeline_parallel_schedule": TITAN_SCHEDULES[shape.schedule],
             "pipeline_parallel_microbatch_size": shape.samples,
-            "pipeline_parallel_split_points": [f"layers.{first}" for first in accumulate(parts[:-1])],
+            "module_fqns_per_model_part": parts,
         }
     text = "\n".join(f"[{name}]\n{_toml(table)}" for name, table in tables.items())
     chosen = "its selective mode keeps other results than the row's, which runs attention's scores again"

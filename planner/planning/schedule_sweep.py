@@ -16,21 +16,32 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from math import inf, isqrt, log2
+from typing import NamedTuple
 
 import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.memory.transformers import ZERO_STAGES
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Floats
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.make_plan import MICRO_BATCHES, Search
+from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
-from planner.problem.hybrid_training.config import Demands, ParallelConfig, ParallelShape, StageLayers, StepSchedule
+from planner.problem.hybrid_training.config import (
+    Demands,
+    ParallelConfig,
+    ParallelShape,
+    Precision,
+    StageLayers,
+    StepSchedule,
+)
+from planner.problem.hybrid_training.half_precision import in_bfloat16
+from planner.problem.hybrid_training.prices import StepPrice
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
 from planner.problem.hybrid_training.tensor_styles import tensor_styles
 from planner.problem.problem import Goal, Problem
@@ -69,18 +80,24 @@ class Choice:
     micro_batches: int  # of each replica in a step
     samples: int  # in a micro-batch
     recompute: bool
-    step_s: float  # predicted
-    memory_bytes: tuple[float, ...]  # [n_devices], predicted, in the order of ``devices``
+    price: StepPrice  # predicted, with the memory in the order of ``devices``
     placement: Placement
     n_devices: int = 0  # of all replicas, with those that have no stage
     tensor: int = 1  # devices that share each stage, of which ``devices`` names the first
     zero: int = 0  # stage of ZeRO
     layers: tuple[int, ...] = ()  # of each stage, where `config` has them
+    precision: Precision = "float32"  # as in `ParallelConfig`
+    gradients: Precision = "float32"
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.price.step_s
 
     @property
     def peak_bytes(self) -> float:
         """The memory of the device that needs the most."""
-        return max(self.memory_bytes)
+        return self.price.peak_bytes
 
     @property
     def samples_per_s(self) -> float:
@@ -111,7 +128,8 @@ class Choice:
             order="pipeline",
         )
         none_full = ((0, count) if self.recompute else (count, 0) for count in self.layers)
-        return ParallelConfig(degrees, tuple(StageLayers(none, 0, full) for none, full in none_full))
+        layers = tuple(StageLayers(none, 0, full) for none, full in none_full)
+        return ParallelConfig(degrees, layers, self.precision, self.gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +155,7 @@ class TradeOffs:
 
     choices: tuple[Choice, ...]  # those that fit into memory, the fastest first; the best one of each shape
     unsearched: int = 0  # ways to divide devices and batch for which there was no time
+    bound_s: float = 0.0  # no schedule or stages of the ways that were searched take less
 
 
 def trade_offs(
@@ -167,27 +186,35 @@ def trade_offs(
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
     deadline, reporter = Deadline(search.time_limit_s), search.reporter
-    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), reporter)
+    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
     shapes = sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
     found: dict[tuple[object, ...], Choice] = {}
-    unsearched = len(shapes)
+    unsearched, bound_s = len(shapes), inf
     try:
         for number, shape in enumerate(shapes):
             if (found or tables.graphs) and deadline.left_s <= tables.import_s(shape):
                 continue
             step = f"comparing schedules on {shape.n_devices} device{'s'[: shape.n_devices - 1]}"
             reporter.on_step(step, number, len(shapes))
-            table, shapes_left = tables.of(shape), len(shapes) - number
-            searched = () if table is None else _choices(table, shape, deadline, shapes_left, not found)
-            for choice in (each if shape.plain else tables.in_layers(each, shape) for each in searched):
-                if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
-                    found[choice.shape] = choice
+            costs, plain = tables.of(shape), tables.plain(shape)
+            if costs is not None:
+                bound_s = min(bound_s, _bound_s(costs.table, shape))
+                schedules = SCHEDULES if plain else RUN_IN_LAYERS
+                each = _choices(costs, shape, schedules, deadline, len(shapes) - number, not found)
+                _keep_best(found, each if plain else (tables.in_layers(one, shape) for one in each))
             unsearched -= 1
     except KeyboardInterrupt as stopped:
-        raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched)) from stopped
+        raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched, bound_s)) from stopped
     if not found:
         tables.check(demands.tensor or 1)
-    return TradeOffs(_fastest_first(found.values()), unsearched)
+    return TradeOffs(_fastest_first(found.values()), unsearched, bound_s if found else 0.0)
+
+
+def _keep_best(found: dict[tuple[object, ...], Choice], choices: Iterable[Choice]) -> None:
+    """Keep the fastest choice of each shape."""
+    for choice in choices:
+        if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
+            found[choice.shape] = choice
 
 
 def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
@@ -220,12 +247,32 @@ def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recompute)))
 
 
+class _ShapeCosts(NamedTuple):
+    """The costs of a shape, and what of them is computing."""
+
+    table: CostTable
+    forward_s: Floats  # [n_ops, n_devices]
+    backward_s: Floats  # [n_ops, n_devices]
+
+    def computing_s(self, placement: Placement, device: int, step: TrainingStep) -> float:
+        """Seconds of a step in which a device computes."""
+        ops = list(placement.operators(device))
+        forward_s = float(self.forward_s[ops, device].sum()) * (1 + step.recompute)
+        return step.micro_batches * (forward_s + float(self.backward_s[ops, device].sum()))
+
+
 class _Tables:
     """Cost tables for each way to divide devices and batch, made when they are needed."""
 
     def __init__(
-        self, graph_of: Callable[[int], Graph], cluster: Cluster, workload: Workload, reporter: Reporter
+        self,
+        graph_of: Callable[[int], Graph],
+        cluster: Cluster,
+        workload: Workload,
+        demands: Demands,
+        reporter: Reporter,
     ) -> None:
+        self._demands = demands
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
         self._shared: dict[tuple[int, int], SharedNetwork | None] = {}  # by samples in a micro-batch, devices
@@ -233,28 +280,43 @@ class _Tables:
         self.refused: dict[int, InputError] = {}  # by the network: a batch norm cannot learn from a single value
         self._last_import_s = 0.0
 
-    def of(self, shape: Shape) -> CostTable | None:
-        """The table for a shape; None if the network refuses micro-batches of its size."""
+    def of(self, shape: Shape) -> _ShapeCosts | None:
+        """The costs of a shape; None if the network refuses micro-batches of its size."""
         graph = self._graph(shape.samples)
         if graph is None:
             return None
         part = self._cluster.first(shape.n_devices).divided(shape.replicas).grouped(shape.tensor)
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
-        if shape.plain:
-            return tabulate(graph, part, work, self._profiles, self._learned)
+        if self.plain(shape):
+            table = tabulate(graph, part, work, self._profiles, self._learned)
+            return _ShapeCosts(table, table.forward_s, table.backward_s)
         network = self._network(graph, shape)
         if network is None:
             return None
-        table = tabulate(graph, part, work, self._profiles, self._learned)
+        table = tabulate(network.graph, part, work, self._profiles, self._learned)
         launch_s = np.array([device.launch_s for device in part.devices])
-        return network.costs(table, self._fabric, launch_s, work, ZeroStage(shape.zero, shape.replicas))
+        costs = network.costs(table, self._fabric, launch_s, work, self._zero(shape))
+        return _ShapeCosts(costs, *network.computing_s(table, launch_s))
 
     def in_layers(self, choice: Choice, shape: Shape) -> Choice:
         """A choice for devices that share layers or states, with the layers of each stage."""
         network = self._network(self.graphs[shape.samples], shape)
         assert network is not None
         layers = network.counts([choice.placement.operators(device) for device in choice.placement.used])
-        return replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
+        precision, gradients = self._demands.precision, self._demands.gradients
+        row = replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
+        return replace(row, precision=precision, gradients=gradients)
+
+    def plain(self, shape: Shape) -> bool:
+        """Whether the choices of a shape are plans: in these, no device shares anything, and all is float32."""
+        return shape.plain and self._demands.precision == "float32"
+
+    def _zero(self, shape: Shape) -> ZeroStage:
+        """How replicas divide states, with float32 ones beside parameters in bfloat16."""
+        zero = ZeroStage(shape.zero, shape.replicas)
+        if self._demands.precision == "float32":
+            return zero
+        return zero._replace(states=2.0, gradients=2.0 if self._demands.gradients == "float32" else 1.0)
 
     @cached_property
     def _fabric(self) -> Fabric:
@@ -264,7 +326,8 @@ class _Tables:
         """The network as groups of devices share it; None if they cannot."""
         key = shape.samples, shape.tensor
         if key not in self._shared:
-            self._shared[key] = SharedNetwork.of(graph, shape.tensor)
+            network = graph if self._demands.precision == "float32" else in_bfloat16(graph)
+            self._shared[key] = SharedNetwork.of(network, shape.tensor)
         return self._shared[key]
 
     def check(self, tensor: int) -> None:
@@ -354,15 +417,30 @@ def _divides(cluster: Cluster, replicas: int) -> bool:
     return True
 
 
-def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: int, must_find: bool) -> Iterator[Choice]:
+def _bound_s(table: CostTable, shape: Shape) -> float:
+    """Seconds that no schedule and no stages undercut: split backward passes have the least bound.
+
+    A single device adds up all gradients behind its last backward pass; several may do so meanwhile.
+    """
+    alone_s = table.update.sync_s(range(table.n_ops), 0) if table.update and table.n_devices == 1 else 0.0
+    return alone_s + lower_bound(Problem(table, Goal.TRAINING, step=TrainingStep("zb-h1", shape.micro_batches)))
+
+
+def _choices(
+    costs: _ShapeCosts,
+    shape: Shape,
+    schedules: Sequence[str],
+    deadline: Deadline,
+    shapes_left: int,
+    must_find: bool,
+) -> Iterator[Choice]:
     """Every schedule with and without recomputation, each with the best placement that was found for any of them.
 
     All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
     schedules are left out, unless a first choice must be found.
     """
     placements: list[Placement] = []
-    alone = table.n_devices == 1
-    schedules = SCHEDULES if shape.plain else RUN_IN_LAYERS
+    table, alone = costs.table, costs.table.n_devices == 1
     for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(schedules, (False, True)):
         if deadline.over and not must_find:
             return
@@ -375,16 +453,18 @@ def _choices(table: CostTable, shape: Shape, deadline: Deadline, shapes_left: in
                 placements.append(placement)
                 times_s.append(objective_of(problem, placement))
         if min(times_s, default=inf) < inf:
-            choice = _choice(problem, placements[times_s.index(min(times_s))], shape)
+            choice = _choice(problem, placements[times_s.index(min(times_s))], shape, costs)
             if alone or must_find or len(choice.devices) > 1:
                 yield choice
                 must_find = False
 
 
-def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape, costs: _ShapeCosts) -> Choice:
     table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
+    busiest, streaming_s = int(run.load_s.argmax()), float(run.pipeline.end_s.max())
+    own_s, computing_s = step.micro_batches * float(run.load_s[busiest]), costs.computing_s(placement, busiest, step)
     return Choice(
         schedule=step.schedule,
         devices=tuple(table.devices[device] for device in used),
@@ -393,8 +473,14 @@ def _choice(problem: Problem, placement: Placement, shape: Shape) -> Choice:
         micro_batches=shape.micro_batches,
         samples=shape.samples,
         recompute=step.recompute,
-        step_s=run.makespan_s,
-        memory_bytes=tuple(float(run.memory_bytes[device]) for device in used),
+        price=StepPrice(
+            step_s=run.makespan_s,
+            computing_s=min(computing_s, own_s),
+            communicating_s=max(0.0, own_s - computing_s),
+            bubble_s=max(0.0, streaming_s - own_s),
+            sync_s=run.makespan_s - streaming_s,
+            memory_bytes=tuple(float(run.memory_bytes[device]) for device in used),
+        ),
         placement=placement,
         n_devices=shape.n_devices,
     )

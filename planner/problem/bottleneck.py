@@ -1,7 +1,7 @@
 """busiest: the device or the channel that one micro-batch occupies the longest; a plan streams no faster than that.
 
-In training, a device's link to its replicas counts too: for each micro-batch an equal part of the seconds that the
-gradients of a step take.
+In training, the uplinks to replicas count too: for each micro-batch an equal part of the seconds that the gradients of
+a step take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Busiest:
     """
 
     device: int | None  # index; None if a channel is the busiest
-    links: tuple[Ends, ...]  # the links in use that share the channel, or the link to the replicas
+    links: tuple[Ends, ...]  # the links in use that share the channel, or those to the replicas that share an uplink
     seconds: float
 
     def name(self, devices: Sequence[str]) -> str:
@@ -48,30 +48,34 @@ def busiest(problem: Problem, placement: Placement) -> Busiest:
     table = problem.costs(placement)
     if problem.goal is Goal.TRAINING:
         run = simulate_training(table, placement, problem.step)
-        load_s, link_s, sync_s = run.load_s, run.link_s, _sync_seconds(run)
+        load_s, link_s, uplink_s = run.load_s, run.link_s, _uplink_seconds(table, run)
     else:
-        load_s, link_s, sync_s = loads(table, placement)[0], _link_seconds(table, placement), {}
+        load_s, link_s, uplink_s = loads(table, placement)[0], _link_seconds(table, placement), {}
     channel_s: dict[int, float] = {}
     for ends, seconds in sorted(link_s.items()) if table.sharing != "unlimited" else ():
         channel = int(table.channel[ends])
         channel_s[channel] = channel_s.get(channel, 0.0) + seconds
     device = int(load_s.argmax())
     channel = max(channel_s, key=channel_s.__getitem__, default=-1)
-    synced = max(sync_s, key=sync_s.__getitem__, default=-1)
-    if sync_s.get(synced, 0.0) > max(channel_s.get(channel, 0.0), load_s[device]):
-        return Busiest(None, ((synced, REPLICAS),), sync_s[synced])
+    synced = max(uplink_s, key=uplink_s.__getitem__, default=())
+    if uplink_s.get(synced, 0.0) > max(channel_s.get(channel, 0.0), load_s[device]):
+        return Busiest(None, tuple((one, REPLICAS) for one in synced), uplink_s[synced])
     if channel_s.get(channel, 0.0) > load_s[device]:
         links = tuple(ends for ends in sorted(link_s) if table.channel[ends] == channel)
         return Busiest(None, links, channel_s[channel])
     return Busiest(device, (), float(load_s[device]))
 
 
-def _sync_seconds(run: TrainingRun) -> Mapping[int, float]:
-    """The seconds that each device needs to add up its gradients with its replicas', for each micro-batch."""
-    sync_s: dict[int, float] = {}
+def _uplink_seconds(table: CostTable, run: TrainingRun) -> Mapping[tuple[int, ...], float]:
+    """The seconds of gradients on each uplink to the replicas, for each micro-batch, by the devices that use it."""
+    if table.update is None:
+        return {}
+    uplink, schedule = table.update.uplink, run.pipeline.lowered.schedule
+    uplink_s: dict[tuple[int, ...], float] = {}
     for device, cost in zip(run.stage_devices, run.pipeline.lowered.costs, strict=True):
-        sync_s[device] = sync_s.get(device, 0.0) + cost.sync_s / run.pipeline.lowered.schedule.micro_batches
-    return sync_s
+        users = tuple(sorted({other for other in run.stage_devices if uplink[other] == uplink[device]}))
+        uplink_s[users] = uplink_s.get(users, 0.0) + cost.sync_s / schedule.micro_batches
+    return uplink_s
 
 
 def _link_seconds(table: CostTable, placement: Placement) -> Mapping[Ends, float]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable
+from costmodels.table import CostTable, Ints
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
@@ -57,6 +57,13 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     return (
         all(np.array_equal(numbers[..., one], numbers[..., other]) for numbers in by_device)
         and (not table.slowdown.any() or np.array_equal(table.contends, table.contends[cross]))
+        and (not table.update or _same_uplinks(table.update.uplink, swapped))
         and np.array_equal(table.link_class, table.link_class[cross])
         and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
     )
+
+
+def _same_uplinks(uplink: Ints, swapped: Ints) -> bool:
+    """Whether the same rings share uplinks after a swap."""
+    shares = uplink[:, None] == uplink
+    return np.array_equal(shares, shares[np.ix_(swapped, swapped)])

@@ -37,7 +37,7 @@ def test_the_first_devices_keep_their_links(n_devices: int) -> None:
 
 
 def test_a_hierarchy_is_divided_into_replicas_that_share_its_cards() -> None:
-    assert THREE_LEVELS.divided(2).replicas == Replicas(2, 1.25e9 / 3, 3e-5)  # three devices to a card
+    assert THREE_LEVELS.divided(2).replicas == Replicas(2, 1.25e9, 3e-5, 3)  # three devices to a card
     assert THREE_LEVELS.divided(6).replicas == THREE_LEVELS.listed().divided(6).replicas
     with pytest.raises(InputError, match="is not like that of the devices whose replicas they would be"):
         THREE_LEVELS.divided(4)

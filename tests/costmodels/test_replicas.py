@@ -14,6 +14,7 @@ from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
 from costmodels.clusterfile import cluster_of, read_cluster
 from costmodels.clusterwriter import write_cluster
 from costmodels.collectives import Port, ring_all_reduce
+from costmodels.fabric import fabric_of
 from costmodels.links import Level
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
@@ -47,6 +48,7 @@ def test_what_replicas_take_adds_up_to_the_ring() -> None:
         ((1, 1.0), "1 replicas; it must be 2 or more, or leave them out"),
         ((2, 0.0), "replicas have the bandwidth 0.0; it must be more than 0"),
         ((2, 1.0, -1.0), "replicas have the latency -1.0; it must be a finite number, 0 or more"),
+        ((2, 1.0, 0.0, 0), "the number of rings on an uplink is 0; give a whole number of 1 or more"),
         ((2, 1.0, inf), "replicas have the latency inf; it must be a finite number, 0 or more"),
     ],
 )
@@ -82,6 +84,19 @@ def test_groups_stand_for_one_device_each_and_send_at_once() -> None:
         hosts.grouped(3)
 
 
+def test_rings_of_neighbours_share_what_their_links_share() -> None:
+    hosts = Cluster("hosts", tuple(replace(DEVICES[0], name=f"d{n}") for n in range(8)), levels=(Level(4, 8.0), CARDS))
+    half = hosts.divided(2)
+    assert half.replicas == Replicas(2, 2.0, rings=2)  # two devices to a card, which goes round with two rings
+    assert hosts.divided(4).replicas == Replicas(4, 2.0, rings=2)
+    assert hosts.divided(8).replicas == Replicas(8, 2.0)  # one ring alone leaves the host
+    assert half.grouped(2).replicas == Replicas(2, 1.0)  # both devices of a group at once
+    assert fabric_of(half).between == fabric_of(hosts).between  # all at once
+    odd = tuple(replace(link, channel="02" if link.src in ("gpu0", "gpu2") else "") for link in LINKS)
+    wide = replace(FOUR, devices=tuple(replace(DEVICES[0], name=f"gpu{n}") for n in range(4)), links=odd)
+    assert wide.divided(2).replicas == Replicas(2, 1.0, 0.5)  # 0 → 2 and 2 → 0 are of one ring
+
+
 @pytest.mark.parametrize(
     ("cluster", "told"),
     [
@@ -115,6 +130,9 @@ def test_replicas_are_written_and_read(tmp_path: Path) -> None:
     assert read_cluster(path) == cluster
     assert cluster_from_dict(cluster_to_dict(cluster)) == cluster
     assert cluster_from_dict(cluster_to_dict(replace(cluster, replicas=Replicas(2, inf)))).replicas == Replicas(2, inf)
+    shared = replace(cluster, replicas=Replicas(2, 1.0, rings=2))
+    write_cluster(shared, path)
+    assert read_cluster(path) == cluster_from_dict(cluster_to_dict(shared)) == shared
     assert "replicas" not in cluster_to_dict(FOUR)
 
 

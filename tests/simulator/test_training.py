@@ -122,6 +122,20 @@ def test_replicas_add_up_their_gradients_first() -> None:
     assert (first.start_s, first.end_s, second.end_s) == (15, 17.5, 13 + 2.5)
 
 
+def test_rings_share_an_uplink_while_they_run_at_once() -> None:
+    # 1 s a byte alone: device 1 has sent 2 of its 4 bytes when device 0 begins, both send 2 in 4 s, device 0 its last 2
+    table = trained(make_table([1, 1], chain([1, 1])))
+    update = StepUpdate(np.array([4.0, 4.0]), np.zeros(2), np.ones(2), np.zeros(2), np.zeros(2, dtype=np.int64))
+    step, placement = TrainingStep("1f1b", 4), Placement((0, 1))
+    run = simulate_training(replace(table, update=update), placement, step)
+    assert [(sync.start_s, sync.end_s) for sync in run.pipeline.step_end.syncs] == [(15, 21), (13, 19)]
+    later = replace(update, sync_latency_s=np.ones(2))  # which leaves the uplink free: 14 to 20, 16 to 22
+    run = simulate_training(replace(table, update=later), placement, step)
+    assert [sync.end_s for sync in run.pipeline.step_end.syncs] == [22, 20]
+    of_its_own = replace(update, uplink=np.arange(2))
+    assert simulate_training(replace(table, update=of_its_own), placement, step).makespan_s == 19
+
+
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 4), (3, 6), (4, 9)])
 def test_a_v_has_both_ends_on_the_first_device(p: int, m: int) -> None:
     table = trained(make_table([1] * 2 * p, chain([1] * 2 * p), n_devices=p))

@@ -114,6 +114,7 @@ class Demands:
         devices: how many to use, at most.
         tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
         recompute: what every layer runs again.
+        precision, gradients: as in `ParallelConfig`.
     """
 
     devices: int | None = None
@@ -124,6 +125,8 @@ class Demands:
     zero: int | None = None
     schedule: StepSchedule | None = None
     recompute: RecomputeMode | None = None
+    precision: Precision = "float32"
+    gradients: Precision = "float32"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ A group of t equal devices stands for one device of a `CostTable`; with r replic
     gathered columns      as columns, and an all-gather of the results
     divided, read whole   all-gather; whole, read in parts: all-gather of the gradients
     ZeRO 2 and 3          the gradients of a layer for each micro-batch; 3: its parameters for both passes; overlapped
+                          with computing, while all rings of an uplink run
 
 Sources: Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198; Rajbhandari et al., arXiv 1910.02054.
 """
@@ -44,15 +45,26 @@ class ZeroStage(NamedTuple):
     Attributes:
         stage: of ZeRO, 0 to 3.
         replicas: how many there are.
+        gradients: bytes of a gradient for each byte of a parameter that products read.
+        states: likewise of a moment; if more than 1, of parameters that are kept besides.
     """
 
     stage: int = 0
     replicas: int = 1
+    gradients: float = 1.0
+    states: float = 1.0
 
     @property
     def part(self) -> float:
         """What a replica has of what is divided."""
         return 1 / self.replicas
+
+    def held(self, moments: int) -> float:
+        """What a replica has of parameters, gradients and moments, for each byte of a parameter."""
+        kept = moments * self.states + (self.states if self.states > 1 else 0.0)
+        divides = (self.stage >= 3, self.stage >= 2, self.stage >= 1)
+        sizes = (1.0, self.gradients, kept)
+        return sum(size * (self.part if divided else 1.0) for size, divided in zip(sizes, divides, strict=True))
 
 
 WHOLE_STATES = ZeroStage()
@@ -123,12 +135,9 @@ class SharedNetwork:
             zero: how replicas divide what is left.
         """
         assert table.update is not None
-        share = np.array([1 / self.tensor if self._divides(op) else 1.0 for op in self.graph.ops])[:, None]
         ahead_s, back_s = self._collectives(fabric)
-        forward_s, backward_s = (
-            np.minimum(launch_s, seconds) + share * np.maximum(0.0, seconds - launch_s) + sent_s[:, None]
-            for seconds, sent_s in ((table.forward_s, ahead_s), (table.backward_s, back_s))
-        )
+        forward_s, backward_s = self.computing_s(table, launch_s)
+        forward_s, backward_s = forward_s + ahead_s[:, None], backward_s + back_s[:, None]
         kept = np.array([self._saved_share(op) for op in self.graph.ops])
         state = np.array([self._state_share(op) for op in self.graph.ops])
         moments = OPTIMIZERS[work.optimizer].copies
@@ -136,9 +145,8 @@ class SharedNetwork:
         own_bytes = table.update.gradient_bytes + copied_bytes
         gradient_bytes = state * own_bytes
         whole_bytes = (2 + moments) * (own_bytes - gradient_bytes)
-        shared = moments * (zero.stage >= 1) + (zero.stage >= 2) + (zero.stage >= 3)
-        shared_bytes = (1 - zero.part) * shared * gradient_bytes
-        once = zero.part if zero.stage else 1.0
+        shared_bytes = (2 + moments - zero.held(moments)) * gradient_bytes
+        once = zero.states * (zero.part if zero.stage else 1.0)
         parts = {name: once * part for op in self.graph.ops for name, part in self._state_parts(op).items()}
         divided = replace(
             table,
@@ -152,6 +160,15 @@ class SharedNetwork:
             update=replace(table.update, gradient_bytes=gradient_bytes),
         )
         return self._with_zero(divided, table.update, zero)
+
+    def computing_s(self, table: CostTable, launch_s: Floats) -> tuple[Floats, Floats]:
+        """[n_ops, n_devices] each, what groups compute forward and backward, from what one device of each does."""
+        share = np.array([1 / self.tensor if self._divides(op) else 1.0 for op in self.graph.ops])[:, None]
+        forward_s, backward_s = (
+            np.minimum(launch_s, seconds) + share * np.maximum(0.0, seconds - launch_s)
+            for seconds in (table.forward_s, table.backward_s)
+        )
+        return forward_s, backward_s
 
     # --- tensor parallelism ------------------------------------------------------------------------------------------
 
@@ -258,22 +275,22 @@ class SharedNetwork:
     def _with_zero(self, table: CostTable, ring: StepUpdate, zero: ZeroStage) -> CostTable:
         """The costs with the optimizer's step divided, and what is sent for each micro-batch or once."""
         assert table.update is not None
-        if not zero.stage:
-            return table
-        once = 1.0 if zero.stage == 1 else 0.5 if zero.stage == 2 else 0.0  # of an all-reduce
+        once = (zero.gradients, 0.5 * (zero.gradients + 1), 0.5, 0.0)[zero.stage]  # of an all-reduce of parameters
         update = replace(
             table.update,
-            optimizer_s_per_byte=zero.part * ring.optimizer_s_per_byte,
+            optimizer_s_per_byte=(zero.part if zero.stage else 1.0) * zero.states * ring.optimizer_s_per_byte,
             sync_s_per_byte=once * ring.sync_s_per_byte,
             sync_latency_s=once * ring.sync_latency_s,
         )
         forward_s, backward_s = table.forward_s.copy(), table.backward_s.copy()
+        all_rings_s_per_byte = ring.sync_s_per_byte * ring.sharing
         unit_bytes = [float(update.gradient_bytes[list(unit)].sum()) for unit in self.units]
         for unit, n_bytes in zip(self.units, unit_bytes, strict=True):
-            if zero.stage == 1 or not n_bytes:
+            if zero.stage < 2 or not n_bytes:
                 continue
-            half_s = 0.5 * (ring.sync_latency_s + n_bytes * ring.sync_s_per_byte)
-            passes = ((forward_s, half_s * (zero.stage == 3)), (backward_s, half_s * (zero.stage - 1)))
+            half_s = 0.5 * (ring.sync_latency_s + n_bytes * all_rings_s_per_byte)
+            back = zero.gradients + (zero.stage == 3)
+            passes = ((forward_s, half_s * (zero.stage == 3)), (backward_s, half_s * back))
             for seconds, sent_s in passes:
                 computing_s = seconds[list(unit)].sum(axis=0)
                 each = zip(computing_s.tolist(), sent_s.tolist(), strict=True)

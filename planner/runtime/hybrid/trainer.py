@@ -11,7 +11,6 @@ Every rank is given the whole batch, and takes the micro-batches of its replica.
 own names and is whole, so that any trainer goes on from it, under other degrees or under a plan.
 """
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +26,7 @@ from graphs.program.program import Program
 from planner.problem.hybrid_training.config import ParallelConfig
 from planner.runtime.checkpoint.names import values_of
 from planner.runtime.distributed.training.engine import EngineStage, quiet_schedules, runtime_of
+from planner.runtime.distributed.transport.backends import own_gpu
 from planner.runtime.hybrid.division import full, like, local, part_of
 from planner.runtime.hybrid.mesh import PIPELINE, REPLICATE, SHARD, mesh_of, replica_of
 from planner.runtime.hybrid.modules import LayerBlock, StageModule
@@ -278,9 +278,11 @@ class HybridTrainer:
 
 def _device() -> torch.device:
     """The GPU of this rank where the ranks talk by NCCL, else the CPU."""
-    if "nccl" in str(dist.get_backend()):
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
+    if "nccl" not in str(dist.get_backend()):
+        return torch.device("cpu")
+    gpu = torch.device("cuda", own_gpu() or 0)
+    torch.cuda.set_device(gpu)
+    return gpu
 
 
 def _by_name(stages: Sequence[StageModule]) -> dict[str, list[torch.Tensor]]:

@@ -202,7 +202,7 @@ class _ConfigSearch:
         price = prices.even_price(layers)
         limits = (prices.limits[stage] for stage, _ in prices.distinct)
         if all(n_bytes <= limit for n_bytes, limit in zip(price.memory_bytes, limits, strict=True)):
-            self.front.offer(ConfigRow(ParallelConfig(prices.shape, (layers,) * prices.shape.pipeline), price))
+            self._offer(prices.shape, (layers,) * prices.shape.pipeline, price)
 
     def _offer_best(self, prices: ShapePrices) -> float:
         """Offer the best layers of a shape if they may be the fastest; returns what no step of the shape undercuts."""
@@ -210,5 +210,9 @@ class _ConfigSearch:
         found = best_fill(prices, self.front.best_s - sync_s)
         if found is None:
             return inf
-        self.front.offer(ConfigRow(ParallelConfig(prices.shape, found.stages), prices.price(found.stages)))
+        self._offer(prices.shape, found.stages, prices.price(found.stages))
         return found.streaming_s + sync_s
+
+    def _offer(self, shape: ParallelShape, stages: tuple[StageLayers, ...], price: StepPrice) -> None:
+        asked = self._book.setting.demands
+        self.front.offer(ConfigRow(ParallelConfig(shape, stages, asked.precision, asked.gradients), price))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
+from planner.cli.choose_network import proof
 from planner.plans.files import load_plan
 from planner.plans.speed import model_flops_utilisation
 from planner.problem.hybrid_training.config_file import load_config
@@ -21,7 +22,15 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert f"{MNIST}: steps of 4 samples" in shown
     assert "slower with no less memory: --all shows them" in shown
     assert main([*command, "--all", "--json"]) == 0
-    choices = json.loads(capsys.readouterr().out)["choices"]
+    said = json.loads(capsys.readouterr().out)
+    choices = said["choices"]
+    assert choices[0]["reason"].startswith("the fastest; computing")
+    assert all("slower than row 1" in choice["reason"] for choice in choices[1:])
+    for choice in choices:
+        parts = (choice[part] for part in ("computing_s", "communicating_s", "bubble_s", "sync_s"))
+        assert sum(parts) == pytest.approx(choice["step_s"])
+    assert 0 < said["bound_s"] <= choices[0]["step_s"] * (1 + 1e-9)
+    assert f"of the ways that were searched, {proof(said['bound_s'], choices[0]['step_s'])}" in shown
     assert any(choice["best"] for choice in choices)
     assert not all(choice["best"] for choice in choices)
     assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}
@@ -82,3 +91,11 @@ def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) 
     assert main(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "2", "--time-limit", "60"]) == 1
     told = capsys.readouterr().err
     assert "planner: nothing fits into memory; take more or larger devices, or a smaller batch" in told
+
+
+def test_rows_in_bfloat16_say_so() -> None:
+    command = ["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4", "--data", "2", "--micro-batch", "2"]
+    words = ["--precision", "bfloat16", "--gradients", "bfloat16", "--tensor", "1", "--zero", "0", "--pipeline", "1"]
+    assert main([*command, *words, "--row", "1", "-o", "row.json"]) == 0
+    row = load_config(Path("row.json"))
+    assert (row.precision, row.gradients, row.shape[:3]) == ("bfloat16", "bfloat16", (2, 1, 1))

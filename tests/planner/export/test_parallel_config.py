@@ -49,7 +49,9 @@ def test_torchtitans_toml() -> None:
     parallelism = tables["parallelism"]
     assert parallelism["data_parallel_shard_degree"] * parallelism["data_parallel_replicate_degree"] == 4
     assert parallelism["pipeline_parallel_schedule"] == "Interleaved1F1B"
-    assert parallelism["pipeline_parallel_split_points"] == [f"layers.{first}" for first in range(4, 32, 4)]
+    parts = parallelism["module_fqns_per_model_part"]
+    assert [part[0] for part in parts] == ["tok_embeddings", *(f"layers.{first}" for first in range(4, 32, 4))]
+    assert (parts[0][-1], parts[-1][-3:]) == ("layers.3", ["layers.31", "norm", "output"])
     assert tables["training"] == {"local_batch_size": 16, "global_batch_size": 64, "seq_len": 8192}
     assert tables["activation_checkpoint"] == {"mode": "none"}
 

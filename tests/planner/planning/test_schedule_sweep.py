@@ -17,6 +17,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.planning.make_plan import Search
 from planner.planning.schedule_sweep import SCHEDULES, Choice, Shape, TradeOffs, _shapes, trade_offs, undominated
+from planner.problem.hybrid_training.prices import StepPrice
 from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted
 from simulator.placement import Placement
@@ -35,7 +36,8 @@ def line(samples: int) -> Graph:
 
 
 def choice(step_s: float, peak_bytes: float) -> Choice:
-    return Choice("1f1b", ("a",), 1, 1, 1, 1, False, step_s, (peak_bytes,), Placement((0,)))
+    price = StepPrice(step_s, step_s, 0.0, 0.0, 0.0, (peak_bytes,))
+    return Choice("1f1b", ("a",), 1, 1, 1, 1, False, price, Placement((0,)))
 
 
 def test_all_that_is_worth_a_look() -> None:

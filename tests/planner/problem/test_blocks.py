@@ -70,6 +70,7 @@ def test_devices_that_differ_alone_or_in_training_are_not_interchangeable() -> N
     assert classes(contention_group=contention_group) == ((0, 1, 2, 3),)
     assert classes(backward_s=np.array([[1.0, 2.0, 1.0, 1.0]])) == ((0, 2, 3), (1,))
     assert classes(update=StepUpdate(np.ones(1), np.array([1.0, 1.0, 1.0, 2.0]), ones, ones)) == ((0, 1, 2), (3,))
+    assert classes(update=StepUpdate(np.ones(1), ones, ones, ones, np.array([0, 0, 1, 1]))) == ((0, 1), (2, 3))
 
 
 def test_devices_of_two_hosts_are_interchangeable_within_their_host() -> None:

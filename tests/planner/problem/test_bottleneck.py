@@ -62,6 +62,9 @@ def test_the_way_to_the_replicas_counts_for_every_micro_batch() -> None:
     assert found.seconds == 12
     assert found.name(table.devices) == "dev0 → replicas"
     assert of(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 6)), 0, 1) == Busiest(1, (), 9.0)
+    one_uplink = replace(table, update=replace(update, uplink=np.zeros(2, dtype=np.int64)))
+    found = of(Problem(one_uplink, Goal.TRAINING, step=TrainingStep("1f1b", 4)), 0, 1)
+    assert (found.seconds, found.name(table.devices)) == (15, "dev0 → replicas, dev1 → replicas")
 
 
 @given(tables(max_ops=5), st.data())

@@ -76,6 +76,8 @@ CLUSTERS = [
     remove("replicas", "bandwidth"),
     remove("replicas", "latency"),
     put("replicas", "count", value=1),
+    put("replicas", "rings", value=8),
+    put("replicas", "rings", value=0),
     put("replicas", "like", value="NVLink4"),
     put("replicas", "channel", value="bus"),
     put("replicas", "bandwidth", value="unlimited"),

@@ -1,17 +1,21 @@
 """Costs of a network whose layers a group shares: by hand, for a column, a row and what lies between them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.fabric import fabric_of
 from costmodels.links import Level
+from costmodels.memory.transformers import ADAM, ZERO_STAGES, zero_states
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
+from planner.problem.hybrid_training.half_precision import in_bfloat16
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
 
 WORK = Workload("training", batch=4, optimizer="adam")
@@ -64,3 +68,46 @@ def test_zero_divides_states_and_sends_them_for_each_micro_batch(stage: int, par
     longer_s = (divided.backward_s - TABLE.backward_s).sum()
     assert longer_s > 0 if stage > 1 else longer_s == 0
     assert (divided.forward_s.sum() > TABLE.forward_s.sum()) == (stage == 3)
+
+
+def test_what_zero_sends_for_each_micro_batch_shares_the_uplink() -> None:
+    """Both groups of a host send all the time, so that each has half of the uplink."""
+    hosts = Cluster(
+        "hosts",
+        tuple(Device(f"d{n}", "gpu", 1e9, {"float32": 1e9}, 1e18) for n in range(4)),
+        levels=(Level(2, 1e6, 1e-3), Level(4, 1e3)),
+    )
+    network = SharedNetwork.of(GRAPH, 1)
+    assert network is not None
+    part = hosts.divided(2)
+    assert part.replicas == Replicas(2, 1e3, rings=2)
+    seconds = []
+    for ring in (part.replicas, Replicas(2, 0.5e3)):
+        table = tabulate(GRAPH, replace(part, replicas=ring), WORK, {})
+        costs = network.costs(table, fabric_of(hosts), np.zeros(2), WORK, ZeroStage(2, 2))
+        seconds.append((costs.backward_s - table.backward_s).sum())
+    assert seconds[0] == pytest.approx(seconds[1])
+    assert seconds[0] > 0
+
+
+@pytest.mark.parametrize("gradients", [2, 4])
+@pytest.mark.parametrize("stage", ZERO_STAGES)
+def test_in_bfloat16_states_are_those_of_mixed_precision(stage: int, gradients: int) -> None:
+    """Parameters of 2 bytes, and 12 of Adam: parameters and two moments in float32."""
+    graph = in_bfloat16(GRAPH)
+    network = SharedNetwork.of(graph, 1)
+    assert network is not None
+    table = tabulate(graph, PAIR.divided(2), WORK, {})
+    zero = ZeroStage(stage, 2, gradients / 2, 2.0)
+    costs = network.costs(table, fabric_of(PAIR), np.zeros(1), WORK, zero)
+    parameters = 2 * 128 + 16 + 8
+    counters = 4 * 4
+    assert costs.op_bytes.sum() == pytest.approx(counters + zero_states(parameters, 2, stage, ADAM, gradients))
+    assert TABLE.update is not None
+    assert costs.update is not None
+    sent = {0: 2 * gradients, 1: gradients + 2, 2: 2, 3: 0}[stage]  # of each parameter, out of 8 bytes in float32
+    whole_s = TABLE.update.sync_s_per_byte * 4 * parameters
+    assert costs.update.sync_s_per_byte * costs.update.gradient_bytes.sum() == pytest.approx(sent / 8 * whole_s)
+    step_s = costs.update.optimizer_s(range(3), 0)
+    assert step_s == pytest.approx(TABLE.update.optimizer_s(range(3), 0) / (2 if stage else 1))
+    assert costs.saved_bytes.sum() < 0.75 * TABLE.saved_bytes.sum()  # the caller's input stays in float32

@@ -221,7 +221,13 @@ def _training(dice: _Dice) -> Problem:
         ends_bytes=np.minimum(some((0.0, 1.0)), saved_bytes),
         held=random.choice((0.0, 1.0)),
         gradient=np.array([dice.chance(0.8) for _ in table.flows], dtype=bool),
-        update=StepUpdate(some((0.0, 1.0, 4.0)), ones * dice.seconds(), ones * 0.5, ones * random.choice((0.0, 1.0)))
+        update=StepUpdate(
+            some((0.0, 1.0, 4.0)),
+            ones * dice.seconds(),
+            ones * 0.5,
+            ones * random.choice((0.0, 1.0)),
+            np.array([random.choice((0, device)) for device in range(dice.k)]),
+        )
         if dice.chance(0.5)
         else None,
     )

@@ -12,6 +12,7 @@ from tests.planner.solvers.law.makespan import Task, finish
 
 ONE_STAGE_EACH = ("gpipe", "1f1b", "zb-h1", "zb-h2")
 BYTES_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
+UPLINKS = 1_000_000  # the first channel that is no link's
 
 
 @dataclass(frozen=True)
@@ -174,14 +175,26 @@ class Step:
                 before = {latest[ends]} if ends in latest and self._table.sharing == "fifo" else set()
                 latest[ends] = len(actions) + len(messages)
                 messages.append((i, self._message(seconds, ends, frozenset({mine, *before}))))
-        tasks = []
+        tasks: list[tuple[int, Task]] = []
         for (stage, letter, _), before in zip(actions, needs, strict=True):
             takes = stages[stage].takes
             seconds = takes["I"] + takes["W"] if letter == "B" else takes[letter]
             tasks.append((self._step.micro_batches, Task(seconds, frozenset({row[stage]}), frozenset(before))))
-        end = _by_priority([*tasks, *messages])
         last = [number[stage, *some[-1]] for stage, some in enumerate(rows)]
-        return max(*end, *(end[action] + sum(stage.end_s) for action, stage in zip(last, stages, strict=True)))
+        sums = [
+            (0, self._sum(stage.end_s[0], here, action)) for action, stage, here in zip(last, stages, row, strict=True)
+        ]
+        end = _by_priority([*tasks, *messages, *sums])
+        added_up = end[len(tasks) + len(messages) :]
+        return max(*end, *(now + stage.end_s[1] for now, stage in zip(added_up, stages, strict=True)))
+
+    def _sum(self, seconds: float, here: int, last: int) -> Task:
+        """Gradients are added up behind a device's last action; those who do so at once share an uplink."""
+        update = self._table.update
+        if update is None or not seconds:
+            return Task(0.0, frozenset(), frozenset({last}))
+        uplink = UPLINKS + int(update.uplink[here])
+        return Task(seconds, frozenset(), frozenset({last}), uplink, float(update.sync_latency_s[here]))
 
     def _message(self, seconds: float, ends: tuple[int, int], needs: frozenset[int]) -> Task:
         table = self._table
