@@ -2,9 +2,8 @@
 
 const THEMES = ["auto", "light", "dark"];
 
-function start() {
+function start(data) {
   const begun = performance.now();
-  const data = unpack(JSON.parse(byId("payload").textContent));
   const network = new Network(data);
   const scene = new Scene(network);
   fillHeader(data);
@@ -221,4 +220,5 @@ function controlPrint(scene, timeline) {
 addEventListener("error", (event) => {
   document.body.dataset.error = event.message;
 });
-start();
+globalThis.planReady = unpack(byId("payload").textContent).then(start);
+planReady.catch((error) => reportError(error));

@@ -3,12 +3,12 @@
 import html
 import re
 from importlib.resources import files
-from typing import Any
 
-from graphs.visible import visible, visible_json
+from graphs.visible import visible
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
+from planner.view.packing import packed_text
 from planner.view.payload import payload
 
 MICRO_BATCHES = 8  # that are predicted
@@ -35,15 +35,10 @@ def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int =
     parts = {
         "title": html.escape(visible(f"{plan.graph.name}: placement")),
         "style": template("page.css"),
-        "payload": embed(payload(plan, predicted, measured)),
+        "payload": packed_text(payload(plan, predicted, measured)),
         "script": '"use strict";\n(() => {\n' + "\n".join(map(template, SCRIPTS)) + "})();",
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
-
-
-def embed(document: Any) -> str:
-    """JSON in ASCII without characters of markup, which is safe inside a script element."""
-    return visible_json(document).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def template(name: str) -> str:
