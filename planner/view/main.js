@@ -8,8 +8,7 @@ function start(data) {
   const scene = new Scene(network);
   fillHeader(data);
   network.openReadable();
-  scene.update();
-  scene.shrink();
+  scene.begin();
   controlScene(scene);
   controlBar(scene);
   const filter = controlSearch(scene);

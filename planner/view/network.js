@@ -28,6 +28,7 @@ class Network {
     this.open = new Set();
     this.strips = new Map(); // cells by the number of their strip
     this.stripOf = new Map(); // number of the strip by cell
+    this.splits = new Map();
     choosePalette(data);
     this.#hang();
     this.#gather();
@@ -133,6 +134,11 @@ class Network {
 
   /** [[device, share], ...] of the time below a number, in the order of the devices; by count if nothing takes time. */
   split(id) {
+    if (!this.splits.has(id)) this.splits.set(id, this.#splitOf(id));
+    return this.splits.get(id);
+  }
+
+  #splitOf(id) {
     const seconds = new Map();
     const count = new Map();
     for (const op of this.opsIn[id]) {

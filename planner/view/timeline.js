@@ -4,6 +4,7 @@ const LANE = 22; // of a device
 const LINK = 14; // of a link
 const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
 const THIN_ALL = 400;
+const NARROW = 4; // pixels; a wider span is an element of its own
 const TOGETHER = 8; // thin lanes that have one name
 const HOST_GAP = 5; // between the thin lanes of two hosts
 const AXIS = 26;
@@ -139,10 +140,11 @@ class TimelineView {
     return lane + run + name + square + letter;
   }
 
-  /** The spans of a lane in sight; what is thinner than a pixel merges with its neighbours. */
+  /** The spans of a lane in sight: narrow ones are one path, and what is thinner than a pixel merges with its neighbours. */
   spans(row, r, x) {
     const { start_s, end_s, micro_batch } = row.timeline;
     const parts = [];
+    const narrow = new Map(); // paths by look
     const pad = row.height < LINK ? 0.5 : 1;
     let filled = -Infinity;
     for (const s of row.spans) {
@@ -152,18 +154,24 @@ class TimelineView {
       const fill = this.colour(row, s);
       const wide = Math.max(to - from, 0.8);
       filled = from + wide;
-      const place = { x: round(from), y: row.y + pad, width: round(wide), height: row.height - 2 * pad };
+      const [y, height] = [row.y + pad, row.height - 2 * pad];
       const back = this.isBack(row.timeline, s);
-      const kind = `span${wide > 4 ? " wide" : ""}${back ? " back" : ""}`;
-      const look = { class: kind, fill, ...(wide > 4 ? { rx: 2.5 } : {}) };
-      parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
+      const look = { class: back ? "span back" : "span", fill, "data-row": r };
+      if (wide <= NARROW) {
+        const key = Object.values(look).join();
+        const box = `M${round(from)} ${y}h${round(wide)}v${height}h${-round(wide)}z`;
+        narrow.set(key, { ...look, d: (narrow.get(key)?.d ?? "") + box });
+        continue;
+      }
+      const place = { x: round(from), y, width: round(wide), height, rx: 2.5 };
+      parts.push(element("rect", { ...look, class: `${look.class} wide`, "data-span": s, ...place }));
       if (wide > 14 && row.height === LANE) {
         const text = row.timeline.label[s] === "optimizer" ? "opt" : micro_batch[s];
         const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
         parts.push(element("text", { class: "number", ...middle, ...(back ? {} : { style: `fill:${inkOn(fill)}` }) }, text));
       }
     }
-    return parts.join("");
+    return [...narrow.values()].map((look) => element("path", look)).join("") + parts.join("");
   }
 
   /** Whether a span is of a backward pass. */
@@ -208,10 +216,15 @@ class TimelineView {
   #listen(onPick) {
     const { root } = this;
     const spanAt = (event) => {
-      const { row, span } = event.target.dataset;
-      return row === undefined ? null : [this.rows[row], Number(span)];
+      const { row: r, span } = event.target.dataset;
+      if (r === undefined) return null;
+      const row = this.rows[r];
+      if (span !== undefined) return [row, Number(span)];
+      const { start_s } = row.timeline;
+      const seconds = this.range[0] + (event.clientX - root.getBoundingClientRect().left - this.gutter) / this.scale;
+      return [row, row.spans[Math.max(0, lastBefore(row.spans.length, (i) => start_s[row.spans[i]] <= seconds))]];
     };
-    root.addEventListener("pointerover", (event) => {
+    root.addEventListener("pointermove", (event) => {
       const found = spanAt(event);
       if (found) showTip(this.tip(...found), pointRect(event));
       else hideTip();

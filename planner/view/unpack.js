@@ -2,7 +2,9 @@
 
 /** The document that `packed_text` of packing.py has deflated. */
 async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  const signs = atob(text);
+  const bytes = new Uint8Array(signs.length);
+  for (let i = 0; i < signs.length; i += 1) bytes[i] = signs.charCodeAt(i);
   const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const data = unpacked(...(await new Response(inflated).json()));
   const timelines = Object.entries(data.timelines).map(([run, timeline]) => [run, unpackTimeline(timeline)]);
@@ -11,18 +13,15 @@ async function unpack(text) {
 
 /** What `_packed` has made small: each list is a pair of its form and what that has. */
 function unpacked(texts, value) {
-  const each = (list) => list.map((one) => unpacked(texts, one));
-  const sums = (steps) => {
-    let sum = 0;
-    return steps.map((step) => (sum += step));
-  };
   if (value === null || typeof value !== "object") return value;
   if (!Array.isArray(value)) return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, unpacked(texts, one)]));
   const [form, held] = value;
-  if (form === "steps") return sums(held);
-  if (form === "names") return sums(held).map((number) => texts[number]);
-  if (form === "list") return each(held);
-  const parts = each(held);
+  if (form === "steps" || form === "names") {
+    let sum = 0;
+    return held.map(form === "steps" ? (step) => (sum += step) : (step) => texts[(sum += step)]);
+  }
+  const parts = held.map((one) => unpacked(texts, one));
+  if (form === "list") return parts;
   if (form === "columns") return parts[0].map((_, row) => parts.map((column) => column[row]));
   const [lengths, all] = parts;
   let from = 0;
