@@ -132,7 +132,8 @@ function fillMaps(data, onPick) {
     const hot = share > 0.6 ? " hot" : "";
     const most = measure === MEASURES[0] && summary.bottleneck.devices.includes(d) ? " bottleneck" : "";
     const style = `--share:${(device.ops ? share * 100 : 0).toFixed(0)}%;${deviceStyle(d)}`;
-    const kind = `tile${hot}${over}${most}${device.ops ? "" : " unused"}`;
+    const long = deviceLetter(d).length > 2 ? " long" : "";
+    const kind = `tile${long}${hot}${over}${most}${device.ops ? "" : " unused"}`;
     const look = { type: "button", class: kind, style, "data-device": d, "aria-pressed": false, tabindex: d ? -1 : 0 };
     return element("button", { ...look, "aria-label": describeDevice(device) }, deviceLetter(d));
   };
@@ -240,9 +241,10 @@ function deviceRow(devices, list) {
 
 const COLUMN = { height: 150, top: 16, bottom: 34 };
 
-/** What each device holds, one column beside the other, stacked by what it is, with the limits. */
-function memoryColumns({ devices }, width) {
-  const most = 1.06 * Math.max(1, ...devices.map((d) => Math.max(d.memory_bytes, d.capacity_bytes ?? 0)));
+/** What each device holds, one column beside the other, stacked by what it is, with the limits where they fit the scale. */
+function memoryColumns({ devices }, width, toLimit) {
+  const limit = (device) => (toLimit ? device.capacity_bytes ?? 0 : 0);
+  const most = 1.06 * Math.max(1, ...devices.map((d) => Math.max(d.memory_bytes, limit(d))));
   const gutter = 74;
   const hosts = byHost(devices);
   const gap = hosts.length > 1 ? 6 : 0;
@@ -261,7 +263,7 @@ function memoryColumns({ devices }, width) {
         if (bytes && device.ops) shapes.push(element("rect", { ...place, class: `part p${part}`, "data-device": d }));
         held += bytes;
       });
-      if (device.capacity_bytes !== null) {
+      if (device.capacity_bytes !== null && device.capacity_bytes <= most) {
         const at = round(y(device.capacity_bytes));
         shapes.push(element("line", { class: "limit", x1: round(x), x2: round(x + wide), y1: at, y2: at }));
       }

@@ -151,10 +151,10 @@ function fillLegend(data, filter) {
 
 /** A click on a stage shows its operators in the graph, one on a transfer its writer. */
 function startTimeline(data, scene, filter) {
-  const timeline = new TimelineView(data, (run, span) => {
+  const timeline = new TimelineView(data, ({ device, timeline: { index } }, span) => {
     clearPressed();
-    if (run.lane[span] < data.devices.length || data.summary.step) filter(data.stages[run.index[span]]);
-    else revealOp(scene, data.flows[run.index[span]][1]);
+    if (device !== null || data.summary.step) filter(data.stages[index[span]]);
+    else revealOp(scene, data.flows[index[span]][1]);
   });
   byId("timeline-about").textContent = timelineWords(data);
   timeline.root.setAttribute("aria-label", `Timeline: ${timelineWords(data)}`);

@@ -24,7 +24,7 @@ class MemoryView {
   draw() {
     const { width, gutter, scale, range } = this.timeline;
     if (this.columns) {
-      const [shapes, height] = memoryColumns(this.data, width);
+      const [shapes, height] = memoryColumns(this.data, width, this.toLimit);
       this.root.setAttribute("height", height);
       this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
       this.root.innerHTML = shapes;

@@ -32,6 +32,9 @@ class Network {
     choosePalette(data);
     this.#hang();
     this.#gather();
+    this.cutWithin = new Set();
+    this.cutBefore = new Set();
+    this.#markCuts();
   }
 
   /** "ribbon", "capsule" or nothing. */
@@ -167,10 +170,24 @@ class Network {
     }
   }
 
-  /** Whether a tensor goes to another device between two neighbouring cells, in the first copy. */
-  cutBetween(cell, next) {
-    const { device } = this.data.ops;
-    return device[this.opsIn[cell].at(-1)] !== device[this.opsIn[next][0]];
+  /** The cells that read what another device sends: one that holds a part of the same cell, or of another one. */
+  #markCuts() {
+    const { cuts, flows } = this.data;
+    const cellsAround = (op) => {
+      const cells = [];
+      for (let id = this.parent[op]; id !== TOP; id = this.parent[id]) if (this.isCell(id)) cells.push(id);
+      return cells;
+    };
+    for (const [flow, , dst] of cuts) {
+      const [, writer, readers] = flows[flow];
+      const from = cellsAround(writer);
+      for (const reader of from.length ? readers.filter((op) => this.homes(op).includes(dst)) : []) {
+        for (const cell of cellsAround(reader)) {
+          if (from.includes(cell)) this.cutWithin.add(cell);
+          else if (from.some((other) => this.parent[other] === this.parent[cell])) this.cutBefore.add(cell);
+        }
+      }
+    }
   }
 
   /** How many nodes are visible. */

@@ -127,7 +127,7 @@ function pictureStrip(network, cells) {
   return cells.map(({ id, x, y, w, h }, i) => {
     const split = network.split(id);
     const row = i === 0 || cells[i - 1].y !== y;
-    const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+    const cut = i > 0 && network.cutBefore.has(id);
     let at = y;
     const parts = split.map(([device, share]) => {
       const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };

@@ -227,18 +227,19 @@ class Scene {
     const { network } = this;
     return cells.map(({ id, x, y, w, h }, i) => {
       const split = network.split(id);
-      const parts = split.map(([device, share]) => {
-        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
-      });
-      const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+      const line = `--line:${Math.min(3, round(h / split.length / 5))}px`; // between devices that share the cell
       const main = mainDevice(split);
       const first = !i || cells[i - 1].y !== y || mainDevice(network.split(cells[i - 1].id)) !== main;
-      const letter = first ? element("b", { style: deviceStyle(main) }, deviceLetter(main)) : "";
+      const parts = split.map(([device, share]) => {
+        const letter = first && share * h >= 13 ? deviceLetter(device) : "";
+        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` }, letter);
+      });
+      const cut = i > 0 && network.cutBefore.has(id);
       const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;
       const hits = this.count(id);
-      const state = `${cut ? " cutting" : ""}${split.length > 1 ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
-      const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
-      return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + letter + number);
+      const state = `${cut ? " cutting" : ""}${network.cutWithin.has(id) ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
+      const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px;${line}`;
+      return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + number);
     }).join("");
   }
 

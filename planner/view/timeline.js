@@ -29,24 +29,26 @@ class TimelineView {
     new ResizeObserver(() => this.draw()).observe(this.root.parentElement);
   }
 
-  /** Rows for the devices and the links, or the busiest links; those of one name stand together. */
+  /** Rows for the devices (of many, those in use) and the links, or the busiest ones; those of one name stand together. */
   arrange(allLinks) {
     const runs = Object.entries(this.data.timelines);
     const { devices } = this.data;
-    const links = [...new Set(runs.flatMap(([, timeline]) => timeline.lanes.slice(devices.length)))];
-    this.links = links.length;
-    const chosen = allLinks ? links : this.thin ? [] : busiest(runs[0][1], links);
-    const names = [...devices.map((device) => device.name), ...chosen];
-    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / devices.length)));
+    this.shown = devices.map((_, d) => d).filter((d) => !this.thin || devices[d].ops);
+    const links = new Set(runs.flatMap(([, timeline]) => timeline.lanes));
+    for (const { name } of devices) links.delete(name);
+    this.links = links.size;
+    const chosen = allLinks ? [...links] : this.thin ? [] : busiest(runs[0][1], [...links]);
+    const names = [...this.shown.map((d) => devices[d].name), ...chosen];
+    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / this.shown.length)));
     let y = AXIS;
     const spansOf = runs.map(([, timeline]) => groupBy(timeline.lane.map((_, s) => s), (s) => timeline.lane[s]));
     this.rows = names.flatMap((name, n) =>
       runs.map(([run, timeline], i) => {
         const spans = spansOf[i].get(timeline.lanes.indexOf(name)) ?? [];
-        const device = n < devices.length ? n : null;
+        const device = this.shown[n] ?? null;
         const height = device === null ? LINK : this.thin ? thin : LANE;
         const row = { name, device, run: runs.length > 1 ? run : "", timeline, spans, y, height, first: i === 0 };
-        const host = device !== null && devices[n].host !== devices[n + 1]?.host;
+        const host = device !== null && devices[device].host !== devices[this.shown[n + 1]]?.host;
         const gap = device === null ? 5 : this.thin ? (host ? HOST_GAP : 0) : 7;
         y += height + (i + 1 < runs.length ? 1 : gap);
         return row;
@@ -110,10 +112,10 @@ class TimelineView {
   thinHeading({ device, y, height }) {
     const { devices } = this.data;
     const { host } = devices[device];
-    const first = devices.findIndex((other) => other.host === host);
-    if ((device - first) % TOGETHER) return "";
-    const list = [];
-    for (let d = device; d < device + TOGETHER && devices[d]?.host === host; d += 1) list.push(d);
+    const beside = this.shown.filter((other) => devices[other].host === host);
+    const at = beside.indexOf(device);
+    if (at % TOGETHER) return "";
+    const list = beside.slice(at, at + TOGETHER);
     const range = deviceRange(devices, list);
     const name = host && !range.startsWith(host) ? `${range}, ${host}` : range;
     const room = Math.round((this.gutter - 14) / LETTER);
@@ -180,15 +182,15 @@ class TimelineView {
   }
 
   /** What a span works on: the operators of a stage, the bytes of a tensor; nothing for what a schedule sends. */
-  what(t, s) {
-    const { stages, flows, summary, devices } = this.data;
-    if (t.lane[s] < devices.length) return plural(stages[t.index[s]].length, "operator");
-    return summary.step ? "" : formatBytes(flows[t.index[s]][3]);
+  what({ device, timeline: { index } }, s) {
+    const { stages, flows, summary } = this.data;
+    if (device !== null) return plural(stages[index[s]].length, "operator");
+    return summary.step ? "" : formatBytes(flows[index[s]][3]);
   }
 
   tip(row, s) {
     const t = row.timeline;
-    const what = this.what(t, s);
+    const what = this.what(row, s);
     const about = [escapeHtml(row.name), row.run, what].filter(Boolean).join(", ");
     const facts = [
       factRow("micro-batch", t.micro_batch[s]),
@@ -253,7 +255,7 @@ class TimelineView {
     root.addEventListener("click", (event) => {
       root.focus({ preventScroll: true });
       const found = spanAt(event);
-      if (found && dragged <= 4) onPick(found[0].timeline, found[1]);
+      if (found && dragged <= 4) onPick(...found);
     });
     root.addEventListener("keydown", (event) => {
       const length = this.range[1] - this.range[0];
