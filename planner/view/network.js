@@ -309,3 +309,8 @@ class Network {
     return found;
   }
 }
+
+/** The device with the largest share. */
+function mainDevice(split) {
+  return split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
+}

@@ -366,11 +366,6 @@ function groupBy(list, key) {
   return groups;
 }
 
-/** The device with the largest share. */
-function mainDevice(split) {
-  return split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
-}
-
 /** A background in the pale colours of its devices, side by side in proportion. */
 function tint(split) {
   const pale = (device) => `color-mix(in srgb, ${deviceColour(device)} 17%, var(--surface))`;
