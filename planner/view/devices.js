@@ -204,6 +204,9 @@ function deviceRows({ devices }, all) {
 function fillDevices(data) {
   const { devices } = data;
   const more = byId("more-devices");
+  const alike = new Set(devices.map((device) => device.kind)).size === 1; // then their kind is told once, above the table
+  const told = (cells) => cells.filter((_, i) => !alike || i !== 1);
+  byId("devices-about").textContent = `load of one micro-batch${alike ? `; all are ${devices[0].kind}` : ""}`;
   const show = (all) => {
     const numbers = ["Operators", "Load", "Idle"];
     const names = ["Device", "Kind", "Operators", "Load", "Of the bottleneck", "Idle", "Memory"];
@@ -211,7 +214,7 @@ function fillDevices(data) {
     const load = ([d]) => devices[d].load_s;
     const sets = deviceRows(data, all);
     const rows = all || sets.length <= MOST_SETS ? sets : sets.sort((a, b) => load(b) - load(a)).slice(0, MOST_SETS);
-    byId("devices").innerHTML = table(heads, rows.map((list) => deviceRow(devices, list)));
+    byId("devices").innerHTML = table(told(heads), rows.map((list) => told(deviceRow(devices, list))));
     more.textContent = all ? "Show equal devices together" : `Show all ${grouped(devices.length)}`;
     more.onclick = () => show(!all);
   };

@@ -3,7 +3,7 @@
 const LANE = 22; // of a device
 const LINK = 14; // of a link
 const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
-const THIN_ALL = 400;
+const THIN_ALL = 320;
 const NARROW = 4; // pixels; a wider span is an element of its own
 const TOGETHER = 8; // thin lanes that have one name
 const HOST_GAP = 5; // between the thin lanes of two hosts
