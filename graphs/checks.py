@@ -15,6 +15,7 @@ from graphs.errors import InputError, nearest
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", types.NoneType: "None"}
 NUMBERS = {int: "__index__", float: "__float__"}  # the method that makes a value such a number, numpy's included
 SHOWN = 60  # characters of a value in a message
+MOST_WORDS = 40  # that a message lists
 
 
 def check_fields(record: Any, where: str) -> None:
@@ -99,7 +100,8 @@ def one_of(value: Any, what: str, known: Iterable[str]) -> str:
 
 
 def _none_of(value: Any, words: Sequence[str]) -> str:
-    return f"it must be one of {', '.join(words)}{nearest(value, words) if isinstance(value, str) else ''}"
+    told = words if len(words) <= MOST_WORDS else [*words[:MOST_WORDS], f"... ({len(words):,} in all)"]
+    return f"it must be one of {', '.join(told)}{nearest(value, words) if isinstance(value, str) else ''}"
 
 
 def shown(value: Any) -> str:

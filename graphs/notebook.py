@@ -24,10 +24,10 @@ CAPTION = "caption-side: top; text-align: left; font-weight: 600; padding: 4px 0
 
 
 def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table with escaped texts; what begins with a digit stands on the right."""
+    """An HTML table with escaped texts; columns of numbers stand on the right."""
 
     def cells(tag: str, texts: Sequence[str]) -> str:
-        sides = ["right" if any(row[i][:1].isdigit() for row in rows) else "left" for i in range(len(texts))]
+        sides = ["right" if all(row[i][:1].isdigit() for row in rows if row[i]) else "left" for i in range(len(texts))]
         pairs = zip(texts, sides, strict=True)
         return "".join(f'<{tag} style="{CELL.format(side)}">{_text(text)}</{tag}>' for text, side in pairs)
 

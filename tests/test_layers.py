@@ -42,7 +42,7 @@ ROOMS = {
     "highspy": ("planner.solvers", "tests"),
     "safetensors": ("planner.runtime", "tests"),
     "transformers": ("graphs.importers.from_config", *EVERYBODY),
-    "quickjs": ("planner.view",),
+    "quickjs": ("planner.view", "tests"),
     "resvg_py": ("planner.view", "tests"),
     "rich": ("planner.cli",),
     "planner.cli": ("planner.cli", "planner.__main__", *EVERYBODY),

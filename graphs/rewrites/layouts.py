@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from graphs.ir import STATE, Attr, Graph, Op, Role, Tensor
@@ -84,6 +84,7 @@ class LayoutWriter:
     slices: dict[str, Slice] = field(default_factory=dict)  # the new parameters and buffers
     layouts: dict[str, Layout] = field(default_factory=dict)  # the layouts of tensors that are not whole
     written: set[str] = field(default_factory=set)
+    module: str = ""  # of the operator that is being written, and so of what puts together what it reads
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the new graph."""
@@ -202,7 +203,7 @@ class LayoutWriter:
     def _add(self, op: Op, shape: Sequence[int]) -> None:
         """Write an operator unless it is there."""
         if op.outputs[0] not in self.written:
-            self.add(op, {op.outputs[0]: shape}, op.inputs[:1])
+            self.add(replace(op, module=self.module), {op.outputs[0]: shape}, op.inputs[:1])
 
 
 def _cover(regions: Sequence[Wanted], wanted: Sequence[Range], own: int) -> Iterator[tuple[int, tuple[Range, ...]]]:

@@ -177,6 +177,7 @@ class _Splitting:
 
     def result(self) -> SplitGraph:
         for op in self.graph.ops:
+            self.writer.module = op.module
             if op.name in self.chosen:
                 add = self._add_filters if _has_filters_in_groups(op, self.chosen[op.name]) else self._add_part
                 for part in range(self.chosen[op.name].parts):
@@ -184,6 +185,7 @@ class _Splitting:
                 self._lay(op, self.chosen[op.name])
             else:
                 self._add_whole(op)
+        self.writer.module = ""
         for name in self.graph.outputs:
             self.writer.piece(name, None, Reader())
         used = {name for op in self.writer.ops for name in (*op.inputs, *op.outputs)}

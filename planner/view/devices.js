@@ -132,7 +132,8 @@ function fillMaps(data, onPick) {
     const hot = share > 0.6 ? " hot" : "";
     const most = measure === MEASURES[0] && summary.bottleneck.devices.includes(d) ? " bottleneck" : "";
     const style = `--share:${(device.ops ? share * 100 : 0).toFixed(0)}%;${deviceStyle(d)}`;
-    const kind = `tile${hot}${over}${most}${device.ops ? "" : " unused"}`;
+    const long = deviceLetter(d).length > 2 ? " long" : "";
+    const kind = `tile${long}${hot}${over}${most}${device.ops ? "" : " unused"}`;
     const look = { type: "button", class: kind, style, "data-device": d, "aria-pressed": false, tabindex: d ? -1 : 0 };
     return element("button", { ...look, "aria-label": describeDevice(device) }, deviceLetter(d));
   };
@@ -203,6 +204,9 @@ function deviceRows({ devices }, all) {
 function fillDevices(data) {
   const { devices } = data;
   const more = byId("more-devices");
+  const alike = new Set(devices.map((device) => device.kind)).size === 1; // then their kind is told once, above the table
+  const told = (cells) => cells.filter((_, i) => !alike || i !== 1);
+  byId("devices-about").textContent = `load of one micro-batch${alike ? `; all are ${devices[0].kind}` : ""}`;
   const show = (all) => {
     const numbers = ["Operators", "Load", "Idle"];
     const names = ["Device", "Kind", "Operators", "Load", "Of the bottleneck", "Idle", "Memory"];
@@ -210,7 +214,7 @@ function fillDevices(data) {
     const load = ([d]) => devices[d].load_s;
     const sets = deviceRows(data, all);
     const rows = all || sets.length <= MOST_SETS ? sets : sets.sort((a, b) => load(b) - load(a)).slice(0, MOST_SETS);
-    byId("devices").innerHTML = table(heads, rows.map((list) => deviceRow(devices, list)));
+    byId("devices").innerHTML = table(told(heads), rows.map((list) => told(deviceRow(devices, list))));
     more.textContent = all ? "Show equal devices together" : `Show all ${grouped(devices.length)}`;
     more.onclick = () => show(!all);
   };
@@ -240,9 +244,10 @@ function deviceRow(devices, list) {
 
 const COLUMN = { height: 150, top: 16, bottom: 34 };
 
-/** What each device holds, one column beside the other, stacked by what it is, with the limits. */
-function memoryColumns({ devices }, width) {
-  const most = 1.06 * Math.max(1, ...devices.map((d) => Math.max(d.memory_bytes, d.capacity_bytes ?? 0)));
+/** What each device holds, one column beside the other, stacked by what it is, with the limits where they fit the scale. */
+function memoryColumns({ devices }, width, toLimit) {
+  const limit = (device) => (toLimit ? device.capacity_bytes ?? 0 : 0);
+  const most = 1.06 * Math.max(1, ...devices.map((d) => Math.max(d.memory_bytes, limit(d))));
   const gutter = 74;
   const hosts = byHost(devices);
   const gap = hosts.length > 1 ? 6 : 0;
@@ -261,7 +266,7 @@ function memoryColumns({ devices }, width) {
         if (bytes && device.ops) shapes.push(element("rect", { ...place, class: `part p${part}`, "data-device": d }));
         held += bytes;
       });
-      if (device.capacity_bytes !== null) {
+      if (device.capacity_bytes !== null && device.capacity_bytes <= most) {
         const at = round(y(device.capacity_bytes));
         shapes.push(element("line", { class: "limit", x1: round(x), x2: round(x + wide), y1: at, y2: at }));
       }

@@ -2,15 +2,13 @@
 
 const THEMES = ["auto", "light", "dark"];
 
-function start() {
+function start(data) {
   const begun = performance.now();
-  const data = unpack(JSON.parse(byId("payload").textContent));
   const network = new Network(data);
   const scene = new Scene(network);
   fillHeader(data);
   network.openReadable();
-  scene.update();
-  scene.shrink();
+  scene.begin();
   controlScene(scene);
   controlBar(scene);
   const filter = controlSearch(scene);
@@ -153,10 +151,10 @@ function fillLegend(data, filter) {
 
 /** A click on a stage shows its operators in the graph, one on a transfer its writer. */
 function startTimeline(data, scene, filter) {
-  const timeline = new TimelineView(data, (run, span) => {
+  const timeline = new TimelineView(data, ({ device, timeline: { index } }, span) => {
     clearPressed();
-    if (run.lane[span] < data.devices.length || data.summary.step) filter(data.stages[run.index[span]]);
-    else revealOp(scene, data.flows[run.index[span]][1]);
+    if (device !== null || data.summary.step) filter(data.stages[index[span]]);
+    else revealOp(scene, data.flows[index[span]][1]);
   });
   byId("timeline-about").textContent = timelineWords(data);
   timeline.root.setAttribute("aria-label", `Timeline: ${timelineWords(data)}`);
@@ -221,4 +219,5 @@ function controlPrint(scene, timeline) {
 addEventListener("error", (event) => {
   document.body.dataset.error = event.message;
 });
-start();
+globalThis.planReady = unpack(byId("payload").textContent).then(start);
+planReady.catch((error) => reportError(error));

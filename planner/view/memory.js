@@ -24,7 +24,7 @@ class MemoryView {
   draw() {
     const { width, gutter, scale, range } = this.timeline;
     if (this.columns) {
-      const [shapes, height] = memoryColumns(this.data, width);
+      const [shapes, height] = memoryColumns(this.data, width, this.toLimit);
       this.root.setAttribute("height", height);
       this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
       this.root.innerHTML = shapes;
@@ -133,12 +133,17 @@ class MemoryView {
   }
 }
 
-/** The last step that begins at or before a second; -1 if there is none. Bisection. */
+/** The last step that begins at or before a second; -1 if there is none. */
 function stepAt(time_s, seconds) {
-  let [low, high] = [-1, time_s.length - 1];
+  return lastBefore(time_s.length, (i) => time_s[i] <= seconds);
+}
+
+/** The last of so many for which it holds, where it holds for none behind one for which it does not. Bisection. */
+function lastBefore(count, holds) {
+  let [low, high] = [-1, count - 1];
   while (low < high) {
     const middle = Math.ceil((low + high) / 2);
-    if (time_s[middle] <= seconds) low = middle;
+    if (holds(middle)) low = middle;
     else high = middle - 1;
   }
   return low;

@@ -28,9 +28,13 @@ class Network {
     this.open = new Set();
     this.strips = new Map(); // cells by the number of their strip
     this.stripOf = new Map(); // number of the strip by cell
+    this.splits = new Map();
     choosePalette(data);
     this.#hang();
     this.#gather();
+    this.cutWithin = new Set();
+    this.cutBefore = new Set();
+    this.#markCuts();
   }
 
   /** "ribbon", "capsule" or nothing. */
@@ -133,6 +137,11 @@ class Network {
 
   /** [[device, share], ...] of the time below a number, in the order of the devices; by count if nothing takes time. */
   split(id) {
+    if (!this.splits.has(id)) this.splits.set(id, this.#splitOf(id));
+    return this.splits.get(id);
+  }
+
+  #splitOf(id) {
     const seconds = new Map();
     const count = new Map();
     for (const op of this.opsIn[id]) {
@@ -161,10 +170,24 @@ class Network {
     }
   }
 
-  /** Whether a tensor goes to another device between two neighbouring cells, in the first copy. */
-  cutBetween(cell, next) {
-    const { device } = this.data.ops;
-    return device[this.opsIn[cell].at(-1)] !== device[this.opsIn[next][0]];
+  /** The cells that read what another device sends: one that holds a part of the same cell, or of another one. */
+  #markCuts() {
+    const { cuts, flows } = this.data;
+    const cellsAround = (op) => {
+      const cells = [];
+      for (let id = this.parent[op]; id !== TOP; id = this.parent[id]) if (this.isCell(id)) cells.push(id);
+      return cells;
+    };
+    for (const [flow, , dst] of cuts) {
+      const [, writer, readers] = flows[flow];
+      const from = cellsAround(writer);
+      for (const reader of from.length ? readers.filter((op) => this.homes(op).includes(dst)) : []) {
+        for (const cell of cellsAround(reader)) {
+          if (from.includes(cell)) this.cutWithin.add(cell);
+          else if (from.some((other) => this.parent[other] === this.parent[cell])) this.cutBefore.add(cell);
+        }
+      }
+    }
   }
 
   /** How many nodes are visible. */
@@ -285,4 +308,9 @@ class Network {
     }
     return found;
   }
+}
+
+/** The device with the largest share. */
+function mainDevice(split) {
+  return split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
 }

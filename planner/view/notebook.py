@@ -3,11 +3,12 @@
 from costmodels.units import format_bytes, format_seconds
 from graphs.notebook import html_file, html_picture, html_table
 from planner.plans.plan import Plan
+from planner.problem.result import Status
 from planner.view.page import render
 from planner.view.picture import svg_picture
 
 MOST_ROWS = 16  # of devices
-MOST_OPS = 2_000  # of a network whose page a notebook holds
+MOST_OPS = 10_000  # of a network whose page a notebook holds
 
 
 def plan_html(plan: Plan) -> str:
@@ -23,9 +24,10 @@ def plan_html(plan: Plan) -> str:
         for number, device in enumerate(plan.cluster.devices)
     ]
     times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
+    proved = "optimal" if plan.status == Status.OPTIMAL else f"no plan can be more than {plan.gap:.2%} better"
     title = (
         f"{plan.graph.name} for {plan.goal} on {plan.division}: {plan.samples_per_s:.4g} samples/s{times}, "
-        f"{format_seconds(plan.latency_s)}; no plan can be more than {plan.gap:.2%} better"
+        f"{format_seconds(plan.latency_s)}; {proved}"
     )
     picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")
     if len(rows) > MOST_ROWS:

@@ -3,15 +3,15 @@
 import html
 import re
 from importlib.resources import files
-from typing import Any
 
-from graphs.visible import visible, visible_json
+from graphs.visible import visible
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
+from planner.view.packing import packed_text
 from planner.view.payload import payload
 
-MICRO_BATCHES = 8  # that are predicted
+MICRO_BATCHES = 8  # that are predicted for each copy of the network
 PICTURE_SCRIPTS = ("format.js", "network.js", "layers.js", "rows.js", "layout.js", "picture.js")
 """The scripts that lay out and draw a network. They need no browser, so Python runs them too."""
 
@@ -20,30 +20,26 @@ SCRIPTS = (*PICTURE_SCRIPTS, *PAGE_SCRIPTS, "main.js")
 """The scripts of the page. They share one scope; the last one starts the page."""
 
 
-def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int = MICRO_BATCHES) -> str:
+def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int | None = None) -> str:
     """The page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
 
     Args:
         plan: to show.
         measured: a run of the plan, drawn below the prediction of as many micro-batches, on the same axis.
-        micro_batches: that are predicted if there is no run; a training step has its own number.
+        micro_batches: that are predicted if there is no run (`MICRO_BATCHES`); a training step has its own number.
 
     Raises:
         InputError: if the run is not one of this plan.
     """
-    predicted = predict(plan, measured.timeline.micro_batches if measured else micro_batches)
+    count = measured.timeline.micro_batches if measured else micro_batches
+    predicted = predict(plan, count or MICRO_BATCHES * len(plan.placement.copies))
     parts = {
         "title": html.escape(visible(f"{plan.graph.name}: placement")),
         "style": template("page.css"),
-        "payload": embed(payload(plan, predicted, measured)),
+        "payload": packed_text(payload(plan, predicted, measured)),
         "script": '"use strict";\n(() => {\n' + "\n".join(map(template, SCRIPTS)) + "})();",
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
-
-
-def embed(document: Any) -> str:
-    """JSON in ASCII without characters of markup, which is safe inside a script element."""
-    return visible_json(document).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def template(name: str) -> str:

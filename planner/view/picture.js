@@ -127,21 +127,22 @@ function pictureStrip(network, cells) {
   return cells.map(({ id, x, y, w, h }, i) => {
     const split = network.split(id);
     const row = i === 0 || cells[i - 1].y !== y;
-    const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+    const first = row || mainDevice(network.split(cells[i - 1].id)) !== mainDevice(split);
+    const line = network.cutWithin.has(id) ? Math.min(3, h / split.length / 5) : 0; // between devices that share the cell
     let at = y;
     const parts = split.map(([device, share]) => {
       const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };
-      const part = pictureBox(x, at, w, h * share, look);
-      at += h * share;
-      return part;
+      const [top, high] = [at, h * share];
+      at += high;
+      const border = line && top > y ? pictureBox(x, top, w, line, { fill: PICTURE.cut }) : "";
+      const style = `fill:${inkOn(deviceColour(device))}`;
+      const middle = { class: "letter", x: round(x + w / 2), y: round(top + high / 2 + 4), style };
+      const letter = first && high >= 13 ? element("text", middle, deviceLetter(device)) : "";
+      return pictureBox(x, top, w, high, look) + border + letter;
     });
-    const [[device]] = split;
-    const style = `fill:${inkOn(deviceColour(device))}`;
-    const middle = { class: "letter", x: round(x + w / 2), y: round(y + h / 2 + 4), style };
-    const letter = row || cut ? element("text", middle, deviceLetter(device)) : "";
-    const tick = cut ? pictureBox(x - 1.5, y - 2, 3, h + 4, { fill: PICTURE.cut }) : "";
+    const tick = i > 0 && network.cutBefore.has(id) ? pictureBox(x - 1.5, y - 2, 3, h + 4, { fill: PICTURE.cut }) : "";
     const number = i % 5 === 0 || row ? pictureText("small", x, y - 4, lastPart(network.label(id))) : "";
-    return parts.join("") + tick + letter + number;
+    return parts.join("") + tick + number;
   }).join("");
 }
 
@@ -155,7 +156,7 @@ function pictureNode(network, { id, x, y, w, h, cells }) {
     return pictureBox(x, y, w, h, look) + text;
   }
   const split = network.split(id);
-  const main = split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
+  const main = mainDevice(split);
   const what = network.isOp(id) ? shortKind(network.kind(id)) : plural(network.opsIn[id].length, "op");
   const time = ` · ${formatSeconds(network.totalSeconds(id))}`;
   const kind = network.isGroup(id) ? "group" : "op";

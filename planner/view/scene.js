@@ -20,7 +20,6 @@ class Scene {
     this.matches = null; // Set of operators, or null for all
     this.device = null; // whose operators these are; the tensors that it sends and receives keep their colours
     this.onClear = () => {}; // the reader wants to see all again
-    this.splits = new Map();
   }
 
   get size() {
@@ -29,11 +28,8 @@ class Scene {
 
   /** Lays out what is open now; the node `anchor` stays where it is on the screen. */
   update(anchor = null) {
-    const [width, height] = this.size;
     const before = anchor === null ? null : this.onScreen(anchor);
-    this.layout = layoutNetwork(this.network, width / Math.max(height, 1));
-    const nodes = this.layout.nodes.flatMap((box) => box.cells ?? [box]);
-    this.boxes = new Map([...this.layout.frames, ...nodes].map((box) => [box.id, box]));
+    this.#lay();
     const after = before && this.onScreen(anchor);
     if (after) {
       this.view.x += before[0] - after[0];
@@ -41,11 +37,18 @@ class Scene {
       this.moved = true;
       this.keepInside();
     }
+    if (this.moved) this.draw();
+    else this.fit();
+  }
+
+  #lay() {
+    const [width, height] = this.size;
+    this.layout = layoutNetwork(this.network, width / Math.max(height, 1));
+    const nodes = this.layout.nodes.flatMap((box) => box.cells ?? [box]);
+    this.boxes = new Map([...this.layout.frames, ...nodes].map((box) => [box.id, box]));
     this.edgesFrom = groupBy(this.layout.edges, (edge) => edge.from);
     this.edgesTo = groupBy(this.layout.edges, (edge) => edge.to);
     if (!this.boxes.has(this.current)) this.current = this.layout.nodes[0]?.id ?? null;
-    if (this.moved) this.draw();
-    else this.fit();
     document.body.dataset.nodes = this.layout.nodes.length;
     document.body.dataset.edges = this.layout.edges.length;
   }
@@ -67,13 +70,17 @@ class Scene {
   }
 
   fit() {
+    this.#fitView();
+    this.draw();
+  }
+
+  #fitView() {
     const [width, height] = this.size;
     const margin = 18;
     const room = [(width - 2 * margin) / this.layout.width, (height - 2 * margin) / this.layout.height];
     const scale = Math.min(1.25, Math.max(ZOOMS[0], Math.min(...room)));
     this.view = { x: (width - this.layout.width * scale) / 2, y: (height - this.layout.height * scale) / 2, scale };
     this.moved = false;
-    this.draw();
   }
 
   /** Takes more height once more is open. */
@@ -95,8 +102,10 @@ class Scene {
     this.draw();
   }
 
-  /** Takes no more height than it needs. */
-  shrink() {
+  /** The first drawing, which takes no more height than it needs. */
+  begin() {
+    this.#lay();
+    this.#fitView();
     const needed = this.layout.height * this.view.scale + 48;
     if (needed < this.size[1]) this.root.style.height = `${Math.max(LEAST_HEIGHT, Math.ceil(needed))}px`;
     this.fit();
@@ -194,11 +203,6 @@ class Scene {
     return byId(`n${id}`);
   }
 
-  split(id) {
-    if (!this.splits.has(id)) this.splits.set(id, this.network.split(id));
-    return this.splits.get(id);
-  }
-
   /** How many operators of a node are among the matches; all if nothing is searched. */
   count(id) {
     if (this.matches === null) return this.network.opsIn[id].length;
@@ -222,19 +226,20 @@ class Scene {
   strip({ cells }) {
     const { network } = this;
     return cells.map(({ id, x, y, w, h }, i) => {
-      const split = this.split(id);
-      const parts = split.map(([device, share]) => {
-        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
-      });
-      const cut = i > 0 && network.cutBetween(cells[i - 1].id, id);
+      const split = network.split(id);
+      const line = `--line:${Math.min(3, round(h / split.length / 5))}px`; // between devices that share the cell
       const main = mainDevice(split);
-      const first = !i || cells[i - 1].y !== y || mainDevice(this.split(cells[i - 1].id)) !== main;
-      const letter = first ? element("b", { style: deviceStyle(main) }, deviceLetter(main)) : "";
+      const first = !i || cells[i - 1].y !== y || mainDevice(network.split(cells[i - 1].id)) !== main;
+      const parts = split.map(([device, share]) => {
+        const letter = first && share * h >= 13 ? deviceLetter(device) : "";
+        return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` }, letter);
+      });
+      const cut = i > 0 && network.cutBefore.has(id);
       const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;
       const hits = this.count(id);
-      const state = `${cut ? " cutting" : ""}${split.length > 1 ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
-      const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px`;
-      return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + letter + number);
+      const state = `${cut ? " cutting" : ""}${network.cutWithin.has(id) ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
+      const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px;${line}`;
+      return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + number);
     }).join("");
   }
 
@@ -248,7 +253,7 @@ class Scene {
       const kind = `node end${this.matches ? " dim" : ""}`;
       return element("div", { class: kind, style: place, ...this.attributes(id, null) }, text);
     }
-    const split = this.split(id);
+    const split = network.split(id);
     const letters = split.map(([device, share]) => {
       const style = `flex-grow:${share.toFixed(3)};${deviceStyle(device)}`;
       return element("i", { style }, share * h >= 13 ? deviceLetter(device) : "");
@@ -269,7 +274,7 @@ class Scene {
   frame({ id, x, y, w, h }) {
     const { network } = this;
     const place = `left:${round(x)}px;top:${round(y)}px;width:${round(w)}px;height:${round(h)}px`;
-    const parts = this.split(id).map(([device, share]) => {
+    const parts = network.split(id).map(([device, share]) => {
       return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` });
     });
     const facts = `${plural(network.opsIn[id].length, "op")} · ${formatSeconds(network.totalSeconds(id))}`;
@@ -353,15 +358,12 @@ class Scene {
 function groupBy(list, key) {
   const groups = new Map();
   for (const entry of list) {
-    if (!groups.has(key(entry))) groups.set(key(entry), []);
-    groups.get(key(entry)).push(entry);
+    const own = key(entry);
+    const group = groups.get(own);
+    if (group) group.push(entry);
+    else groups.set(own, [entry]);
   }
   return groups;
-}
-
-/** The device with the largest share. */
-function mainDevice(split) {
-  return split.reduce((a, b) => (b[1] > a[1] ? b : a))[0];
 }
 
 /** A background in the pale colours of its devices, side by side in proportion. */
@@ -382,7 +384,7 @@ function mapShapes(scene, nodes) {
   const shapes = new Map();
   for (const { id, x, y, w, h } of nodes.flatMap((node) => node.cells ?? [node])) {
     let left = x;
-    for (const [device, share] of scene.split(id)) {
+    for (const [device, share] of scene.network.split(id)) {
       const key = `${device} ${scene.count(id) > 0}`;
       if (!shapes.has(key)) shapes.set(key, []);
       shapes.get(key).push(`M${round(left)} ${round(y)}h${round(w * share)}v${round(h)}h${-round(w * share)}z`);

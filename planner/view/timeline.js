@@ -3,7 +3,8 @@
 const LANE = 22; // of a device
 const LINK = 14; // of a link
 const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
-const THIN_ALL = 400;
+const THIN_ALL = 320;
+const NARROW = 4; // pixels; a wider span is an element of its own
 const TOGETHER = 8; // thin lanes that have one name
 const HOST_GAP = 5; // between the thin lanes of two hosts
 const AXIS = 26;
@@ -28,24 +29,26 @@ class TimelineView {
     new ResizeObserver(() => this.draw()).observe(this.root.parentElement);
   }
 
-  /** Rows for the devices and the links, or the busiest links; those of one name stand together. */
+  /** Rows for the devices (of many, those in use) and the links, or the busiest ones; those of one name stand together. */
   arrange(allLinks) {
     const runs = Object.entries(this.data.timelines);
     const { devices } = this.data;
-    const links = [...new Set(runs.flatMap(([, timeline]) => timeline.lanes.slice(devices.length)))];
-    this.links = links.length;
-    const chosen = allLinks ? links : this.thin ? [] : busiest(runs[0][1], links);
-    const names = [...devices.map((device) => device.name), ...chosen];
-    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / devices.length)));
+    this.shown = devices.map((_, d) => d).filter((d) => !this.thin || devices[d].ops);
+    const links = new Set(runs.flatMap(([, timeline]) => timeline.lanes));
+    for (const { name } of devices) links.delete(name);
+    this.links = links.size;
+    const chosen = allLinks ? [...links] : this.thin ? [] : busiest(runs[0][1], [...links]);
+    const names = [...this.shown.map((d) => devices[d].name), ...chosen];
+    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / this.shown.length)));
     let y = AXIS;
     const spansOf = runs.map(([, timeline]) => groupBy(timeline.lane.map((_, s) => s), (s) => timeline.lane[s]));
     this.rows = names.flatMap((name, n) =>
       runs.map(([run, timeline], i) => {
         const spans = spansOf[i].get(timeline.lanes.indexOf(name)) ?? [];
-        const device = n < devices.length ? n : null;
+        const device = this.shown[n] ?? null;
         const height = device === null ? LINK : this.thin ? thin : LANE;
         const row = { name, device, run: runs.length > 1 ? run : "", timeline, spans, y, height, first: i === 0 };
-        const host = device !== null && devices[n].host !== devices[n + 1]?.host;
+        const host = device !== null && devices[device].host !== devices[this.shown[n + 1]]?.host;
         const gap = device === null ? 5 : this.thin ? (host ? HOST_GAP : 0) : 7;
         y += height + (i + 1 < runs.length ? 1 : gap);
         return row;
@@ -109,10 +112,10 @@ class TimelineView {
   thinHeading({ device, y, height }) {
     const { devices } = this.data;
     const { host } = devices[device];
-    const first = devices.findIndex((other) => other.host === host);
-    if ((device - first) % TOGETHER) return "";
-    const list = [];
-    for (let d = device; d < device + TOGETHER && devices[d]?.host === host; d += 1) list.push(d);
+    const beside = this.shown.filter((other) => devices[other].host === host);
+    const at = beside.indexOf(device);
+    if (at % TOGETHER) return "";
+    const list = beside.slice(at, at + TOGETHER);
     const range = deviceRange(devices, list);
     const name = host && !range.startsWith(host) ? `${range}, ${host}` : range;
     const room = Math.round((this.gutter - 14) / LETTER);
@@ -139,10 +142,11 @@ class TimelineView {
     return lane + run + name + square + letter;
   }
 
-  /** The spans of a lane in sight; what is thinner than a pixel merges with its neighbours. */
+  /** The spans of a lane in sight: narrow ones are one path, and what is thinner than a pixel merges with its neighbours. */
   spans(row, r, x) {
     const { start_s, end_s, micro_batch } = row.timeline;
     const parts = [];
+    const narrow = new Map(); // paths by look
     const pad = row.height < LINK ? 0.5 : 1;
     let filled = -Infinity;
     for (const s of row.spans) {
@@ -152,18 +156,24 @@ class TimelineView {
       const fill = this.colour(row, s);
       const wide = Math.max(to - from, 0.8);
       filled = from + wide;
-      const place = { x: round(from), y: row.y + pad, width: round(wide), height: row.height - 2 * pad };
+      const [y, height] = [row.y + pad, row.height - 2 * pad];
       const back = this.isBack(row.timeline, s);
-      const kind = `span${wide > 4 ? " wide" : ""}${back ? " back" : ""}`;
-      const look = { class: kind, fill, ...(wide > 4 ? { rx: 2.5 } : {}) };
-      parts.push(element("rect", { ...look, "data-row": r, "data-span": s, ...place }));
+      const look = { class: back ? "span back" : "span", fill, "data-row": r };
+      if (wide <= NARROW) {
+        const key = Object.values(look).join();
+        const box = `M${round(from)} ${y}h${round(wide)}v${height}h${-round(wide)}z`;
+        narrow.set(key, { ...look, d: (narrow.get(key)?.d ?? "") + box });
+        continue;
+      }
+      const place = { x: round(from), y, width: round(wide), height, rx: 2.5 };
+      parts.push(element("rect", { ...look, class: `${look.class} wide`, "data-span": s, ...place }));
       if (wide > 14 && row.height === LANE) {
         const text = row.timeline.label[s] === "optimizer" ? "opt" : micro_batch[s];
         const middle = { x: round((Math.max(from, this.gutter) + to) / 2), y: row.y + row.height / 2 + 4 };
         parts.push(element("text", { class: "number", ...middle, ...(back ? {} : { style: `fill:${inkOn(fill)}` }) }, text));
       }
     }
-    return parts.join("");
+    return [...narrow.values()].map((look) => element("path", look)).join("") + parts.join("");
   }
 
   /** Whether a span is of a backward pass. */
@@ -172,15 +182,15 @@ class TimelineView {
   }
 
   /** What a span works on: the operators of a stage, the bytes of a tensor; nothing for what a schedule sends. */
-  what(t, s) {
-    const { stages, flows, summary, devices } = this.data;
-    if (t.lane[s] < devices.length) return plural(stages[t.index[s]].length, "operator");
-    return summary.step ? "" : formatBytes(flows[t.index[s]][3]);
+  what({ device, timeline: { index } }, s) {
+    const { stages, flows, summary } = this.data;
+    if (device !== null) return plural(stages[index[s]].length, "operator");
+    return summary.step ? "" : formatBytes(flows[index[s]][3]);
   }
 
   tip(row, s) {
     const t = row.timeline;
-    const what = this.what(t, s);
+    const what = this.what(row, s);
     const about = [escapeHtml(row.name), row.run, what].filter(Boolean).join(", ");
     const facts = [
       factRow("micro-batch", t.micro_batch[s]),
@@ -208,10 +218,15 @@ class TimelineView {
   #listen(onPick) {
     const { root } = this;
     const spanAt = (event) => {
-      const { row, span } = event.target.dataset;
-      return row === undefined ? null : [this.rows[row], Number(span)];
+      const { row: r, span } = event.target.dataset;
+      if (r === undefined) return null;
+      const row = this.rows[r];
+      if (span !== undefined) return [row, Number(span)];
+      const { start_s } = row.timeline;
+      const seconds = this.range[0] + (event.clientX - root.getBoundingClientRect().left - this.gutter) / this.scale;
+      return [row, row.spans[Math.max(0, lastBefore(row.spans.length, (i) => start_s[row.spans[i]] <= seconds))]];
     };
-    root.addEventListener("pointerover", (event) => {
+    root.addEventListener("pointermove", (event) => {
       const found = spanAt(event);
       if (found) showTip(this.tip(...found), pointRect(event));
       else hideTip();
@@ -240,7 +255,7 @@ class TimelineView {
     root.addEventListener("click", (event) => {
       root.focus({ preventScroll: true });
       const found = spanAt(event);
-      if (found && dragged <= 4) onPick(found[0].timeline, found[1]);
+      if (found && dragged <= 4) onPick(...found);
     });
     root.addEventListener("keydown", (event) => {
       const length = this.range[1] - this.range[0];

@@ -22,21 +22,25 @@ SCHEDULED = re.compile(r"\d+(SEND_)?[FBIW]\d+")
 def packed(timeline: Timeline) -> dict[str, Any]:
     """A timeline in few bytes. Lanes: the devices, then the links in the order of their ends.
 
-    ``spans`` has four numbers for each span: which of ``what`` it is (lane, label, index, whether the number of the
-    micro-batch ends the label), the micro-batch, the nanoseconds since the span before, and which of ``takes_ns``.
+    ``what`` has the lane, the label, the index, and whether the number of the micro-batch ends the label. ``spans``, by
+    lane and then time, has which of ``what`` each is, the micro-batch, and the nanoseconds since the one before it in
+    its lane and of its own.
     """
     order = {name: i for i, name in enumerate(timeline.devices)}
     used = {span.resource for span in timeline.spans if span.kind == "transfer"}
     links = sorted(used, key=lambda name: ([order.get(end, len(order)) for end in name.split(" → ")], name))
     lane = {name: i for i, name in enumerate([*timeline.devices, *links])}
-    labels, whats, takes, spans, before_ns = Numbers(), Numbers(), Numbers(), list[int](), 0
-    for span in sorted(timeline.spans, key=lambda span: span.start_s):
-        start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
+    labels, whats, end_ns = Numbers(), Numbers(), dict[str, int]()
+    spans: dict[str, list[int]] = {name: [] for name in ("what", "micro_batch", "wait_ns", "takes_ns")}
+    for span in sorted(timeline.spans, key=lambda span: (lane[span.resource], span.start_s)):
+        start_ns = round(span.start_s * 1e9)
         numbered = span.label.endswith(f"{span.micro_batch}") and SCHEDULED.fullmatch(span.label) is not None
         label = span.label.removesuffix(f"{span.micro_batch}") if numbered else span.label
         what = whats[lane[span.resource], labels[label], span.index, int(numbered)]
-        spans += (what, span.micro_batch, start_ns - before_ns, takes[end_ns - start_ns])
-        before_ns = start_ns
+        wait_ns, end_ns[span.resource] = start_ns - end_ns.get(span.resource, 0), round(span.end_s * 1e9)
+        row = what, span.micro_batch, wait_ns, end_ns[span.resource] - start_ns
+        for column, value in zip(spans.values(), row, strict=True):
+            column.append(value)
     fill_s, drain_s = steady_part(timeline) or (timeline.makespan_s, 0.0)
     return {
         "lanes": list(lane),
@@ -47,7 +51,6 @@ def packed(timeline: Timeline) -> dict[str, Any]:
         "steady_s": [number(fill_s), number(drain_s)],
         "labels": list(labels),
         "what": list(whats),
-        "takes_ns": list(takes),
         "spans": spans,
     }
 

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.page [--quick] [--json page.json]
 
 Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
-The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for throughput and training,
+The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for each goal,
 have bars besides: size, height before anything is opened, what is seen without a click, and requests for anything
 elsewhere.
 """
@@ -31,7 +31,7 @@ from tests.planner.view.samples import chain_plan
 
 HELP_S, OPEN_S = 0.3, 2.0  # targets
 LARGE, HUGE = 2_000, 20_000  # operators
-LAYERS, HOSTS, GOALS = 80, "8x(8xH100-SXM:NVLink4):InfiniBand-400", (Goal.THROUGHPUT, Goal.TRAINING)
+LAYERS, HOSTS, GOALS = 80, "8x(8xH100-SXM:NVLink4):InfiniBand-400", tuple(Goal)
 WINDOWS = {"1400 × 1000": (1400, 1000), "800 × 1200": (800, 1200)}
 LLAMA_S, LLAMA_PIXELS, LLAMA_BYTES = 1.0, 3_000, 2_000_000  # targets
 LLAMA = {

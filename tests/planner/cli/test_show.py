@@ -9,6 +9,7 @@ from planner.cli import main
 from planner.plans.files import save_plan
 from planner.plans.runs import MeasuredRun, save_run
 from tests.planner.view.drawings import needs_font
+from tests.planner.view.payloads import embedded
 from tests.planner.view.samples import chain_plan, fork_plan
 
 STARTS = {"html": b"<!DOCTYPE html>", "svg": b"<svg ", "png": b"\x89PNG", "dot": b"digraph"}
@@ -64,7 +65,7 @@ def test_a_measured_run_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> No
     plan = fork_plan()
     save_run(plan, MeasuredRun(plan.simulate(3)), Path("run.json"))
     assert main(["show", "plan.json", "--measured", "run.json"]) == 0
-    assert '"measured":{"lanes"' in Path("plan.html").read_text()
+    assert embedded(Path("plan.html").read_text())["timelines"].keys() == {"predicted", "measured"}
     capsys.readouterr()
     assert told(capsys, "plan.json", "--measured", "run.json", "-o", "plan.svg") == (
         "planner: a measured run is drawn on the page only, not as svg; take html, or leave the run out\n"

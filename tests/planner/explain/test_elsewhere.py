@@ -10,12 +10,18 @@ from graphs.errors import InputError
 from planner.explain.elsewhere import DevicePrice, elsewhere
 from planner.problem.constraints import forbid, pin
 from tests.planner.explain.small import diamond
+from tests.planner.view.samples import chain_plan
 
 
 def test_every_device_has_its_price() -> None:
     found = elsewhere(diamond(), "c")
     assert (found.op, found.module, found.along, found.objective_s) == ("c", "block.right", 0, 6.0)
     assert found.prices == (DevicePrice("cpu0", False, 4.0, 10.0, ""), DevicePrice("cpu1", True, 4.0, 6.0, ""))
+
+
+def test_of_many_operators_an_error_names_some() -> None:
+    with pytest.raises(InputError, match=r"is 'op7x'; .* op39, \.\.\. \(500 in all\); did you mean 'op7'\?$"):
+        elsewhere(chain_plan([""] * 500, n_devices=2), "op7x")
 
 
 def test_what_forbids_a_device_is_named() -> None:

@@ -68,10 +68,11 @@ class Browser:
         self._ask("Page.navigate", session, url=url)
         while self._next().get("method") != "Page.loadEventFired":
             pass
-        dataset = self._ask("Runtime.evaluate", session, expression="({...document.body.dataset})", returnByValue=True)
+        found = "Promise.resolve(window.planReady).catch(() => null).then(() => ({...document.body.dataset}))"
+        dataset = self._ask("Runtime.evaluate", session, expression=found, awaitPromise=True, returnByValue=True)
         self._ask("Target.disposeBrowserContext", browserContextId=context)
-        found: Message = dataset["result"]["value"]
-        return found
+        answer: Message = dataset["result"]["value"]
+        return answer
 
     def _ask(self, method: str, session: str | None = None, **parameters: Any) -> Message:
         """The result of a command."""
@@ -102,7 +103,8 @@ _browser = cache(Browser)
 def browse(page: str, folder: Path, script: str = "return null", size: tuple[int, int] | None = None) -> Any:
     """What a script returns that runs when the page is ready; `all` and `one` find elements by selector."""
     assert BROWSER is not None
-    save = f"document.body.dataset.answer = JSON.stringify((() => {{ {QUICKLY} {script} }})())"
+    answer = f"JSON.stringify((() => {{ {QUICKLY} {script} }})())"
+    save = f"Promise.resolve(window.planReady).then(() => document.body.dataset.answer = {answer})"
     before, end = page.rsplit("</body>", 1)
     file = folder / "page.html"
     file.write_text(f"{before}<script>{save}</script></body>{end}", encoding="utf-8")

@@ -152,7 +152,7 @@ def test_the_tables_list_devices_and_cuts(tmp_path: Path) -> None:
         tmp_path,
         "return ['#devices', '#cuts'].map((t) => all(t + ' tbody tr').map((r) => r.innerText.split(/\\s*\\t\\s*/)))",
     )
-    assert devices[1][:5] == ["B cpu1", "cpu", "1", "3 ms", "30 %"]
+    assert devices[1][:4] == ["B cpu1", "1", "3 ms", "30 %"]  # the kind, which all have, stands above
     assert cuts == [["b", "A cpu0", "B cpu1", "1 KiB", "2.02 ms"], ["c", "B cpu1", "A cpu0", "1 KiB", "2.02 ms"]]
 
 
@@ -354,7 +354,7 @@ def test_plans_without_times_and_devices_without_work_are_shown(tmp_path: Path) 
 def test_a_training_step_shows_backward_passes_paler(tmp_path: Path) -> None:
     script = """
         const ops = (kind) => all(`#timeline .span${kind}`).length;
-        const back = one('#timeline .back'); back.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+        const back = one('#timeline .back'); back.dispatchEvent(new PointerEvent('pointermove', {bubbles: true}));
         return [ops(''), ops('.back'), one('#tip').innerText, one('#timeline-about').textContent,
             all('.node.op small').map((n) => n.textContent)]"""
     spans, back, tip, about, nodes = browse(render(training_plan()), tmp_path, script)
@@ -364,6 +364,18 @@ def test_a_training_step_shows_backward_passes_paler(tmp_path: Path) -> None:
     assert "2 operators" in tip
     assert "backward passes paler" in about
     assert nodes[0] == "relu · 3 ms"  # forward and backward
+
+
+def test_each_span_is_told_however_narrow_it_is(tmp_path: Path) -> None:
+    script = """
+        const lane = one('#timeline path.span'), box = lane.getBoundingClientRect();
+        const clientX = box.left + box.width / 2;
+        lane.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX}));
+        return [all('#timeline .span').length, one('#tip').innerText]"""
+    n_spans, tip = browse(render(chain_plan(["", ""], n_devices=2), micro_batches=500), tmp_path, script)
+    assert n_spans == 3  # a path for each lane
+    (batch,) = re.findall(r"micro-batch\s+(\d+)", tip)
+    assert abs(int(batch) - 250) <= 2
 
 
 def test_many_broken_constraints_do_not_fill_the_page(tmp_path: Path) -> None:

@@ -3,21 +3,20 @@ import re
 from html.parser import HTMLParser
 from importlib.resources import files
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from graphs.visible import visible
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
 from planner.view import render
-from planner.view.page import SCRIPTS, embed
+from planner.view.packing import packed_text
+from planner.view.page import SCRIPTS
 from planner.view.payload import payload
+from tests.planner.view.payloads import embedded, read
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, slower
 
 HOSTILE = "</script><script>alert('\u2028')</script><!--"
-
-
-def embedded(page: str) -> object:
-    match = re.search(r'<script id="payload" type="application/json">(.*?)</script>', page, re.DOTALL)
-    assert match
-    return json.loads(match[1])
 
 
 class Tags(HTMLParser):
@@ -47,7 +46,6 @@ def test_same_plan_same_bytes() -> None:
 def test_every_operator_is_there() -> None:
     plan = chain_plan([f"layer.{i // 10}" for i in range(500)], n_devices=3)
     document = embedded(render(plan, micro_batches=2))
-    assert isinstance(document, dict)
     assert document["ops"]["name"] == [f"op{i}" for i in range(500)]
 
 
@@ -56,9 +54,7 @@ def test_names_cannot_leave_the_data() -> None:
     page = render(plan)
     assert page.count("</script>") == 2  # the payload's and the program's
     assert "\u2028" not in page
-    document = embedded(page)
-    assert isinstance(document, dict)
-    assert document["ops"]["name"][0] == visible(HOSTILE)
+    assert embedded(page)["ops"]["name"][0] == visible(HOSTILE)
     assert [tag for tag, _ in Tags(page).found].count("script") == 2
 
 
@@ -88,7 +84,28 @@ def test_every_file_of_the_page_is_used() -> None:
     assert {name for name in beside if name.endswith(".js")} == set(SCRIPTS)
 
 
-def test_embedded_json_has_no_markup() -> None:
-    text = embed({"<a>": "&\u2028\u2029é", "n": None})
-    assert not set("<>&\u2028\u2029é") & set(text)
-    assert json.loads(text) == {"<a>": "&\\u2028\\u2029é", "n": None}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(-1e9, 1e9) | st.sampled_from(["a", "é<", "Δ"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+)
+
+
+@given(JSON)
+@settings(max_examples=60, deadline=None)
+def test_a_packed_document_is_the_document_again(document: object) -> None:
+    assert read(packed_text(document)) == json.loads(json.dumps(document))
+
+
+def test_tables_of_ints_and_names_are_the_same_again() -> None:
+    rows = [[0, "a", [1, 2], 7], [1, "b", [], 7]]
+    document = {"rows": rows, "lists": [[4], [], [4, 5]], "empty": [[], []], "<a>": "&"}
+    assert read(packed_text(document)) == document
+
+
+def test_layers_that_are_equal_take_no_bytes_again() -> None:
+    def n_bytes(n_layers: int) -> int:
+        modules = [f"layers.{i // 100}.mlp" for i in range(100 * n_layers)]
+        return len(packed_text(payload(plan := chain_plan(modules, n_devices=2), predict(plan, 2))))
+
+    more = (n_bytes(40) - n_bytes(20)) / (20 * 100)
+    assert more < 8  # an operator more; its record alone has 150

@@ -111,11 +111,12 @@ def test_ends_flows_and_cuts() -> None:
 
 def unpacked(timeline: dict[str, Any]) -> dict[tuple[int, int], tuple[float, float]]:
     """Seconds from and to of the last span of each lane and index."""
-    found, start_ns, spans = {}, 0, iter(timeline["spans"])
-    for what, _, later_ns, takes in zip(spans, spans, spans, spans, strict=True):
+    found, end_ns = {}, dict[int, int]()
+    for what, _, wait_ns, takes_ns in zip(*timeline["spans"].values(), strict=True):
         lane, _, index, _ = timeline["what"][what]
-        start_ns += later_ns
-        found[lane, index] = start_ns / 1e9, (start_ns + timeline["takes_ns"][takes]) / 1e9
+        start_ns = end_ns.get(lane, 0) + wait_ns
+        end_ns[lane] = start_ns + takes_ns
+        found[lane, index] = start_ns / 1e9, end_ns[lane] / 1e9
     return found
 
 

@@ -1,9 +1,14 @@
+from collections import OrderedDict
 from dataclasses import replace
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from planner.view.tree import LONG, ROOT, Group, group_tree
+from graphs.importers.from_torch import program_from_module
+from graphs.rewrites.split import Split
+from planner.view.tree import LONG, RIBBON, ROOT, Group, group_tree
 from tests.planner.view.samples import chain_graph, fork_graph
 
 
@@ -74,3 +79,23 @@ def test_every_group_holds_something_and_is_short(modules: list[str]) -> None:
         assert group.parent < number
         assert 2 <= members.count(number) <= LONG or group.label.endswith("…")
     assert members.count(ROOT) <= LONG
+
+
+def test_the_layers_of_a_split_network_are_a_ribbon() -> None:
+    """Sums and slices that put parts together belong to the layers that read them."""
+    n_layers = RIBBON + 1
+    model = nn.Sequential(OrderedDict(layers=nn.Sequential(*(layer() for _ in range(n_layers))), head=nn.Linear(8, 2)))
+    graph = program_from_module(model.eval(), torch.randn(2, 8)).graph
+    by = {"up": "output features", "act": "axis 1", "down": "input features"}
+    halves = {op.name: (by[op.module.split(".")[-1]], 2) for op in graph.ops[:-1]}
+    split = Split(halves)(graph)
+    tree = group_tree(split)
+    (ribbon,) = (number for number, group in enumerate(tree.groups) if group.kind == "ribbon")
+    cells = [number for number, group in enumerate(tree.groups) if group.parent == ribbon]
+    assert len(cells) == n_layers - 1  # the first reads no sum
+    assert all(op.module for op in split.ops)
+
+
+def layer() -> nn.Sequential:
+    """Two products that can be divided between them, as those of a transformer."""
+    return nn.Sequential(OrderedDict(up=nn.Linear(8, 16), act=nn.ReLU(), down=nn.Linear(16, 8)))
