@@ -95,7 +95,8 @@ def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]
     numbers = {graph.index[op.name] for op in members}
     written = [name for op in members for name in op.outputs]
     inputs = tuple(dict.fromkeys(name for op in members for name in op.inputs if name not in set(written)))
-    outputs = tuple(name for name in written if not set(read.get(name, ())) <= numbers)
+    leaving = tuple(name for name in written if not set(read.get(name, ())) <= numbers)
+    outputs = leaving or members[-1].outputs  # a part of a split operator may have no reader
     inner_bytes = sum(graph.tensor[name].n_bytes for name in written if name not in outputs)
     extra = max((op.footprint.inference.extra_bytes for op in members if op.footprint), default=0)
     run = Run(tuple(graph.tensor[name].n_bytes for name in outputs), inner_bytes + extra)

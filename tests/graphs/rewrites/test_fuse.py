@@ -1,6 +1,7 @@
 """Fusions of a graph: which groups are found, and that they compute what their members do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,6 +59,13 @@ def test_what_the_caller_reads_is_not_hidden_in_a_group() -> None:
             return hidden, hidden.relu()
 
     assert not find_fusions(imported(Both(), torch.ones(2, 4)).graph).groups
+
+
+def test_a_group_without_a_reader_still_writes_its_result() -> None:
+    program = imported(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)))
+    unread = replace(program.graph, ops=program.graph.ops[:2], outputs=program.graph.inputs)
+    (op,) = find_fusions(unread)(unread).ops
+    assert op.outputs == program.graph.ops[1].outputs
 
 
 def test_fusing_twice_finds_nothing_more() -> None:
