@@ -60,14 +60,12 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
     call, tensor = program.calls[op.name], program.graph.tensor
     if call.node.target is not torch.ops.aten.lstm.input or call.node.kwargs or not onednn():
         return None
-    (x, hx, names, has_biases, num_layers, _, train, bidirectional, batch_first), _ = program.arguments(op, str)
+    arguments, _ = program.arguments(op, str)
+    if not _packs(program, op, arguments):
+        return None
+    x, hx, names, _, _, _, _, bidirectional, batch_first = arguments
     shape, size = tensor[x].shape, tensor[hx[0]].shape[-1]
     steps, n = (shape[1], shape[0]) if batch_first else shape[:2]
-    weights = [name for i, name in enumerate(names) if i % 4 < 2]
-    plain = has_biases and not train and len(names) == 4 * num_layers * (2 if bidirectional else 1)
-    single = all(tensor[name].dtype == "float32" for name in (*op.inputs, *op.outputs))
-    if not (plain and single and held(program, *weights)) or 0 in shape or len(set(weights)) < len(weights):
-        return None
     packs: dict[str, Pack] = {}
     for i in range(0, len(names), 4):
         backwards = bidirectional and i // 4 % 2 == 1
@@ -77,6 +75,17 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
             pack = partial(_pack_gates, which=which, widths=(width, size), form=form)
             packs[names[i + which]] = Pack((names[i + which],), pack)
     return Kernel(op, lstm, packs=packs)
+
+
+def _packs(program: Program, op: Op, arguments: Sequence[Any]) -> bool:
+    """Whether the weights of an LSTM with these arguments can be packed."""
+    x, _, names, has_biases, num_layers, _, train, bidirectional, _ = arguments
+    tensor, weights = program.graph.tensor, [name for i, name in enumerate(names) if i % 4 < 2]
+    plain = has_biases and not train and len(names) == 4 * num_layers * (2 if bidirectional else 1)
+    single = all(tensor[name].dtype == "float32" for name in (*op.inputs, *op.outputs))
+    return (
+        plain and single and 0 not in tensor[x].shape and len(set(weights)) == len(weights) and held(program, *weights)
+    )
 
 
 def _pack_gates(weight: torch.Tensor, which: int, widths: tuple[int, int], form: tuple[Any, ...]) -> torch.Tensor:

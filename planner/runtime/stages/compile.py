@@ -9,7 +9,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -24,6 +24,8 @@ from graphs.ir import STATE, Graph
 from graphs.program.program import Program, as_held, on_device
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
+
+T = TypeVar("T")
 
 
 def bring(
@@ -230,30 +232,22 @@ def _compile(
     torch_device = torch_device_of(device)
     kernels = [kernel for op in ops for kernel in kernels_of(program, op, torch_device, device.kernels)]
     inputs = inputs_of(program.graph, stage)
-    held: list[torch.Tensor] = []
     graph = fx.Graph()
-    value: dict[str, fx.Node] = {}
-    for name in _kept(program.graph, kernels):
-        value[name] = graph.placeholder(f"state{len(held)}")
-        held.append(state.get(stage.device, name))
-    packed: list[dict[str, fx.Node]] = []
-    weights: list[tuple[Kernel, str]] = []
-    for kernel in kernels:
-        packed.append({})
-        for name in kernel.packs:
-            packed[-1][name] = graph.placeholder(f"state{len(held) + len(weights)}")
-            weights.append((kernel, name))
-    if weights:
-        held += run_on(device, lambda: [state.packed(stage.device, kernel, name, device) for kernel, name in weights])
+    kept = _kept(program.graph, kernels)
+    weights = [(kernel, name) for kernel in kernels for name in kernel.packs]
+    held = [state.get(stage.device, name) for name in kept]
+    held += run_on(device, lambda: [state.packed(stage.device, kernel, name, device) for kernel, name in weights])
     planned = run_on(device, lambda: buffers_of(program, kernels, outputs))
-    buffers = {name: graph.placeholder(f"state{len(held) + i}") for i, name in enumerate(planned)}
+    value = _placeholders(graph, "state", 0, kept)
+    packed = _placeholders(graph, "state", len(kept), ((kernel.op.name, name) for kernel, name in weights))
+    buffers = _placeholders(graph, "state", len(held), planned)
     held += planned.values()
     random = tuple(i for i in stage.ops if is_random(program.calls[program.graph.ops[i].name].node))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
-    for number, name in enumerate(inputs):
-        value[name] = graph.placeholder(f"arg{number}")
-    for kernel, nodes in zip(kernels, packed, strict=True):
-        reads = map(ChainMap(nodes, value).__getitem__, kernel.reads)
+    value |= _placeholders(graph, "arg", 0, inputs)
+    for kernel in kernels:
+        own = {name: packed[kernel.op.name, name] for name in kernel.packs}
+        reads = map(ChainMap(own, value).__getitem__, kernel.reads)
         buffer = buffers.get(kernel.op.outputs[0])
         written = add_call(graph, program, kernel, reads, generators.get(kernel.op.name), buffer)
         value.update(zip(kernel.op.outputs, written, strict=True))
@@ -261,6 +255,11 @@ def _compile(
     graph.eliminate_dead_code()
     label = stage.label([op.name for op in program.graph.ops])
     return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
+
+
+def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[T]) -> dict[T, fx.Node]:
+    """Parameters of the function, with a word and a number, from the first on, for names."""
+    return {key: graph.placeholder(f"{word}{first + i}") for i, key in enumerate(keys)}
 
 
 def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
