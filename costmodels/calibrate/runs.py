@@ -71,8 +71,8 @@ class Inference:
             {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}
             for each in self.kernels
         ]
-        self.dead = _dead_after(program)[:n_ops]
         self._last = _last_read(program)
+        self.dead = _dead_after(program, self._last)[:n_ops]
         self._buffers: dict[tuple[int, int, int], dict[str, torch.Tensor]] = {}  # by thread and part
 
     def one_pass(self) -> list[list[float]]:
@@ -335,9 +335,9 @@ def _last_read(program: Program) -> dict[str, int]:
     return last | dict.fromkeys(graph.outputs, len(graph.ops))
 
 
-def _dead_after(program: Program) -> list[list[str]]:
+def _dead_after(program: Program, last: Mapping[str, int]) -> list[list[str]]:
     """For each operator the activations without a later reader."""
-    ops, last = program.graph.ops, _last_read(program)
+    ops = program.graph.ops
     dead: list[list[str]] = [[] for _ in (*ops, None)]
     for name in (name for op in ops for name in op.outputs):
         dead[last[name]].append(name)

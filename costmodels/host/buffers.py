@@ -6,6 +6,7 @@ told, as long as no operator that may keep or return them reads them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import ceil, prod
 
 import numpy as np
 import torch
@@ -14,8 +15,7 @@ from torch._ops import OpOverload
 from costmodels.host.kernel import Kernel, Strided
 from graphs.program.program import Program
 
-ALIGNMENT = 64  # bytes of a line of the cache
-FLOAT32 = 4  # bytes
+LINE = 16  # float32 numbers in a line of the cache, at which PyTorch's memory begins
 
 FRESH = frozenset(
     f"aten::{name}"
@@ -41,9 +41,9 @@ def buffers_of(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     """
     lifetimes = _lifetimes(program, kernels, kept)
     layouts = {kernel.op.outputs[0]: kernel.result for kernel in kernels if kernel.result}
-    names = sorted(lifetimes, key=lambda name: -_n_bytes(layouts[name]))
+    names = sorted(lifetimes, key=lambda name: -_room(layouts[name]))
     first, last = np.array([lifetimes[name] for name in names], int).reshape(-1, 2).T
-    size = np.array([_n_bytes(layouts[name]) for name in names], int)
+    size = np.array([_room(layouts[name]) for name in names], int)
     start = np.zeros(len(names), int)
     for i in range(len(names)):
         beside = np.flatnonzero((first[:i] <= last[i]) & (first[i] <= last[:i]))
@@ -51,19 +51,16 @@ def buffers_of(program: Program, kernels: Sequence[Kernel], kept: Collection[str
         ends = np.maximum.accumulate([0, *(start + size)[beside]])  # of what lies before each of them
         gaps = np.append(start[beside], ends[-1] + size[i]) - ends
         start[i] = ends[np.argmax(gaps >= size[i])]
-    block = torch.zeros(int((start + size).max(initial=0)) + ALIGNMENT, dtype=torch.uint8)
-    aligned = -block.data_ptr() % ALIGNMENT
-    floats = block[aligned : aligned + (len(block) - aligned) // FLOAT32 * FLOAT32].view(torch.float32)
+    block = torch.zeros(int((start + size).max(initial=0)))
     return {
-        name: floats.as_strided(layout.shape, layout.strides, int(begin) // FLOAT32)
-        for name, begin in zip(names, start, strict=True)
-        for layout in [layouts[name]]
+        name: block.as_strided(layouts[name].shape, layouts[name].strides, begin)
+        for name, begin in zip(names, start.tolist(), strict=True)
     }
 
 
-def _n_bytes(layout: Strided) -> int:
-    """Bytes of a dense float32 tensor, in whole lines of the cache."""
-    return -(-FLOAT32 * int(np.prod(layout.shape)) // ALIGNMENT) * ALIGNMENT
+def _room(layout: Strided) -> int:
+    """Elements of a dense tensor, in whole lines of the cache."""
+    return ceil(prod(layout.shape) / LINE) * LINE
 
 
 def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str]) -> Mapping[str, tuple[int, int]]:
@@ -94,11 +91,10 @@ def _shares(program: Program, kernel: Kernel) -> bool | None:
     PyTorch's dispatcher relies on what the schema of an operator says of this. Only operators that are composed of
     others may return their inputs all the same.
     """
-    target = None if kernel.op.members else program.calls[kernel.op.name].node.target
-    if kernel.arguments is not None or (isinstance(target, OpOverload) and kernel.target is not target):
-        return kernel.target is torch.ops.aten.reshape.default  # else a kernel of this package
+    target = kernel.target
     if not isinstance(target, OpOverload):
-        return None
+        replaced = kernel.arguments is not None or program.calls[kernel.op.name].node.target is not target
+        return False if replaced else None  # a kernel of this package, or a function that is no operator
     if any(result.alias_info is not None for result in target._schema.returns):
         return True
     name = str(target.name())  # type: ignore[no-untyped-call]  # torch has no types here

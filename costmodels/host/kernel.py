@@ -55,6 +55,31 @@ class Strided:
         return cls((n, c, h, w), (h * w * c, 1, w * c, c))
 
 
+class Writer:
+    """A function that computes a float32 tensor, in a tensor that is given as ``result`` or in a new one.
+
+    Attributes:
+        result: how its result lies.
+        memory_format: the order of the elements of what it reads.
+    """
+
+    memory_format = torch.contiguous_format
+
+    def __init__(self, name: str, x_strides: tuple[int, ...], result: Strided) -> None:
+        """The function, which torch.fx calls by a name, of a first operand with these strides."""
+        self.__name__ = name
+        self._x_strides = x_strides
+        self.result = result
+
+    def ends(self, x: torch.Tensor, result: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first operand as it is read, and the tensor to write."""
+        if x.stride() != self._x_strides:
+            x = x.contiguous(memory_format=self.memory_format)
+        if result is None:
+            result = x.new_empty_strided(self.result.shape, self.result.strides)
+        return x, result
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The kernel of one operator.
@@ -65,7 +90,6 @@ class Kernel:
         torch_device: torch device of the operator.
         packs: how weights are packed once for the kernel, by the name that the kernel knows them by.
         arguments: `Read` for a tensor or a packed weight; None for the arguments of the operator's own call.
-        result: how its float32 result lies, if the function writes into a tensor that is given as ``result``.
     """
 
     op: Op
@@ -73,7 +97,11 @@ class Kernel:
     torch_device: torch.device = CPU
     packs: Mapping[str, Pack] = field(default_factory=dict)
     arguments: tuple[Any, ...] | None = None
-    result: Strided | None = None
+
+    @property
+    def result(self) -> Strided | None:
+        """How its result lies, if it writes where it is told."""
+        return self.target.result if isinstance(self.target, Writer) else None
 
     @property
     def reads(self) -> tuple[str, ...]:

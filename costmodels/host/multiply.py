@@ -34,7 +34,7 @@ from costmodels.host.dnnl import (
     arguments_of,
     library,
 )
-from costmodels.host.kernel import Strided
+from costmodels.host.kernel import Strided, Writer
 from graphs.rewrites.patterns import Step
 
 
@@ -137,22 +137,13 @@ def _scratchpad(n_bytes: int) -> torch.Tensor:
     return by_size[size]
 
 
-class Multiply(ABC):
-    """A multiplication by a packed weight, and what follows.
-
-    Attributes:
-        result: how its result lies.
-        memory_format: the order of the elements of its input.
-    """
-
-    memory_format = torch.contiguous_format
+class Multiply(Writer, ABC):
+    """A multiplication by a packed weight, and what follows."""
 
     def __init__(self, primitive: Primitive, x: Strided, result: Strided) -> None:
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
-        self.__name__ = primitive.kind  # torch.fx names the call so
-        self.result = result
+        super().__init__(primitive.kind, x.strides, result)
         self._primitive = primitive
-        self._x_strides = x.strides
         self._bound: dict[int, Bound] = {}  # by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
@@ -174,10 +165,7 @@ class Multiply(ABC):
         bound = self._bound.get(get_ident())
         if bound is None or bound.packed is not packed:
             bound = self._bound[get_ident()] = Bound(self._primitive, packed, bias)
-        if x.stride() != self._x_strides:
-            x = x.contiguous(memory_format=self.memory_format)
-        if result is None:
-            result = x.new_empty_strided(self.result.shape, self.result.strides)
+        x, result = self.ends(x, result)
         if other is None:
             bound(x.data_ptr(), result.data_ptr())
         else:

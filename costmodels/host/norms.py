@@ -9,35 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from costmodels.host.kernel import Strided
+from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 
 EXPONENT = 0.75  # the only one in use; two square roots compute it
 
 
-class Norm:
+class Norm(Writer):
     """A norm of the rows of tensors of a shape: of their last axis, or of the channels of images.
 
     It takes the tensor, and the vectors and numbers that the kernel takes behind it.
-
-    Attributes:
-        result: how its result lies.
     """
 
     def __init__(self, kernel: Callable[..., None], others: str, result: Strided, images: bool) -> None:
         """The norm by a kernel, whose further parameters are ``others`` (see `costmodels.host.native.compiled`)."""
-        self.__name__ = kernel.__name__.removeprefix("_")  # torch.fx names the call so
-        self.result = result
-        self._format = torch.channels_last if images else torch.contiguous_format
+        super().__init__(kernel.__name__.removeprefix("_"), result.strides, result)
+        self.memory_format = torch.channels_last if images else torch.contiguous_format
         self._kernel, self._parameters = kernel, f"pnn{others}p"
         self._width = result.shape[1 if images else -1]
 
     def __call__(self, x: torch.Tensor, *others: Any, result: torch.Tensor | None = None) -> torch.Tensor:
         """Compute; ``result`` is written if it is given."""
-        if x.stride() != self.result.strides:
-            x = x.contiguous(memory_format=self._format)
-        if result is None:
-            result = x.new_empty_strided(self.result.shape, self.result.strides)
+        x, result = self.ends(x, result)
         vectors = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in others]
         given = (each.data_ptr() if isinstance(each, torch.Tensor) else each for each in vectors)
         n_rows = x.numel() // self._width if self._width else 0

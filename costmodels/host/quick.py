@@ -9,7 +9,7 @@ A batch norm is folded into the weights when they are packed; additions and acti
 The model keeps its own weights: what is folded is a copy that only the kernel reads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from costmodels.host import norms
 from costmodels.host.kernel import Kernel, Pack, Read, held
-from costmodels.host.multiply import Multiply, PackedConvolution, PackedProduct
+from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
@@ -83,7 +83,7 @@ def _scaled_relu(program: Program, op: Op) -> Kernel | None:
         shift: Pack((gamma, beta, mean, variance), partial(_shifted, eps=eps)),
     }
     norm = norms.scaled_relu(program.graph.tensor[x].shape)
-    return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(scale), Read(shift)), result=norm.result)
+    return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(scale), Read(shift)))
 
 
 def _rms_norm(program: Program, op: Op) -> Kernel | None:
@@ -93,7 +93,7 @@ def _rms_norm(program: Program, op: Op) -> Kernel | None:
         return None
     x = op.members[0].inputs[0]
     norm = norms.rms_norm(program.graph.tensor[x].shape)
-    return Kernel(op, norm, arguments=(Read(x), Read(weight), eps), result=norm.result)
+    return Kernel(op, norm, arguments=(Read(x), Read(weight), eps))
 
 
 def _response_norm(program: Program, op: Op) -> Kernel | None:
@@ -107,7 +107,7 @@ def _response_norm(program: Program, op: Op) -> Kernel | None:
     if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
         return None
     norm = norms.response_norm(program.graph.tensor[op.inputs[0]].shape)
-    return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)), result=norm.result)
+    return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
 
 NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
@@ -137,13 +137,15 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
 
 
 def _multiplication(
-    op: Op, multiply: Multiply, packs: Mapping[str, Pack], factors: Sequence[str | None], steps: Sequence[Step]
+    op: Op,
+    multiply: Callable[..., torch.Tensor],
+    packs: Mapping[str, Pack],
+    factors: Sequence[str | None],
+    steps: Sequence[Step] = (),
 ) -> Kernel:
     """The kernel of a multiplication of an input by a weight, with a bias, and of what follows."""
     arguments = (*factors, *(step.other for step in steps if step.other))
-    return Kernel(
-        op, multiply, packs=packs, arguments=tuple(name and Read(name) for name in arguments), result=multiply.result
-    )
+    return Kernel(op, multiply, packs=packs, arguments=tuple(name and Read(name) for name in arguments))
 
 
 def _epsilon(program: Program, norm: Op) -> float | None:
@@ -189,8 +191,7 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
         return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
         packs = {weight: Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous())}
-        reads = tuple(name and Read(name) for name in (x, weight, bias))
-        return None if op.members else Kernel(op, row_product, packs=packs, arguments=reads)
+        return None if op.members else _multiplication(op, row_product, packs, (x, weight, bias))
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
     packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w))}
     return _multiplication(op, product, packs, (x, weight, bias), steps)

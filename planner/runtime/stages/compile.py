@@ -236,8 +236,13 @@ def _compile(
     kept = _kept(program.graph, kernels)
     weights = [(kernel, name) for kernel in kernels for name in kernel.packs]
     held = [state.get(stage.device, name) for name in kept]
-    held += run_on(device, lambda: [state.packed(stage.device, kernel, name, device) for kernel, name in weights])
-    planned = run_on(device, lambda: buffers_of(program, kernels, outputs))
+
+    def made() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        own = [state.packed(stage.device, kernel, name, device) for kernel, name in weights]
+        return own, buffers_of(program, kernels, outputs)
+
+    weights_packed, planned = run_on(device, made)
+    held += weights_packed
     value = _placeholders(graph, "state", 0, kept)
     packed = _placeholders(graph, "state", len(kept), ((kernel.op.name, name) for kernel, name in weights))
     buffers = _placeholders(graph, "state", len(held), planned)

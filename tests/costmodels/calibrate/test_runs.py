@@ -8,7 +8,7 @@ from torch import nn
 
 from costmodels.calibrate import Effort, profile_program, runs
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after
+from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after, _last_read
 from costmodels.host import affinity as pinned
 from costmodels.host.affinity import Stopped, run_on
 from costmodels.opkeys import op_keys, training_keys
@@ -74,7 +74,7 @@ def test_a_pass_stops_when_it_is_told_to(
 
 def test_what_nobody_reads_any_more_is_dropped(program: Program) -> None:
     graph = program.graph
-    dead = _dead_after(program)
+    dead = _dead_after(program, _last_read(program))
     assert {name for names in dead for name in names} == {n for op in graph.ops for n in op.outputs} - set(
         graph.outputs
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
-from costmodels.host.buffers import ALIGNMENT, buffers_of
+from costmodels.host.buffers import LINE, buffers_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
 from graphs.importers.from_torch import program_from_module
@@ -66,7 +66,7 @@ def test_results_that_are_needed_at_once_lie_apart_and_answers_stay(data: st.Dat
     for a, b in combinations(buffers, 2):
         if live[a][0] <= live[b][-1] and live[b][0] <= live[a][-1]:
             assert not together(buffers[a], buffers[b])
-    assert all(tensor.data_ptr() % ALIGNMENT == 0 for tensor in buffers.values())
+    assert all(tensor.data_ptr() % (4 * LINE) == 0 for tensor in buffers.values())
 
     inference = Inference(program, CPU, clock_of(QUICK), kernels="quick")
     given, got = [torch.randn(1, 4, 5, 6) for _ in range(2)], []

@@ -27,7 +27,7 @@ def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
         return replace(kernel, target=wrong) if record.name == op else kernel
 
     def all_of(*of: Any) -> tuple[Kernel, ...]:
-        return tuple(replace(k, target=wrong, result=None) if k.op.name == op else k for k in kernels_of(*of))
+        return tuple(replace(k, target=wrong) if k.op.name == op else k for k in kernels_of(*of))
 
     with ExitStack() as patched:
         patched.enter_context(patch.object(stages_module, "kernel_of", one))
