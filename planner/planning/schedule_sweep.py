@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
-from math import inf, isqrt, log2
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
-from costmodels.memory.transformers import ZERO_STAGES
 from costmodels.table import CostTable, Floats
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
-from planner.planning.make_plan import MICRO_BATCHES, Search
+from planner.planning.make_plan import Search
+from planner.planning.training_shapes import Shape, searched_shapes
 from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import (
@@ -51,7 +51,7 @@ from planner.solvers.base import objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from simulator.training import TrainingStep, most_micro_batches, simulate_training
+from simulator.training import TrainingStep, simulate_training
 
 SEARCHED = ("1f1b", "interleaved", "zbv")
 """The schedules that are searched: one for each kind of placement, with one stage on each device, with several stages
@@ -61,8 +61,6 @@ SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEA
 RUN_IN_LAYERS = ("1f1b", "zb-h1")
 """Schedules of stages of whole layers, which devices share."""
 
-MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
-MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
 LEAST_S = 1e-3  # for one search, which always evaluates one placement
 SEARCH = Pipeline(most_work=150)
 AT_LENGTH = Search(time_limit_s=60.0)
@@ -133,23 +131,6 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Devices divided into replicas, and a batch into micro-batches of a size."""
-
-    n_devices: int
-    replicas: int
-    micro_batches: int
-    samples: int
-    tensor: int = 1
-    zero: int = 0
-
-    @property
-    def plain(self) -> bool:
-        """Whether no device shares a layer or the states of others."""
-        return self.tensor == 1 and self.zero == 0
-
-
-@dataclass(frozen=True, slots=True)
 class TradeOffs:
     """The choices that were found within the time."""
 
@@ -187,7 +168,7 @@ def trade_offs(
         raise InputError(f"the batch is {batch}; it must be 1 or more")
     deadline, reporter = Deadline(search.time_limit_s), search.reporter
     tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
-    shapes = sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
+    shapes = searched_shapes(cluster, batch, demands)
     found: dict[tuple[object, ...], Choice] = {}
     unsearched, bound_s = len(shapes), inf
     try:
@@ -215,32 +196,6 @@ def _keep_best(found: dict[tuple[object, ...], Choice], choices: Iterable[Choice
     for choice in choices:
         if choice.shape not in found or choice.step_s < found[choice.shape].step_s:
             found[choice.shape] = choice
-
-
-def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
-    """The shapes that keep the demands.
-
-    Raises:
-        InputError: if there are none; the error names the nearest.
-    """
-    asked = {"replicas": demands.data, "tensor": demands.tensor, "samples": demands.samples, "zero": demands.zero}
-    kept = list(shapes)
-    for name, wanted in asked.items():
-        before, kept = kept, [shape for shape in kept if wanted in (None, getattr(shape, name))]
-        if not kept and wanted is not None:
-            near = min((getattr(shape, name) for shape in before), key=lambda number: (abs(number - wanted), number))
-            option = {"replicas": "data", "samples": "micro-batch"}.get(name, name)
-            raise InputError(
-                f"{option} = {wanted} does not fit devices, batch and what else is asked for; the nearest that works "
-                f"is {near}"
-            )
-    return kept
-
-
-def _rank(shape: Shape, batch: int) -> tuple[float, ...]:
-    """The order of the search: most devices first; imports take long, so sizes one by one, first that of plans."""
-    stages = shape.n_devices // (shape.replicas * shape.tensor)
-    return -shape.n_devices, abs(log2(MICRO_BATCHES * shape.samples / batch)), stages, shape.zero, shape.tensor
 
 
 def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -360,61 +315,6 @@ def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
         if not kept or choice.peak_bytes < kept[-1].peak_bytes:
             kept.append(choice)
     return tuple(kept)
-
-
-def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
-    """All ways to divide devices and batch that are tried."""
-    n_devices = len(cluster.devices)
-    powers = {1 << power for power in range(n_devices.bit_length())} | {n_devices}
-    for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else sorted(powers):
-        for replicas in _divisors(n_used):
-            if batch % replicas or not _divides(cluster.first(n_used), replicas):
-                continue
-            sizes = _divisors(batch // replicas)
-            if len(sizes) > MOST_SIZES:
-                sizes = [size for size in sizes if size.bit_count() == 1 or size == batch // replicas]
-            shared = list(_shared(cluster, n_used, replicas))
-            for micro_batches in (size for size in sizes if size <= most_micro_batches(n_used // replicas)):
-                samples = batch // replicas // micro_batches
-                for tensor, zero in shared:
-                    yield Shape(n_used, replicas, micro_batches, samples, tensor, zero)
-
-
-def _divisors(number: int) -> list[int]:
-    small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
-    return sorted(small | {number // divisor for divisor in small})
-
-
-def _shared(cluster: Cluster, n_used: int, replicas: int) -> Iterator[tuple[int, int]]:
-    """Tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
-    here = any(device.cores or device.cuda is not None for device in cluster.devices)
-    groups = [1] if here else _group_sizes(cluster, n_used, n_used // replicas)
-    return product(groups, ZERO_STAGES if replicas > 1 and not here else (0,))
-
-
-def _group_sizes(cluster: Cluster, n_used: int, n_replica: int) -> list[int]:
-    """How many equal neighbours can share the layers of a replica."""
-    sizes = [size for size in _divisors(n_replica) if n_replica <= MOST_EACH or size.bit_count() == 1]
-    return [size for size in sizes if size == 1 or _groups(cluster.first(n_used), size)]
-
-
-def _groups(cluster: Cluster, size: int) -> bool:
-    """Whether a cluster can be made of groups of so many equal devices that all reach each other."""
-    try:
-        cluster.grouped(size)
-        fabric_of(cluster)
-    except InputError:
-        return False
-    return True
-
-
-def _divides(cluster: Cluster, replicas: int) -> bool:
-    """Whether a cluster can be divided into so many replicas."""
-    try:
-        cluster.divided(replicas)
-    except InputError:
-        return False
-    return True
 
 
 def _bound_s(table: CostTable, shape: Shape) -> float:
