@@ -53,6 +53,11 @@ def rms_norm(shape: tuple[int, ...]) -> Norm:
     return Norm(_rms_norm, "px", Strided.contiguous(shape), images=False)
 
 
+def layer_norm(shape: tuple[int, ...]) -> Norm:
+    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight, bias and eps."""
+    return Norm(_layer_norm, "ppx", Strided.contiguous(shape), images=False)
+
+
 def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k: float, result: Any) -> None:
     square = np.zeros(channels + n, np.float32)  # with zeros at both ends
     total = np.empty(channels, np.float32)
@@ -87,3 +92,18 @@ def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any)
         scale = np.float32(1) / np.sqrt(total / np.float32(n) + eps)
         for j in range(n):
             result[at + j] = weight[j] * (x[at + j] * scale)
+
+
+def _layer_norm(x: Any, n_rows: int, n: int, weight: Any, bias: Any, eps: float, result: Any) -> None:
+    for i in range(n_rows):
+        at = i * n
+        total = np.float32(0)
+        for j in range(n):
+            total += x[at + j]
+        mean = total / np.float32(n)
+        squares = np.float32(0)
+        for j in range(n):
+            squares += (x[at + j] - mean) * (x[at + j] - mean)
+        scale = np.float32(1) / np.sqrt(squares / np.float32(n) + eps)
+        for j in range(n):
+            result[at + j] = (x[at + j] - mean) * scale * weight[j] + bias[j]

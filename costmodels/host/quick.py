@@ -17,13 +17,16 @@ from typing import Any
 import torch
 
 from costmodels.host import norms
-from costmodels.host.kernel import Kernel, Pack, Read, held
+from costmodels.host.attention import Attention
+from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, as_it_is, as_they_are, held
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
 from graphs.program.program import Program
 from graphs.rewrites.patterns import Readers, Step, chain, response_norm, rms_norm, scaled_relu, unchanging
+
+MOST_AXES = 3  # of sums and concatenations; images lie in more than one order
 
 
 def quick_kernel(program: Program, op: Op) -> Kernel | None:
@@ -38,12 +41,16 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     everything = list(range(len(members)))
     if op.members and unchanging(inside) == everything and held(program, *op.inputs):
         return _constants(program, op)
+    if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
+        return _attention(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
     for find, build_norm in NORM_KERNELS.items():
         if find(readers, 0) == everything:
             return build_norm(program, op)
+    if not op.members and (build_single := SINGLE.get(_target(program, op))):
+        return build_single(program, op)
     build = MULTIPLICATIONS.get(_target(program, op))
     args, kwargs = program.arguments(members[0], str)
     if build is None or kwargs:
@@ -61,15 +68,7 @@ def _constants(program: Program, op: Op) -> Kernel:
 
     names = [f"{name}, computed once" for name in op.outputs]
     packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
-    return Kernel(op, _as_they_are if len(names) > 1 else _as_it_is, packs=packs, arguments=tuple(map(Read, names)))
-
-
-def _as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tensors
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    return Kernel(op, as_they_are if len(names) > 1 else as_it_is, packs=packs, arguments=tuple(map(Read, names)))
 
 
 def _scaled_relu(program: Program, op: Op) -> Kernel | None:
@@ -197,6 +196,52 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     return _multiplication(op, product, packs, (x, weight, bias), steps)
 
 
+def _attention(program: Program, op: Op) -> Kernel | None:
+    (*read, mask, dropout, causal), kwargs = _given(program, op, 6)
+    tensor = program.graph.tensor
+    q, k, v = (tensor[name].shape for name in read)
+    plain = {"float32"} == {tensor[name].dtype for name in op.inputs if tensor[name].dtype != "bool"}
+    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(q, k, v):
+        return None
+    attention = Attention(q, k, v, kwargs.get("scale"), bool(causal))
+    return Kernel(op, attention, arguments=tuple(name and Read(name) for name in (*read, mask)))
+
+
+def _layer_norm(program: Program, op: Op) -> Kernel | None:
+    (x, shape, weight, bias, eps), _ = _given(program, op, 5)
+    if weight is None or bias is None or len(shape) != 1 or 0 in program.graph.tensor[x].shape:
+        return None
+    norm = norms.layer_norm(program.graph.tensor[x].shape)
+    return Kernel(op, norm, arguments=(Read(x), Read(weight), Read(bias), 1e-5 if eps is None else eps))
+
+
+def _sum(program: Program, op: Op) -> Kernel | None:
+    args, kwargs = program.arguments(op, str)
+    shapes = {program.graph.tensor[name].shape for name in op.inputs}
+    (shape, *others) = shapes
+    if len(op.inputs) != 2 or kwargs or others or len(shape) > MOST_AXES:
+        return None
+    return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, args)))
+
+
+def _concatenation(program: Program, op: Op) -> Kernel | None:
+    (tensors, axis), _ = _given(program, op, 2)
+    shape = program.graph.tensor[op.outputs[0]].shape
+    if len(shape) > MOST_AXES or any(len(program.graph.tensor[name].shape) != len(shape) for name in op.inputs):
+        return None
+
+    def concatenate(*parts: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        return torch.cat(parts, axis or 0, out=out)
+
+    return Kernel(op, OutOperator(concatenate, shape), arguments=tuple(map(Read, tensors)))
+
+
+def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """So many arguments of an operator by position, None for what is left out, and those by keyword."""
+    args, kwargs = program.arguments(op, str)
+    return (*args[:count], *[None] * (count - len(args))), kwargs
+
+
 def _target(program: Program, op: Op) -> Any:
     """PyTorch's operator that comes first."""
     return program.calls[(op.members or (op,))[0].name].node.target
@@ -209,3 +254,10 @@ MULTIPLICATIONS = {
     torch.ops.aten.mm.default: _product,
 }
 """What builds the kernel of a multiplication and of what follows it, by its operator."""
+
+SINGLE = {
+    torch.ops.aten.layer_norm.default: _layer_norm,
+    torch.ops.aten.add.Tensor: _sum,
+    torch.ops.aten.cat.default: _concatenation,
+}
+"""What builds the kernel of an operator that is no multiplication."""
