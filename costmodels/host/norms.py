@@ -58,6 +58,11 @@ def layer_norm(shape: tuple[int, ...]) -> Norm:
     return Norm(_layer_norm, "ppx", Strided.contiguous(shape), images=False)
 
 
+def sum_of_three(shape: tuple[int, ...]) -> Norm:
+    """x + y + z; then come y and z."""
+    return Norm(_sum_of_three, "pp", Strided.contiguous(shape), images=False)
+
+
 def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k: float, result: Any) -> None:
     square = np.zeros(channels + n, np.float32)  # with zeros at both ends
     total = np.empty(channels, np.float32)
@@ -92,6 +97,11 @@ def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any)
         scale = np.float32(1) / np.sqrt(total / np.float32(n) + eps)
         for j in range(n):
             result[at + j] = weight[j] * (x[at + j] * scale)
+
+
+def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> None:
+    for i in range(n_rows * n):
+        result[i] = x[i] + y[i] + z[i]
 
 
 def _layer_norm(x: Any, n_rows: int, n: int, weight: Any, bias: Any, eps: float, result: Any) -> None:

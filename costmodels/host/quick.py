@@ -24,9 +24,18 @@ from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import Readers, Step, chain, response_norm, rms_norm, scaled_relu, unchanging
-
-MOST_AXES = 3  # of sums and concatenations; images lie in more than one order
+from graphs.rewrites.patterns import (
+    MOST_AXES,
+    Readers,
+    Step,
+    chain,
+    plain,
+    response_norm,
+    rms_norm,
+    scaled_relu,
+    sum_of_three,
+    unchanging,
+)
 
 
 def quick_kernel(program: Program, op: Op) -> Kernel | None:
@@ -46,9 +55,9 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
-    for find, build_norm in NORM_KERNELS.items():
+    for find, build_one in ONE_PASS.items():
         if find(readers, 0) == everything:
-            return build_norm(program, op)
+            return build_one(program, op)
     if not op.members and (build_single := SINGLE.get(_target(program, op))):
         return build_single(program, op)
     build = MULTIPLICATIONS.get(_target(program, op))
@@ -109,8 +118,20 @@ def _response_norm(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
 
-NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
-"""What builds the kernel of a norm, by what finds the norm's operators."""
+def _sum_of_three(program: Program, op: Op) -> Kernel:
+    (first, second), *_, last = (member.inputs for member in op.members if plain(member.kind) == "aten.add")
+    (third,) = (name for name in last if name in op.inputs)
+    norm = norms.sum_of_three(program.graph.tensor[op.outputs[0]].shape)
+    return Kernel(op, norm, arguments=(Read(first), Read(second), Read(third)))
+
+
+ONE_PASS = {
+    response_norm: _response_norm,
+    scaled_relu: _scaled_relu,
+    rms_norm: _rms_norm,
+    sum_of_three: _sum_of_three,
+}
+"""What builds the kernel of operators that take one pass, by what finds them."""
 
 
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
