@@ -87,16 +87,18 @@ class Writer:
 
 
 class OutOperator(Writer):
-    """An operator of PyTorch that takes ``out``; its result is contiguous."""
+    """An operator of PyTorch that takes ``out``; its result is contiguous, or images in channels-last layout."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], shape: Sequence[int]) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], shape: Sequence[int], images: bool = False) -> None:
         """The operator by a function of the tensors that it reads, and of ``out``."""
-        result = Strided.contiguous(shape)
+        result = Strided.channels_last(shape) if images else Strided.contiguous(shape)
         super().__init__("out_operator", result.strides, result)
         self._function = function
 
     def __call__(self, *tensors: torch.Tensor, result: torch.Tensor | None = None) -> torch.Tensor:
         """Compute; ``result`` is written if it is given."""
+        if result is None:
+            result = tensors[0].new_empty_strided(self.result.shape, self.result.strides)
         return self._function(*tensors, out=result)
 
 

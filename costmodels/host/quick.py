@@ -18,7 +18,7 @@ import torch
 
 from costmodels.host import norms
 from costmodels.host.attention import Attention
-from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, as_it_is, as_they_are, held
+from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
@@ -248,13 +248,37 @@ def _sum(program: Program, op: Op) -> Kernel | None:
 def _concatenation(program: Program, op: Op) -> Kernel | None:
     (tensors, axis), _ = _given(program, op, 2)
     shape = program.graph.tensor[op.outputs[0]].shape
-    if len(shape) > MOST_AXES or any(len(program.graph.tensor[name].shape) != len(shape) for name in op.inputs):
+    images = len(shape) == 4 and axis == 1
+    known = images or len(shape) <= MOST_AXES
+    if not known or any(len(program.graph.tensor[name].shape) != len(shape) for name in op.inputs):
         return None
 
     def concatenate(*parts: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         return torch.cat(parts, axis or 0, out=out)
 
-    return Kernel(op, OutOperator(concatenate, shape), arguments=tuple(map(Read, tensors)))
+    return Kernel(op, OutOperator(concatenate, shape, images), arguments=tuple(map(Read, tensors)))
+
+
+def _mean(program: Program, op: Op) -> Kernel | None:
+    (x, axes), _ = _given(program, op, 2)
+    shape, result = (program.graph.tensor[name].shape for name in (x, op.outputs[0]))
+    pools = _target(program, op) is not torch.ops.aten.mean.dim
+    over = list(axes) == [1, 1] if pools else sorted(axis % len(shape) for axis in axes or ()) == [2, 3]
+    if len(shape) != 4 or 0 in shape or not over:
+        return None
+    strided = Strided.channels_last(result) if len(result) == 4 else Strided.contiguous(result)
+    return Kernel(op, norms.mean_of_pixels(shape, strided), arguments=(Read(x), shape[2] * shape[3]))
+
+
+def _scaled_channels(program: Program, op: Op) -> Kernel | None:
+    args, _ = program.arguments(op, str)
+    if len(op.inputs) != 2:
+        return None
+    x, scale = sorted(args, key=lambda name: -program.graph.tensor[name].n_bytes)
+    shape, own = (program.graph.tensor[name].shape for name in (x, scale))
+    if len(shape) != 4 or 0 in shape or own != (*shape[:2], 1, 1):
+        return None
+    return Kernel(op, norms.scaled_channels(shape), arguments=(Read(x), Read(scale), shape[2] * shape[3]))
 
 
 def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -280,5 +304,8 @@ SINGLE = {
     torch.ops.aten.layer_norm.default: _layer_norm,
     torch.ops.aten.add.Tensor: _sum,
     torch.ops.aten.cat.default: _concatenation,
+    torch.ops.aten.mean.dim: _mean,
+    torch.ops.aten.adaptive_avg_pool2d.default: _mean,
+    torch.ops.aten.mul.Tensor: _scaled_channels,
 }
 """What builds the kernel of an operator that is no multiplication."""
