@@ -301,7 +301,7 @@ function memoryColumns({ devices, memory: { measured } }, width, toLimit) {
       }
       const room = 6.5 * Math.max(...devices.map((_, i) => deviceLetter(i).length));
       const every = Math.max(1, Math.ceil(room / wide));
-      if (d % every === 0) {
+      if (used.indexOf(d) % every === 0) {
         const middle = { class: "letter", x: round(x + wide / 2), y: COLUMN.top + COLUMN.height + 12 };
         shapes.push(element("text", middle, deviceLetter(d)));
       }

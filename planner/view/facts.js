@@ -42,7 +42,8 @@ function figures({ summary, devices }) {
     if (of === goal && text(predicted) !== text(shown)) run.push(`predicted for that run: ${text(predicted)}`);
     return [`80 % of runs ${text(low)} – ${text(high)}`, ...run, what].join("; ");
   };
-  const every = `a micro-batch every ${formatSeconds(summary.period_s)}`;
+  const tokens = summary.language ? `${rate(summary.language[0])} tokens/s, MFU ${formatShare(summary.language[1])}; ` : "";
+  const every = `${tokens}a micro-batch every ${formatSeconds(summary.period_s)}`;
   const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
   return [
     [
@@ -129,6 +130,7 @@ function reasons(data) {
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);
   }
+  if (summary.price) found.push(`All devices together cost ${escapeHtml(summary.price)}.`);
   if (Object.values(summary.shares).some((share) => share > 0)) found.push(basis(summary.shares));
   return found;
 }
