@@ -9,7 +9,6 @@ process compares the returned tensor with the one that it sent. Both processes e
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import torch.distributed as dist
 
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
 from costmodels.host.affinity import Processor, bound, torch_device_of
+from costmodels.host.stores import served_store, visited_store
 from graphs.errors import InputError
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -59,7 +59,8 @@ def measure_distributed_link(
     """
     for device in (src, dst):
         torch_device_of(device)  # fails here rather than in another process
-    with tempfile.TemporaryDirectory() as folder, _running(src, dst, (backend, folder, sizes, echo)) as ends:
+    store = served_store()
+    with _running(src, dst, (backend, store.port, sizes, echo)) as ends:
         waiting, end_s = list(ends), time.monotonic() + LIMIT_S
         while ready := wait(waiting, max(0.0, end_s - time.monotonic())):
             for end in [end for end in waiting if end in ready]:
@@ -89,7 +90,7 @@ def _received(end: "Connection[None, object]") -> "dict[int, list[float]] | Inpu
 
 @contextmanager
 def _running(
-    src: Processor, dst: Processor, arguments: tuple[str, str, tuple[int, ...], Echo]
+    src: Processor, dst: Processor, arguments: tuple[str, int, tuple[int, ...], Echo]
 ) -> "Iterator[list[Connection[None, object]]]":
     """The pipes on which two processes send their results; both processes end with the block."""
     spawn = get_context("spawn")  # a forked one would inherit OpenMP's locks, not its threads
@@ -126,22 +127,17 @@ def _work(
     src: Processor,
     dst: Processor,
     pipe: "Connection[object, None]",
-    arguments: tuple[str, str, tuple[int, ...], Echo],
+    arguments: tuple[str, int, tuple[int, ...], Echo],
 ) -> None:
     """Measure or answer in the new process, and send the result."""
-    backend, folder, sizes, echo = arguments
+    backend, port, sizes, echo = arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one ends the others
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     result: object = None
     try:
         with bound((src, dst)[rank]):
-            dist.init_process_group(
-                backend,
-                init_method=f"file://{folder}/store",
-                rank=rank,
-                world_size=2,
-                timeout=timedelta(seconds=LIMIT_S),
-            )
+            limit = timedelta(seconds=LIMIT_S)
+            dist.init_process_group(backend, store=visited_store(port), rank=rank, world_size=2, timeout=limit)
             if rank == 0:
                 result = _ask(src, dst, sizes)
             else:

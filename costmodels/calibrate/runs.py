@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from threading import get_ident
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -19,7 +19,8 @@ from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.buffers import buffers_of
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import Kernel, Read
+from costmodels.host.fixed import fixed_results
+from costmodels.host.kernel import RESULT, Kernel, Read
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
@@ -40,6 +41,13 @@ class Pass(Protocol):
     def one_pass(self) -> list[list[float]]:
         """[n_phases][n_ops], seconds; one phase for inference, forward and backward for training."""
         ...
+
+
+class _Memory(NamedTuple):
+    """Memory of results that are written where they are told, and the results that are the same in every run."""
+
+    buffers: Mapping[str, torch.Tensor]
+    fixed: Mapping[str, torch.Tensor]
 
 
 class Inference:
@@ -73,7 +81,7 @@ class Inference:
         ]
         self._last = _last_read(program)
         self.dead = _dead_after(program, self._last)[:n_ops]
-        self._buffers: dict[tuple[int, int, int], dict[str, torch.Tensor]] = {}  # by thread and part
+        self._memory: dict[tuple[int, int, int], _Memory] = {}  # by thread and part
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
@@ -85,39 +93,43 @@ class Inference:
         ``env`` has their inputs by name; outputs are added, and tensors without further readers are removed.
         """
         stop = min(stop, len(self.ops))
-        buffers = self._buffers_of(start, stop)
-        marks = [self._timed(number, env, buffers) for number in range(start, stop)]
+        memory = self._memory_of(start, stop)
+        marks = [self._timed(number, env, memory) for number in range(start, stop)]
         self.clock.settle()
         return [[self.clock.seconds(before, after) for before, after in marks]]
 
-    def _buffers_of(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
+    def _memory_of(self, start: int, stop: int) -> _Memory:
         """The calling thread's memory for results of some operators, the same from run to run."""
         key = get_ident(), start, stop
-        if key not in self._buffers:
+        if key not in self._memory:
             kernels = [kernel for each in self.kernels[start:stop] for kernel in each]
+            packed = [self.packed[number] for number in range(start, stop) for _ in self.kernels[number]]
             kept = [name for kernel in kernels for name in kernel.op.outputs if self._last.get(name, -1) >= stop]
-            self._buffers[key] = buffers_of(self.program, kernels, kept)
-        return self._buffers[key]
+            buffers = buffers_of(self.program, kernels, kept)
+            self._memory[key] = _Memory(buffers, fixed_results(self.program, kernels, packed, buffers))
+        return self._memory[key]
 
-    def _timed(self, number: int, env: dict[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> Marks:
+    def _timed(self, number: int, env: dict[str, torch.Tensor], memory: _Memory) -> Marks:
         """The marks before and after one operator, which updates ``env``."""
         check_stopped()
         op, mark = self.ops[number], self.clock.mark
-        first, *others = self.kernels[number]
         local: ChainMap[str, torch.Tensor] = ChainMap({}, self.packed[number], env)
-        args, kwargs = self._bound(first, local, buffers)
-        start = mark()
-        local.update(self._written(first, first.target(*args, **kwargs)))
-        del args, kwargs
-        for kernel in others:  # of the members of a fused operator that no kernel computes as a whole
-            args, kwargs = self._bound(kernel, local, buffers)
+        start = end = None
+        for kernel in self.kernels[number]:  # several are those of members of a fused operator
+            if kernel.op.outputs[0] in memory.fixed:
+                local.update({name: memory.fixed[name] for name in kernel.op.outputs})
+                continue
+            args, kwargs = self._bound(kernel, local, memory.buffers)
+            start = mark() if start is None else start
             local.update(self._written(kernel, kernel.target(*args, **kwargs)))
             del args, kwargs
+        if start is None:
+            start, end = mark(), mark()
         env.update({name: local[name] for name in op.outputs})
         del local
         for name in self.dead[number]:
             del env[name]
-        return start, mark()
+        return start, mark() if end is None else end
 
     def _bound(
         self, kernel: Kernel, env: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
@@ -127,7 +139,7 @@ class Inference:
             return _arguments(self.program, kernel.op, env, kernel.torch_device)
         args = tuple(env[each.name] if isinstance(each, Read) else each for each in kernel.arguments)
         buffer = buffers.get(kernel.op.outputs[0])
-        return args, {} if buffer is None else {"result": buffer}
+        return args, {} if buffer is None else {RESULT: buffer}
 
     def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
         """What a kernel has written, by name."""

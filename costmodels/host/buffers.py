@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from costmodels.host.kernel import Kernel, Strided
+from costmodels.host.kernel import Kernel, Strided, as_it_is, as_they_are
 from graphs.program.program import Program
 
 LINE = 16  # float32 numbers in a line of the cache, at which PyTorch's memory begins
@@ -38,8 +38,11 @@ def buffers_of(program: Program, kernels: Sequence[Kernel], kept: Collection[str
         program: the network.
         kernels: what runs.
         kept: names of the tensors that are read after that.
+
+    Returns:
+        Nothing for a device of several cores, whose products are PyTorch's, which writes where it likes.
     """
-    lifetimes = _lifetimes(program, kernels, kept)
+    lifetimes = _lifetimes(program, kernels, kept) if torch.get_num_threads() == 1 else {}
     layouts = {kernel.op.outputs[0]: kernel.result for kernel in kernels if kernel.result}
     names = sorted(lifetimes, key=lambda name: -_room(layouts[name]))
     first, last = np.array([lifetimes[name] for name in names], int).reshape(-1, 2).T
@@ -82,7 +85,7 @@ def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     for name in kept:
         for each in seen.get(name, ()):
             found.pop(each, None)
-    return found
+    return {name: (first, last) for name, (first, last) in found.items() if first < last}
 
 
 def _shares(program: Program, kernel: Kernel) -> bool | None:
@@ -92,6 +95,8 @@ def _shares(program: Program, kernel: Kernel) -> bool | None:
     others may return their inputs all the same.
     """
     target = kernel.target
+    if target in (as_it_is, as_they_are):
+        return True
     if not isinstance(target, OpOverload):
         replaced = kernel.arguments is not None or program.calls[kernel.op.name].node.target is not target
         return False if replaced else None  # a kernel of this package, or a function that is no operator

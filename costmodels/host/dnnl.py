@@ -5,10 +5,12 @@ fixed layouts: it is described, made, given memories for its arguments, and exec
 """
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
 CPU, IN_ORDER, INFERENCE, DIRECT, FLOAT32, ANY = 1, 1, 96, 1, 3, 1
 SOURCE, DESTINATION, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80  # arguments of a primitive
 OTHER = 32768 | 2  # the second operand of the first operation behind a primitive
+SECOND_OTHER = 65536 | 2  # and of the second one
+SOFTMAX = 0x30000
 WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 131, 136  # what the description of a primitive can be asked for
 CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
 
@@ -32,6 +36,7 @@ ACTIVATIONS: dict[str, Callable[[Step], tuple[int, float, float]]] = {
     "swish": lambda _: (0x2C, 1.0, 0.0),
     "hardtanh": lambda step: (0x2E, step.scalars[0], step.scalars[1]),
     "hardswish": lambda _: (0x34, 1 / 6, 1 / 2),
+    "scale": lambda step: (0x26, step.scalars[0], 0.0),
 }
 """Number and parameters of an activation."""
 
@@ -101,12 +106,15 @@ class Library:
         layout = c_void_p(self._dnnl.dnnl_primitive_desc_query_md(description, number, 0))
         return layout, self._dnnl.dnnl_memory_desc_get_size(layout)
 
-    def attributes(self, steps: Sequence[Step], result: Object) -> Object:
-        """What a primitive does with each element of its result before it writes the result."""
+    def attributes(self, steps: Sequence[Step] = (), other: Object | None = None) -> Object:
+        """What a primitive does with each element of its result before it writes the result.
+
+        ``other`` is the layout of the second operand of a step.
+        """
         attributes, behind = self.make("primitive_attr"), self.make("post_ops")
         for step in steps:
             if step.other:
-                added = self._dnnl.dnnl_post_ops_append_binary(behind, BINARY[step.function], result)
+                added = self._dnnl.dnnl_post_ops_append_binary(behind, BINARY[step.function], other)
             else:
                 number, *parameters = ACTIVATIONS[step.function](step)
                 added = self._dnnl.dnnl_post_ops_append_eltwise(behind, number, *map(c_float, parameters))
@@ -120,12 +128,64 @@ class Library:
         result, own = torch.zeros(n_bytes, dtype=torch.uint8), self.layout_of(source)
         description = self.make("reorder_primitive_desc", own, self.engine, layout, self.engine, None)
         memories = {SOURCE: self.memory(own, source), DESTINATION: self.memory(layout, result)}
-        arguments = arguments_of(memories)
+        arguments = _arguments_of(memories)
         self.check(self.execute(self.make("primitive", description), self.stream, 2, ctypes.addressof(arguments)))
         return result
 
 
-def arguments_of(memories: Mapping[int, Object]) -> "ctypes.Array[_Argument]":
+class Execution:
+    """A primitive with the memories of its arguments, on the thread that has made it."""
+
+    def __init__(
+        self,
+        dnnl: Library,
+        description: Object,
+        moving: Mapping[int, Object],
+        held: Mapping[int, tuple[c_void_p, torch.Tensor]] = MappingProxyType({}),
+    ) -> None:
+        """Make the primitive of a description.
+
+        Args:
+            dnnl: oneDNN.
+            description: of the primitive.
+            moving: layouts of the arguments that each call gives the addresses of, by their numbers.
+            held: layouts and tensors of the others.
+        """
+        scratch, n_bytes = dnnl.asked(description, SCRATCHPAD_LAYOUT)
+        held = {**held, SCRATCHPAD: (scratch, scratchpad(n_bytes))} if n_bytes else held
+        self._held = [tensor for _, tensor in held.values()]
+        memories = {number: dnnl.memory(layout) for number, layout in moving.items()}
+        self._moving = tuple(memories.values())
+        self._addresses: tuple[int, ...] = ()
+        self._memories = memories | {number: dnnl.memory(*each) for number, each in held.items()}
+        self._arguments = _arguments_of(self._memories)
+        made = dnnl.make("primitive", description)
+        self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
+        self._execute, self._point = dnnl.execute, dnnl.point
+
+    def __call__(self, *addresses: int) -> None:
+        """Compute with the moving arguments at some addresses, in their order."""
+        if addresses != self._addresses:
+            for memory, address in zip(self._moving, addresses, strict=True):
+                self._point(memory, address)
+            self._addresses = addresses
+        if status := self._execute(*self._call):
+            raise RuntimeError(f"oneDNN failed with status {status}")
+
+
+_scratchpads = threading.local()
+
+
+def scratchpad(n_bytes: int, use: str = "primitive") -> torch.Tensor:
+    """Memory that all primitives of the calling thread share for a use; they run one after the other."""
+    size = 1 << (n_bytes - 1).bit_length()
+    by_size: dict[tuple[str, int], torch.Tensor] = vars(_scratchpads).setdefault("by_size", {})
+    if (use, size) not in by_size:
+        by_size[use, size] = torch.zeros(size, dtype=torch.uint8)
+    return by_size[use, size]
+
+
+def _arguments_of(memories: Mapping[int, Object]) -> "ctypes.Array[_Argument]":
     """The arguments of a primitive by their numbers."""
     return (_Argument * len(memories))(*(_Argument(number, memory.value) for number, memory in memories.items()))
 

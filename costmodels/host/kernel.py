@@ -11,6 +11,7 @@ from graphs.ir import STATE, Op
 from graphs.program.program import Program
 
 CPU = torch.device("cpu")
+RESULT = "result"  # name of the argument that a `Writer` is told by where to write
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,27 @@ class Writer:
             result = x.new_empty_strided(self.result.shape, self.result.strides)
         return x, result
 
+    @staticmethod
+    def written(computed: torch.Tensor, result: torch.Tensor | None) -> torch.Tensor:
+        """What PyTorch has computed, in the tensor to write if there is one."""
+        return computed if result is None else result.copy_(computed)
+
+
+class OutOperator(Writer):
+    """An operator of PyTorch that takes ``out``; its result is contiguous, or images in channels-last layout."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], shape: Sequence[int], images: bool = False) -> None:
+        """The operator by a function of the tensors that it reads, and of ``out``."""
+        result = Strided.channels_last(shape) if images else Strided.contiguous(shape)
+        super().__init__("out_operator", result.strides, result)
+        self._function = function
+
+    def __call__(self, *tensors: torch.Tensor, result: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute; ``result`` is written if it is given."""
+        if result is None:
+            result = tensors[0].new_empty_strided(self.result.shape, self.result.strides)
+        return self._function(*tensors, out=result)
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -113,6 +135,16 @@ class Kernel:
     def unpacks(self, program: Program) -> bool:
         """Whether it returns the outputs in a tuple or list."""
         return program.calls[self.op.name].unpack if self.arguments is None else len(self.op.outputs) > 1
+
+
+def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The kernel of an operator that returns what it reads."""
+    return tensor
+
+
+def as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The kernel of a group whose results are what it reads."""
+    return tensors
 
 
 def held(program: Program, *names: str | None) -> bool:

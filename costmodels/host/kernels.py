@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from costmodels.cluster import Kernels
-from costmodels.host.kernel import Kernel
+from costmodels.host.kernel import Kernel, Read, as_it_is
 from costmodels.host.onednn import lstm_kernel
 from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 9  # version of the kernels and of the handling of memory and weights, on which measurements depend
+VERSION = 11  # version of the kernels and of the handling of memory and weights, on which measurements depend
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
 LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save
@@ -51,6 +51,8 @@ def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: K
         target = torch.ops.aten.reshape.default  # results may have other strides here than in the trace
     if torch_device.type != "cpu":
         return Kernel(op, target, torch_device)
+    if inference and target is torch.ops.aten.dropout.default and not op.attrs.get("train"):
+        return Kernel(op, as_it_is, arguments=(Read(op.inputs[0]),))
     kernel = quick_kernel(program, op) if inference == "quick" else None
     if kernel is None and inference:
         kernel = lstm_kernel(program, op)

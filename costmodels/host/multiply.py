@@ -6,8 +6,6 @@ then; products are oneDNN's "matmul", which with weights that come from memory i
 product". Threads of a device of several cores are PyTorch's; a second library's would spin on the same cores.
 """
 
-import ctypes
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from ctypes import c_int64
@@ -24,14 +22,12 @@ from costmodels.host.dnnl import (
     DIRECT,
     INFERENCE,
     OTHER,
-    SCRATCHPAD,
-    SCRATCHPAD_LAYOUT,
     SOURCE,
     WEIGHTS,
     WEIGHTS_LAYOUT,
+    Execution,
     Library,
     Object,
-    arguments_of,
     library,
 )
 from costmodels.host.kernel import Strided, Writer
@@ -88,53 +84,17 @@ class Primitive:
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
 
-class Bound:
-    """A primitive with its weight, `packed`, on the thread that has made it."""
-
-    def __init__(self, primitive: Primitive, packed: torch.Tensor, bias: torch.Tensor | None) -> None:
-        dnnl = library()
-        assert dnnl is not None  # it has packed the weight
-        description = primitive.described(dnnl)
-        scratch, n_bytes = dnnl.asked(description, SCRATCHPAD_LAYOUT)
-        held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
-        if bias is not None and primitive.bias:
-            held[BIAS] = dnnl.layout(*astuple(primitive.bias)), bias.contiguous()
-        if n_bytes:
-            held[SCRATCHPAD] = scratch, _scratchpad(n_bytes)
-        self.packed = packed
-        self._held = [tensor for _, tensor in held.values()]
-        y = dnnl.layout(*astuple(primitive.y))
-        moving = {SOURCE: dnnl.memory(dnnl.layout(*astuple(primitive.x))), DESTINATION: dnnl.memory(y)}
-        if primitive.second:
-            moving[OTHER] = dnnl.memory(y)
-        self._moving = tuple(moving.values())
-        self._addresses: tuple[int, ...] = ()
-        self._memories = {number: dnnl.memory(*each) for number, each in held.items()} | moving
-        self._arguments = arguments_of(self._memories)
-        made = dnnl.make("primitive", description)
-        self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
-        self._execute, self._point = dnnl.execute, dnnl.point
-
-    def __call__(self, *addresses: int) -> None:
-        """Compute with the input, the result and the second operand of a step at some addresses."""
-        if addresses != self._addresses:
-            for memory, address in zip(self._moving, addresses, strict=True):
-                self._point(memory, address)
-            self._addresses = addresses
-        if status := self._execute(*self._call):
-            raise RuntimeError(f"oneDNN failed with status {status}")
-
-
-_scratchpads = threading.local()
-
-
-def _scratchpad(n_bytes: int) -> torch.Tensor:
-    """Memory that the primitives of the calling thread share; they run one after the other."""
-    size = 1 << (n_bytes - 1).bit_length()
-    by_size: dict[int, torch.Tensor] = vars(_scratchpads).setdefault("by_size", {})
-    if size not in by_size:
-        by_size[size] = torch.zeros(size, dtype=torch.uint8)
-    return by_size[size]
+def _bound(primitive: Primitive, packed: torch.Tensor, bias: torch.Tensor | None) -> Execution:
+    """A primitive with its packed weight, for the calling thread; addresses are those of input, result and operand."""
+    dnnl = library()
+    assert dnnl is not None  # it has packed the weight
+    description = primitive.described(dnnl)
+    held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
+    if bias is not None and primitive.bias:
+        held[BIAS] = dnnl.layout(*astuple(primitive.bias)), bias.contiguous()
+    y = dnnl.layout(*astuple(primitive.y))
+    moving = {SOURCE: dnnl.layout(*astuple(primitive.x)), DESTINATION: y}
+    return Execution(dnnl, description, moving | {OTHER: y} if primitive.second else moving, held)
 
 
 class Multiply(Writer, ABC):
@@ -144,7 +104,7 @@ class Multiply(Writer, ABC):
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         super().__init__(primitive.kind, x.strides, result)
         self._primitive = primitive
-        self._bound: dict[int, Bound] = {}  # by thread
+        self._bound: dict[int, tuple[torch.Tensor, Execution]] = {}  # with the packed weight, by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack a weight on the thread of the device."""
@@ -161,16 +121,17 @@ class Multiply(Writer, ABC):
     ) -> torch.Tensor:
         """Multiply; ``other`` is the second operand of a step, ``result`` is written if it is given."""
         if packed.is_mkldnn:
-            return self.by_torch(x, packed, bias, other)
-        bound = self._bound.get(get_ident())
-        if bound is None or bound.packed is not packed:
-            bound = self._bound[get_ident()] = Bound(self._primitive, packed, bias)
+            return self.written(self.by_torch(x, packed, bias, other), result)
+        known, execution = self._bound.get(get_ident(), (None, None))
+        if execution is None or known is not packed:
+            execution = _bound(self._primitive, packed, bias)
+            self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
-            bound(x.data_ptr(), result.data_ptr())
+            execution(x.data_ptr(), result.data_ptr())
         else:
             other = other.contiguous(memory_format=self.memory_format)
-            bound(x.data_ptr(), result.data_ptr(), other.data_ptr())
+            execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
         return result
 
     @abstractmethod

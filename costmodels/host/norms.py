@@ -21,12 +21,17 @@ class Norm(Writer):
     It takes the tensor, and the vectors and numbers that the kernel takes behind it.
     """
 
-    def __init__(self, kernel: Callable[..., None], others: str, result: Strided, images: bool) -> None:
-        """The norm by a kernel, whose further parameters are ``others`` (see `costmodels.host.native.compiled`)."""
-        super().__init__(kernel.__name__.removeprefix("_"), result.strides, result)
+    def __init__(
+        self, kernel: Callable[..., None], others: str, x: Strided, images: bool, result: Strided | None = None
+    ) -> None:
+        """The norm by a kernel, whose further parameters are ``others`` (see `costmodels.host.native.compiled`).
+
+        The result lies as ``x`` does if it is not said how.
+        """
+        super().__init__(kernel.__name__.removeprefix("_"), x.strides, result or x)
         self.memory_format = torch.channels_last if images else torch.contiguous_format
         self._kernel, self._parameters = kernel, f"pnn{others}p"
-        self._width = result.shape[1 if images else -1]
+        self._width = x.shape[1 if images else -1]
 
     def __call__(self, x: torch.Tensor, *others: Any, result: torch.Tensor | None = None) -> torch.Tensor:
         """Compute; ``result`` is written if it is given."""
@@ -51,6 +56,26 @@ def scaled_relu(shape: tuple[int, ...]) -> Norm:
 def rms_norm(shape: tuple[int, ...]) -> Norm:
     """weight * x / sqrt(mean of x * x over the last axis + eps); then come the weight, of this axis, and eps."""
     return Norm(_rms_norm, "px", Strided.contiguous(shape), images=False)
+
+
+def layer_norm(shape: tuple[int, ...]) -> Norm:
+    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight, bias and eps."""
+    return Norm(_layer_norm, "ppx", Strided.contiguous(shape), images=False)
+
+
+def sum_of_three(shape: tuple[int, ...]) -> Norm:
+    """x + y + z; then come y and z."""
+    return Norm(_sum_of_three, "pp", Strided.contiguous(shape), images=False)
+
+
+def mean_of_pixels(shape: tuple[int, ...], result: Strided) -> Norm:
+    """The mean of each channel of images of a shape; then comes the number of pixels."""
+    return Norm(_mean_of_pixels, "n", Strided.channels_last(shape), images=True, result=result)
+
+
+def scaled_channels(shape: tuple[int, ...]) -> Norm:
+    """Images times a number for each channel of each image; then come the numbers and the number of pixels."""
+    return Norm(_scaled_channels, "pn", Strided.channels_last(shape), images=True)
 
 
 def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k: float, result: Any) -> None:
@@ -87,3 +112,42 @@ def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any)
         scale = np.float32(1) / np.sqrt(total / np.float32(n) + eps)
         for j in range(n):
             result[at + j] = weight[j] * (x[at + j] * scale)
+
+
+def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> None:
+    for i in range(n_rows * n):
+        result[i] = x[i] + y[i] + z[i]
+
+
+def _layer_norm(x: Any, n_rows: int, n: int, weight: Any, bias: Any, eps: float, result: Any) -> None:
+    for i in range(n_rows):
+        at = i * n
+        total = np.float32(0)
+        for j in range(n):
+            total += x[at + j]
+        mean = total / np.float32(n)
+        squares = np.float32(0)
+        for j in range(n):
+            squares += (x[at + j] - mean) * (x[at + j] - mean)
+        scale = np.float32(1) / np.sqrt(squares / np.float32(n) + eps)
+        for j in range(n):
+            result[at + j] = (x[at + j] - mean) * scale * weight[j] + bias[j]
+
+
+def _mean_of_pixels(x: Any, n_rows: int, channels: int, n_pixels: int, result: Any) -> None:
+    for image in range(n_rows // n_pixels):
+        at = image * channels
+        for c in range(channels):
+            result[at + c] = np.float32(0)
+        for p in range(image * n_pixels, (image + 1) * n_pixels):
+            for c in range(channels):
+                result[at + c] += x[p * channels + c]
+        for c in range(channels):
+            result[at + c] /= np.float32(n_pixels)
+
+
+def _scaled_channels(x: Any, n_rows: int, channels: int, scale: Any, n_pixels: int, result: Any) -> None:
+    for p in range(n_rows):
+        at, own = p * channels, p // n_pixels * channels
+        for c in range(channels):
+            result[at + c] = x[at + c] * scale[own + c]

@@ -17,13 +17,25 @@ from typing import Any
 import torch
 
 from costmodels.host import norms
-from costmodels.host.kernel import Kernel, Pack, Read, held
+from costmodels.host.attention import Attention
+from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.onednn import onednn
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
 from graphs.program.program import Program
-from graphs.rewrites.patterns import Readers, Step, chain, response_norm, rms_norm, scaled_relu, unchanging
+from graphs.rewrites.patterns import (
+    MOST_AXES,
+    Readers,
+    Step,
+    chain,
+    plain,
+    response_norm,
+    rms_norm,
+    scaled_relu,
+    sum_of_three,
+    unchanging,
+)
 
 
 def quick_kernel(program: Program, op: Op) -> Kernel | None:
@@ -38,12 +50,16 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     everything = list(range(len(members)))
     if op.members and unchanging(inside) == everything and held(program, *op.inputs):
         return _constants(program, op)
+    if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
+        return _attention(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
     readers = Readers.in_graph(inside)
-    for find, build_norm in NORM_KERNELS.items():
+    for find, build_one in ONE_PASS.items():
         if find(readers, 0) == everything:
-            return build_norm(program, op)
+            return build_one(program, op)
+    if not op.members and (build_single := SINGLE.get(_target(program, op))):
+        return build_single(program, op)
     build = MULTIPLICATIONS.get(_target(program, op))
     args, kwargs = program.arguments(members[0], str)
     if build is None or kwargs:
@@ -61,15 +77,7 @@ def _constants(program: Program, op: Op) -> Kernel:
 
     names = [f"{name}, computed once" for name in op.outputs]
     packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
-    return Kernel(op, _as_they_are if len(names) > 1 else _as_it_is, packs=packs, arguments=tuple(map(Read, names)))
-
-
-def _as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tensors
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    return Kernel(op, as_they_are if len(names) > 1 else as_it_is, packs=packs, arguments=tuple(map(Read, names)))
 
 
 def _scaled_relu(program: Program, op: Op) -> Kernel | None:
@@ -110,8 +118,20 @@ def _response_norm(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
 
-NORM_KERNELS = {response_norm: _response_norm, scaled_relu: _scaled_relu, rms_norm: _rms_norm}
-"""What builds the kernel of a norm, by what finds the norm's operators."""
+def _sum_of_three(program: Program, op: Op) -> Kernel:
+    (first, second), *_, last = (member.inputs for member in op.members if plain(member.kind) == "aten.add")
+    (third,) = (name for name in last if name in op.inputs)
+    norm = norms.sum_of_three(program.graph.tensor[op.outputs[0]].shape)
+    return Kernel(op, norm, arguments=(Read(first), Read(second), Read(third)))
+
+
+ONE_PASS = {
+    response_norm: _response_norm,
+    scaled_relu: _scaled_relu,
+    rms_norm: _rms_norm,
+    sum_of_three: _sum_of_three,
+}
+"""What builds the kernel of operators that take one pass, by what finds them."""
 
 
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
@@ -197,6 +217,76 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     return _multiplication(op, product, packs, (x, weight, bias), steps)
 
 
+def _attention(program: Program, op: Op) -> Kernel | None:
+    (*read, mask, dropout, causal), kwargs = _given(program, op, 6)
+    tensor = program.graph.tensor
+    q, k, v = (tensor[name].shape for name in read)
+    plain = {"float32"} == {tensor[name].dtype for name in op.inputs if tensor[name].dtype != "bool"}
+    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(q, k, v):
+        return None
+    attention = Attention(q, k, v, kwargs.get("scale"), bool(causal))
+    return Kernel(op, attention, arguments=tuple(name and Read(name) for name in (*read, mask)))
+
+
+def _layer_norm(program: Program, op: Op) -> Kernel | None:
+    (x, shape, weight, bias, eps), _ = _given(program, op, 5)
+    if weight is None or bias is None or len(shape) != 1 or 0 in program.graph.tensor[x].shape:
+        return None
+    norm = norms.layer_norm(program.graph.tensor[x].shape)
+    return Kernel(op, norm, arguments=(Read(x), Read(weight), Read(bias), 1e-5 if eps is None else eps))
+
+
+def _sum(program: Program, op: Op) -> Kernel | None:
+    args, kwargs = program.arguments(op, str)
+    shapes = {program.graph.tensor[name].shape for name in op.inputs}
+    (shape, *others) = shapes
+    if len(op.inputs) != 2 or kwargs or others or len(shape) > MOST_AXES:
+        return None
+    return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, args)))
+
+
+def _concatenation(program: Program, op: Op) -> Kernel | None:
+    (tensors, axis), _ = _given(program, op, 2)
+    shape = program.graph.tensor[op.outputs[0]].shape
+    images = len(shape) == 4 and axis == 1
+    known = images or len(shape) <= MOST_AXES
+    if not known or any(len(program.graph.tensor[name].shape) != len(shape) for name in op.inputs):
+        return None
+
+    def concatenate(*parts: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        return torch.cat(parts, axis or 0, out=out)
+
+    return Kernel(op, OutOperator(concatenate, shape, images), arguments=tuple(map(Read, tensors)))
+
+
+def _mean(program: Program, op: Op) -> Kernel | None:
+    (x, axes), _ = _given(program, op, 2)
+    shape, result = (program.graph.tensor[name].shape for name in (x, op.outputs[0]))
+    pools = _target(program, op) is not torch.ops.aten.mean.dim
+    over = list(axes) == [1, 1] if pools else sorted(axis % len(shape) for axis in axes or ()) == [2, 3]
+    if len(shape) != 4 or 0 in shape or not over:
+        return None
+    strided = Strided.channels_last(result) if len(result) == 4 else Strided.contiguous(result)
+    return Kernel(op, norms.mean_of_pixels(shape, strided), arguments=(Read(x), shape[2] * shape[3]))
+
+
+def _scaled_channels(program: Program, op: Op) -> Kernel | None:
+    args, _ = program.arguments(op, str)
+    if len(op.inputs) != 2:
+        return None
+    x, scale = sorted(args, key=lambda name: -program.graph.tensor[name].n_bytes)
+    shape, own = (program.graph.tensor[name].shape for name in (x, scale))
+    if len(shape) != 4 or 0 in shape or own != (*shape[:2], 1, 1):
+        return None
+    return Kernel(op, norms.scaled_channels(shape), arguments=(Read(x), Read(scale), shape[2] * shape[3]))
+
+
+def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """So many arguments of an operator by position, None for what is left out, and those by keyword."""
+    args, kwargs = program.arguments(op, str)
+    return (*args[:count], *[None] * (count - len(args))), kwargs
+
+
 def _target(program: Program, op: Op) -> Any:
     """PyTorch's operator that comes first."""
     return program.calls[(op.members or (op,))[0].name].node.target
@@ -209,3 +299,13 @@ MULTIPLICATIONS = {
     torch.ops.aten.mm.default: _product,
 }
 """What builds the kernel of a multiplication and of what follows it, by its operator."""
+
+SINGLE = {
+    torch.ops.aten.layer_norm.default: _layer_norm,
+    torch.ops.aten.add.Tensor: _sum,
+    torch.ops.aten.cat.default: _concatenation,
+    torch.ops.aten.mean.dim: _mean,
+    torch.ops.aten.adaptive_avg_pool2d.default: _mean,
+    torch.ops.aten.mul.Tensor: _scaled_channels,
+}
+"""What builds the kernel of an operator that is no multiplication."""

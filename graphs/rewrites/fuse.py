@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, NORMS, Readers, chain, constants, plain
+from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, chain, constants, plain
 
 KIND = "fused"
 
@@ -57,7 +57,7 @@ class Fuse:
 def find_fusions(graph: Graph) -> Fuse:
     """The groups that there are kernels for.
 
-    They are what never changes, convolutions and products with what follows them, and norms.
+    They are what never changes, convolutions and products with what follows them, norms, and sums.
     """
     readers = Readers.in_graph(graph)
     once = constants(readers)
@@ -67,9 +67,9 @@ def find_fusions(graph: Graph) -> Fuse:
         if number in taken:
             continue
         members, steps = chain(readers, number, taken) if _is_anchor(graph, op) else ([], [])
-        norms = (find(readers, number) for find in NORMS)
-        members = members if steps else next(filter(None, norms), [])
-        if members:
+        found = (find(readers, number) for find in ONE_PASS)
+        members = members if steps else next(filter(None, found), [])
+        if members and taken.isdisjoint(members):
             taken.update(members)
             groups.append(tuple(graph.ops[member].name for member in sorted(members)))
     return Fuse(tuple(groups))

@@ -81,6 +81,7 @@ COMPOSED: Mapping[str, Step] = MappingProxyType(
 ARITHMETIC = frozenset({"aten.add", "aten.mul", "aten.pow", "aten.tanh", "aten.sigmoid"})
 IDENTITIES = frozenset({"aten.dropout", "aten.view", "aten.reshape", "aten._unsafe_view"})
 BINARY = {"aten.add": "add", "aten.mul": "mul"}
+MOST_AXES = 3  # of sums; images lie in more than one order
 MOST_COMPOSED = max(formula.count("(") for formula in COMPOSED)
 
 
@@ -208,8 +209,31 @@ def _is_rms_norm(graph: Graph, members: Sequence[Op]) -> bool:
     )
 
 
-NORMS = (response_norm, scaled_relu, rms_norm)
-"""What finds the operators of a norm."""
+def sum_of_three(readers: Readers, start: int) -> list[int] | None:
+    """The operators of a sum of three float32 tensors, if the first one is this; None if there is none.
+
+    Two parts of a split product are added up so, with what skips the product.
+    """
+    graph, members = readers.graph, [start]
+    while _adds(graph, graph.ops[start]) and (number := readers.only(graph.ops[members[-1]].outputs[0])) is not None:
+        op, tensor = graph.ops[number], graph.ops[members[-1]].outputs[0]
+        members.append(number)
+        if plain(op.kind) not in IDENTITIES or not _passes(graph, op, tensor, convolves=False):
+            return members if _adds(graph, op) else None
+    return None
+
+
+def _adds(graph: Graph, op: Op) -> bool:
+    """Whether an operator adds two float32 tensors of one shape that are no images."""
+    if plain(op.kind) != "aten.add" or len(op.inputs) != 2 or op.attrs:
+        return False
+    result, *terms = (graph.tensor[name] for name in (*op.outputs, *op.inputs))
+    alike = {each.shape for each in terms} == {result.shape}
+    return alike and result.dtype == "float32" and len(result.shape) <= MOST_AXES
+
+
+ONE_PASS = (response_norm, scaled_relu, rms_norm, sum_of_three)
+"""What finds operators that read and write each element once: those of a norm, and sums."""
 
 
 def constants(readers: Readers) -> list[list[int]]:
@@ -219,7 +243,7 @@ def constants(readers: Readers) -> list[list[int]]:
     each time.
     """
     graph = readers.graph
-    given = {name for op in graph.ops if plain(op.kind).endswith("_") for name in op.inputs}.union(graph.outputs)
+    given = {name for op in graph.ops if _writes_what_it_reads(op) for name in op.inputs}.union(graph.outputs)
     for op in (graph.ops[number] for number in reversed(unchanging(graph))):
         if given.intersection(op.outputs):
             given.update(op.inputs)
@@ -233,6 +257,12 @@ def constants(readers: Readers) -> list[list[int]]:
             group_of.update(dict.fromkeys(graph.ops[member].outputs, together))
     groups = sorted(sorted(group) for group in {id(group): group for group in group_of.values()}.values())
     return [group for group in groups if not set(group).issuperset(_reading(readers, group))]
+
+
+def _writes_what_it_reads(op: Op) -> bool:
+    """Whether an operator works in place, as its name says: "add_" and "__iand__" do, "__and__" does not."""
+    name = plain(op.kind).removeprefix("aten.")
+    return name.startswith("__i") if name.endswith("__") else name.endswith("_")
 
 
 def unchanging(graph: Graph, given: Set[str] = frozenset()) -> list[int]:

@@ -35,12 +35,12 @@ def measure_overhead(devices: Sequence[Device]) -> float:
     """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
     Args:
-        devices: the first two take part, each with one core, since the runtime's own work is on one thread and waiting
-            threads of PyTorch would count as work. For fewer than two devices the result is 0.
+        devices: the first two take part, each with one core and exact kernels: the runtime's own work is on one thread,
+            and threads that spin while they wait would count as work. For fewer than two devices the result is 0.
     """
     if len(devices) < 2:
         return 0.0
-    pair = tuple(replace(device, overhead_s=0.0, cores=device.cores[:1]) for device in devices[:2])
+    pair = tuple(replace(device, overhead_s=0.0, cores=device.cores[:1], kernels="exact") for device in devices[:2])
     program = _chain()
     alternating = [i % 2 for i in range(N_OPS)]
     with _runner(program, pair, [0] * N_OPS) as whole, _runner(program, pair, alternating) as divided:

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from typing import IO, NamedTuple
 
 from costmodels.host.affinity import usable_cores
-from planner.runtime.distributed.inference.launcher import environment, store_of_this_host
+from costmodels.host.stores import served_store
+from planner.runtime.distributed.inference.launcher import environment
 
 LOOK_S = 0.05
 END_S = 5.0  # for the others once one has failed
@@ -31,7 +32,7 @@ class RanksEnd(NamedTuple):
 
 def run_ranks(words: Sequence[str], n_ranks: int) -> RanksEnd:
     """Run ``planner rank`` with these words in so many processes, and wait for them."""
-    store = store_of_this_host()
+    store = served_store()
     threads = max(1, len(usable_cores()) // n_ranks)
     with ExitStack() as made:
         logs = [made.enter_context(tempfile.TemporaryFile()) for _ in range(n_ranks)]

@@ -26,6 +26,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
+from costmodels.host.spin import Count
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
 from planner.runtime.stages.compile import CompiledStage, bring, mark
@@ -95,6 +96,8 @@ class Engine:
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
+        spins = [device.kernels == "quick" and bool(device.cores) for device in devices]
+        self._made_ready = [Count() if own else None for own in spins]  # stages so far
         self._on_way: dict[int, _InFlight] = {}  # by number; the thread that removes one answers its caller
         self._count = 0
         self._closing = False
@@ -224,6 +227,8 @@ class Engine:
         """Queue a stage with its device. The lock is held."""
         device = self._stages[number].stage.device
         heapq.heappush(self._ready[device], (batch.number, number, batch))
+        if (made_ready := self._made_ready[device]) is not None:
+            made_ready.increase()
         self._wake[device].notify()
 
     def _work(self, device: int) -> None:
@@ -257,8 +262,13 @@ class Engine:
 
     def _take(self, device: int) -> tuple[int, _InFlight, bool] | None:
         """Return the first ready stage, its micro-batch, and whether the device has slept; None once closed."""
+        made_ready = self._made_ready[device]
         with self._lock:
             slept = not self._ready[device]
+            seen = made_ready.value if made_ready and slept and self._on_way else None
+        if made_ready and seen is not None:
+            made_ready.spin(seen)
+        with self._lock:
             while not self._ready[device] and not self._closing:
                 self._wake[device].wait()
             if self._closing:

@@ -9,7 +9,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,15 +17,14 @@ from torch import fx
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.buffers import buffers_of
-from costmodels.host.kernel import Kernel, Read
+from costmodels.host.fixed import fixed_results
+from costmodels.host.kernel import RESULT, Kernel, Read
 from costmodels.host.kernels import kernels_of
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program, as_held, on_device
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
-
-T = TypeVar("T")
 
 
 def bring(
@@ -232,37 +231,39 @@ def _compile(
     torch_device = torch_device_of(device)
     kernels = [kernel for op in ops for kernel in kernels_of(program, op, torch_device, device.kernels)]
     inputs = inputs_of(program.graph, stage)
-    graph = fx.Graph()
-    kept = _kept(program.graph, kernels)
-    weights = [(kernel, name) for kernel in kernels for name in kernel.packs]
-    held = [state.get(stage.device, name) for name in kept]
 
-    def made() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-        own = [state.packed(stage.device, kernel, name, device) for kernel, name in weights]
-        return own, buffers_of(program, kernels, outputs)
+    def made() -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        own = [{name: state.packed(stage.device, kernel, name, device) for name in kernel.packs} for kernel in kernels]
+        planned = buffers_of(program, kernels, outputs)
+        return own, planned, fixed_results(program, kernels, own, planned)
 
-    weights_packed, planned = run_on(device, made)
-    held += weights_packed
-    value = _placeholders(graph, "state", 0, kept)
-    packed = _placeholders(graph, "state", len(kept), ((kernel.op.name, name) for kernel, name in weights))
-    buffers = _placeholders(graph, "state", len(held), planned)
-    held += planned.values()
+    weights, planned, fixed = run_on(device, made)
+    graph, held = fx.Graph(), list[torch.Tensor]()
+
+    def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
+        """Placeholders of tensors that are the same in every run."""
+        held.extend(tensors.values())
+        return _placeholders(graph, "state", len(held) - len(tensors), tensors)
+
+    value = hold({name: state.get(stage.device, name) for name in _kept(program.graph, kernels)}) | hold(fixed)
+    packed, buffers = [hold(own) for own in weights], hold(planned)
     random = tuple(i for i in stage.ops if is_random(program.calls[program.graph.ops[i].name].node))
     generators = {program.graph.ops[i].name: graph.placeholder(f"generator{i}") for i in random}
     value |= _placeholders(graph, "arg", 0, inputs)
-    for kernel in kernels:
-        own = {name: packed[kernel.op.name, name] for name in kernel.packs}
+    for kernel, own in zip(kernels, packed, strict=True):
+        if kernel.op.outputs[0] in fixed:
+            continue
         reads = map(ChainMap(own, value).__getitem__, kernel.reads)
         buffer = buffers.get(kernel.op.outputs[0])
         written = add_call(graph, program, kernel, reads, generators.get(kernel.op.name), buffer)
         value.update(zip(kernel.op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in outputs))
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(lambda node: node.is_impure() or RESULT in node.kwargs)  # a view may be read
     label = stage.label([op.name for op in program.graph.ops])
     return CompiledStage(stage, inputs, outputs, function_of(graph, held), label, random)
 
 
-def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[T]) -> dict[T, fx.Node]:
+def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[str]) -> dict[str, fx.Node]:
     """Parameters of the function, with a word and a number, from the first on, for names."""
     return {key: graph.placeholder(f"{word}{first + i}") for i, key in enumerate(keys)}
 
@@ -289,7 +290,7 @@ def add_call(
     op, arguments = kernel.op, iter(reads)
     if kernel.arguments is not None:
         given = tuple(next(arguments) if isinstance(each, Read) else each for each in kernel.arguments)
-        result = graph.call_function(kernel.target, given, {"result": buffer} if buffer else {})
+        result = graph.call_function(kernel.target, given, {RESULT: buffer} if buffer else {})
     else:
         args, kwargs = program.arguments(op, lambda _: next(arguments))
         target = kernel.target

@@ -1,6 +1,6 @@
 """Planned memory: what lies where, what must not, and that answers stay what they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
+from costmodels.host.affinity import use_threads
 from costmodels.host.buffers import LINE, buffers_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
@@ -20,6 +21,13 @@ from graphs.program.program import Program
 
 CPU = torch.device("cpu")
 QUICK = Device("cpu0", "cpu", 1e9, {"float32": 1e11}, 1e10, cores=(0,), kernels="quick")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = use_threads(1)
+    yield
+    use_threads(before)
 
 
 class Drawn(nn.Module):
@@ -101,7 +109,7 @@ class Read(nn.Module):
         (lambda y: y.reshape(1, 3, 4), False),  # the answer is a view
         (lambda y: y.view(3, 2, 2).sum(0).view(1, 4), True),  # the view is read, the answer is none
         (lambda y: y[:2].to(torch.float32), False),
-        (lambda y: nn.functional.dropout(y, training=False), False),  # by its schema it would be no view
+        (lambda y: nn.functional.dropout(y, training=False), False),  # returns what it reads
         (lambda y: y.type_as(torch.zeros(1)), False),
     ],
 )

@@ -10,7 +10,9 @@ from torch import nn
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
+from costmodels.host.affinity import use_threads
 from costmodels.host.kernels import kernels_of
+from costmodels.host.quick import quick_kernel
 from graphs.program.program import Program
 from graphs.rewrites.fuse import Fuse, find_fusions
 from tests.graphs.rewrites.nets import FUSED, Positions, imported
@@ -90,3 +92,45 @@ def test_a_product_with_one_row_reads_the_model_s_own_weights(outputs: int, bias
     (expected,), (got,) = (run_all(program, kernels).values() for kernels in ("exact", "quick"))
     assert got.shape == expected.shape
     assert float((got - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
+
+
+class Squeezed(nn.Module):
+    """Images whose channels are weighed by their means, two of which are put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images, self.weights = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.images(x)
+        weighed = torch.sigmoid(self.weights(nn.functional.adaptive_avg_pool2d(x, 1))) * x
+        again = weighed * torch.cat([x, weighed, x], 1)[:, 4:12].mean((-1, 2), keepdim=True)
+        return torch.cat([again, x], 1), again.mean((2, 3))
+
+
+class Rows(nn.Module):
+    """A layer norm of a sum of rows, with other rows behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8, eps=0.1)
+        nn.init.uniform_(self.norm.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.norm(x.sin() + x), x], 1)
+
+
+@pytest.mark.parametrize(
+    ("network", "x", "count"), [(Squeezed(), torch.randn(2, 3, 7, 6), 9), (Rows(), torch.randn(2, 5, 8) + 3, 3)]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_single_operators(network: nn.Module, x: torch.Tensor, count: int, threads: int) -> None:
+    program = imported(network, x)
+    assert sum(quick_kernel(program, op) is not None for op in program.graph.ops) == count
+    before = use_threads(threads)
+    try:
+        expected, got = (run_all(program, kernels) for kernels in ("exact", "quick"))
+    finally:
+        use_threads(before)
+    for name, answer in expected.items():
+        torch.testing.assert_close(got[name], answer, rtol=1e-4, atol=1e-5)

@@ -121,6 +121,19 @@ class RootMeanSquare(nn.Module):
         return y
 
 
+class Sums(nn.Module):
+    """A sum of three, of which one lies in another shape first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.drop = nn.Parameter(torch.randn(5, 8)), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, 8)
+        y: Tensor = x.tanh() + self.drop((rows.sin() + rows.cos()).reshape(x.shape))
+        return y * self.weight
+
+
 class Positions(nn.Module):
     """Masks and positions that are the same at each call, some of which the caller gets."""
 
@@ -134,7 +147,7 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         angles = torch.arange(5)[:, None] * self.turns
         places = torch.arange(5)
-        mask = (places[:, None] > places[None]).to(x.dtype)
+        mask = ((places[:, None] > places[None]) & (places[None] < 4)).to(x.dtype)
         y: Tensor = self.layer(x) * angles.cos() + mask.sum(-1, keepdim=True)
         return y + angles.sin(), mask.transpose(0, 1)
 
@@ -154,6 +167,7 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "response norm": (product(nn.LocalResponseNorm(5, 1e-2, 0.75, 2.0)), [SPELLED_NORM]),
     "root mean square": (RootMeanSquare, ["pow mean add rsqrt mul to mul"]),
     "preactivated": (Preactivated, ["batch_norm relu"]),
+    "sum of three": (Sums, ["add reshape dropout add"]),
     "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
 }
 """Networks by name, with the kinds of the members of their fused operators."""

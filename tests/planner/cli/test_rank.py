@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.host.stores import HERE
 from planner.cli.rank import main
 from planner.plans.files import save_plan
 from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.closing import Closing
-from planner.runtime.distributed.inference.launcher import HERE, ROOT
+from planner.runtime.distributed.inference.launcher import ROOT
 from simulator.placement import Placement
 from tests.children import Process, ran, running
 from tests.planner.runtime.distributed.inference.test_launcher import SOON_S, plan_of

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # they are public
 
+from costmodels.host.stores import HERE
 from graphs.errors import InputError
 from planner.cli import main
 from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
 from planner.plans.files import load_plan
-from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment
 from tests.planner.cli.given import MNIST, pair_here
 from tests.planner.cli.test_rank import Started

@@ -6,18 +6,15 @@ none outlives the process that started it, however that ended.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
-from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
-
+from costmodels.host.stores import HERE, served_store
 from graphs.program.files import modules_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -26,10 +23,9 @@ from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
-from planner.runtime.distributed.transport.rendezvous import MEET_S, STORE_S, PeerInfo, join, meet, peer_info_of
+from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
-HERE = "127.0.0.1"
 END_S = 1.0  # for a process to end by itself, or after a signal
 FATE_S = 1.0  # for a process to end after its connection broke
 READY = "shards"  # key in the store once they are written
@@ -62,7 +58,7 @@ class LocalLauncher:
     def __init__(self, layout: RankLayout, plan: Plan, program: Program, folder: Path) -> None:
         """Start the processes, which read shards from the folder; raise InputError if these cannot be written."""
         shards = folder / "shards"
-        self.store = store_of_this_host()
+        self.store = served_store()
         self._layout = layout
         self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -128,16 +124,6 @@ class LocalLauncher:
         with self._reading:
             for log in self._logs.values():
                 log.close()
-
-
-def store_of_this_host() -> TCPStore:
-    """Return a store that only processes of this host reach; by default torch listens on every network of the host."""
-    with socket.socket() as door:
-        door.bind((HERE, 0))
-        door.listen()
-        port, fd = door.getsockname()[1], door.detach()  # the store closes it
-    limit = timedelta(seconds=STORE_S)
-    return TCPStore(HERE, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=fd)
 
 
 def command_of(shards: Path, program: Program) -> list[str]:

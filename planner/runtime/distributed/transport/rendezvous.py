@@ -17,6 +17,7 @@ from datetime import timedelta
 import torch
 from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, TCPStore  # type: ignore[attr-defined]  # they are public
 
+from costmodels.host.stores import STORE_S
 from graphs.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import ProcessGroup
@@ -168,9 +169,6 @@ def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
 
 def _key(rank: int) -> str:
     return f"rank {rank}"
-
-
-STORE_S = 30.0  # for one word with the store
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Small networks in training, and ranks that train them, each in a process of its own."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.cluster import Replicas
+from costmodels.host.stores import served_store, visited_store
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
@@ -285,12 +285,12 @@ def sgd(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
-def work(cases: Sequence[Case], rank: int, n_ranks: int, store: str) -> list[Done]:
+def work(cases: Sequence[Case], rank: int, n_ranks: int, port: int) -> list[Done]:
     """One rank, in its own process, one case after the other."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks, timeout=timedelta(seconds=60)
+        "gloo", store=visited_store(port), rank=rank, world_size=n_ranks, timeout=timedelta(seconds=60)
     )
     try:
         return [rank_of(case, rank) for case in cases]
@@ -344,9 +344,9 @@ def run(cases: Sequence[Case]) -> list[list[Done]]:
 def attempt(cases: Sequence[Case]) -> "list[Future[list[Done]]]":
     """What each rank has returned, or how it has failed."""
     (n_ranks,) = {case.n_ranks for case in cases}
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(n_ranks, CONTEXT) as pool:
-        store = str(Path(folder) / "store")
-        ranks = [pool.submit(work, cases, rank, n_ranks, store) for rank in range(n_ranks)]
+    store = served_store()
+    with ProcessPoolExecutor(n_ranks, CONTEXT) as pool:
+        ranks = [pool.submit(work, cases, rank, n_ranks, store.port) for rank in range(n_ranks)]
         if wait(ranks, LIMIT_S, FIRST_EXCEPTION).not_done:
             wait(ranks, END_S)
             for process in pool._processes.values():  # one that waits for another

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator
-from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
 from planner.runtime.distributed.transport.rendezvous import join, meet, peer_info_of
@@ -27,16 +26,6 @@ class Ranks:
     runner: Runner
     served: "list[Future[bool]]"
     workers: list[Worker]
-
-
-def served_store() -> TCPStore:
-    """A store for ranks of this process."""
-    return TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
-
-
-def visit(store: TCPStore) -> TCPStore:
-    """Another rank's connection to it."""
-    return TCPStore(HERE, store.port, is_master=False, wait_for_workers=False)
 
 
 def rank_of(plan: Plan, program: Program, layout: RankLayout, number: int) -> Rank:
@@ -66,7 +55,7 @@ def joined(
         return replace(peer_info_of(plan), clock=clocks[number]) if clocks else peer_info_of(plan)
 
     def serve(number: int) -> bool:
-        own = visit(store)
+        own = visited_store(store.port)
         peer_infos = meet(own, layout, number, peer_info(number))
         return workers[number - 1].serve(join(own, number, n_ranks, HERE), peer_infos)
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.host.stores import served_store, visited_store
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
@@ -146,11 +147,11 @@ def reference_loss(model: nn.Module, batch: torch.Tensor, target: torch.Tensor, 
     return sum(losses) / len(losses)
 
 
-def rank(number: int, store: str, prepared: dict[str, Any], out: Path) -> None:
+def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
     """What one of the ranks does."""
     torch.set_num_threads(1)
     limit = timedelta(seconds=FAILED_S)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=WORLD, timeout=limit)
+    dist.init_process_group("gloo", store=visited_store(port), rank=number, world_size=WORLD, timeout=limit)
     found = []
     for name, (model, program, (batch, target)) in prepared.items():
         samples, cases = NETWORKS[name][1:]
@@ -190,13 +191,14 @@ def main() -> int:
         torch.manual_seed(0)
         model, data = make().train(), data_of(name)
         prepared[name] = model, program_from_module(model, (data[0][:samples],), training=True), data
+    store = served_store()
     with tempfile.TemporaryDirectory() as folder:
         out, pids = Path(folder) / "found.json", []
         for number in range(WORLD):
             pid = os.fork()
             if pid == 0:
                 try:
-                    rank(number, f"{folder}/store", prepared, out)
+                    rank(number, store.port, prepared, out)
                 except BaseException:
                     traceback.print_exc()
                     os._exit(1)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import use_threads
+from costmodels.host.dnnl import library
 from costmodels.host.multiply import PackedProduct
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
@@ -172,3 +173,43 @@ def test_weights_are_packed_on_the_devices_own_thread(monkeypatch: pytest.Monkey
     finally:
         use_threads(before)
     assert seen == [("device-cpu1", 1), ("device-cpu2", 1)]
+
+
+def test_views_of_planned_memory_are_made_once_and_what_they_show_is_computed() -> None:
+    class Heads(nn.Module):
+        """Attention, whose queries, keys and values are views of products."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+            self.norm = nn.LayerNorm(32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (layer(x).view(2, 64, 4, 8).transpose(1, 2) for layer in self.layers[:3])
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            result: torch.Tensor = self.norm(self.layers[3](mixed.transpose(1, 2).reshape(2, 64, 32)) + x)
+            return torch.cat([result, x], 1)
+
+    torch.manual_seed(0)
+    network, inputs = Heads().eval(), torch.randn(3, 2, 64, 32)
+    program = program_from_module(network, inputs[0])
+    (device, *_) = desk(1).devices
+    (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)), [replace(device, kernels="quick")])
+    calls: list[str] = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
+            calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    before = use_threads(1)
+    try:
+        with torch.no_grad():
+            for x in inputs:
+                torch.testing.assert_close(stage.call(x)[0], network(x), rtol=1e-4, atol=1e-5)
+            with Watch():  # type: ignore[no-untyped-call]  # torch has no types here
+                stage.call(inputs[0])
+    finally:
+        use_threads(before)
+    if library():
+        assert not any("view" in call or "transpose" in call for call in calls)

@@ -1,7 +1,6 @@
 """The place of a rank among all."""
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.errors import InputError
-from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.training import process_groups as groups
 from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks
 from planner.runtime.distributed.transport import liveness
@@ -27,7 +26,6 @@ from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
 from planner.runtime.training.prepare import layout_of, replicas_of
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, plan_for, program_for
-from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin
 
 HALVES = Case("transformer", ("layers.1.first",))
@@ -68,7 +66,7 @@ WAITS: Mapping[str, Callable[[Any], Any]] = {
 def test_what_waits_for_another_rank_is_broken_off(waits: str) -> None:
     """Another thread does it; the other rank does nothing, as one that is stopped."""
     store = served_store()
-    joining = [begin(lambda rank=rank: join(visit(store), rank, 2, HERE)) for rank in range(2)]  # type: ignore[misc]
+    joining = [begin(lambda rank=rank: join(visited_store(store.port), rank, 2, HERE)) for rank in range(2)]  # type: ignore[misc]
     first, second = (each.result(PATIENCE_S) for each in joining)
     begun = threading.Event()
 
@@ -91,7 +89,7 @@ CLOCKS = (("here", 0.0), ("here", 0.0), ("there", 1000.0), ("", -50.0))
 """Of four ranks: the name, and by how much it is ahead of the host's."""
 
 
-def ahead_of(rank: int, store: str) -> float:
+def ahead_of(rank: int, port: int) -> float:
     """What a rank finds."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     name, shift_s = CLOCKS[rank]
@@ -99,7 +97,7 @@ def ahead_of(rank: int, store: str) -> float:
     shifted = SimpleNamespace(perf_counter=lambda: time.perf_counter() + shift_s)
     groups.time = liveness.time = shifted  # type: ignore[assignment, attr-defined]
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
+        "gloo", store=visited_store(port), rank=rank, world_size=len(CLOCKS), timeout=timedelta(seconds=60)
     )
     try:
         group = dist.group.WORLD
@@ -114,8 +112,9 @@ def ahead_of(rank: int, store: str) -> float:
 
 @pytest.mark.slow
 def test_by_how_much_the_first_clock_is_ahead() -> None:
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(len(CLOCKS), CONTEXT) as pool:
-        ranks = [pool.submit(ahead_of, rank, f"{folder}/store") for rank in range(len(CLOCKS))]
+    store = served_store()
+    with ProcessPoolExecutor(len(CLOCKS), CONTEXT) as pool:
+        ranks = [pool.submit(ahead_of, rank, store.port) for rank in range(len(CLOCKS))]
         found = [rank.result(PATIENCE_S) for rank in ranks]
     assert found[:2] == [0.0, 0.0]  # one host has one clock
     assert found[2:] == pytest.approx([-1000.0, 50.0], abs=1.0)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.errors import InputError
-from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
@@ -18,7 +18,6 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
-from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin, eventually
 
 LAYOUT = RankLayout(((0,), (1,), (2,)), ("a", "b", "c"))
@@ -47,7 +46,7 @@ def watching(
     torches = torches or (Torch(), Torch(), Torch())
 
     def start(rank: int) -> FailureDetector:
-        group = join(visit(store), rank, len(peer_infos), HERE)
+        group = join(visited_store(store.port), rank, len(peer_infos), HERE)
         return FailureDetector(group, LAYOUT, rank, peer_infos, torches[rank].broken.set)
 
     starting = [begin(lambda rank=rank: start(rank)) for rank in range(len(peer_infos))]  # type: ignore[misc]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.errors import InputError
 from planner.plans.plan import Plan
-from planner.runtime.distributed.inference.launcher import HERE
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.rendezvous import (
     PeerInfo,
@@ -21,7 +21,6 @@ from planner.runtime.distributed.transport.rendezvous import (
 )
 from planner.runtime.errors import RankError, RemoteError, failure_from_text, failure_to_text
 from simulator.placement import Placement
-from tests.planner.runtime.distributed.ranks import served_store, visit
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, make_plan, program_of, with_device
 
 PLAN = make_plan(program_of("tied"), Placement((0, 1, 2, 1)))
@@ -31,13 +30,14 @@ LAYOUT = layout_of(PLAN, 3)
 def test_all_come_and_get_each_others_cards() -> None:
     store = served_store()
     peer_infos = [replace(peer_info_of(PLAN), pid=100 + rank) for rank in range(3)]
-    met = [begin(lambda rank=rank: meet(visit(store), LAYOUT, rank, peer_infos[rank])) for rank in range(3)]  # type: ignore[misc]
+    stores = [visited_store(store.port) for _ in range(3)]
+    met = [begin(lambda rank=rank: meet(stores[rank], LAYOUT, rank, peer_infos[rank])) for rank in range(3)]  # type: ignore[misc]
     assert [list(each.result(PATIENCE_S)) for each in met] == [peer_infos] * 3
 
 
 def test_one_that_does_not_come_is_named() -> None:
     store = served_store()
-    begin(lambda: meet(visit(store), LAYOUT, 1, peer_info_of(PLAN), timeout_s=0.1))
+    begin(lambda: meet(visited_store(store.port), LAYOUT, 1, peer_info_of(PLAN), timeout_s=0.1))
     with pytest.raises(RankError) as error:
         meet(store, LAYOUT, 0, peer_info_of(PLAN), timeout_s=0.3)
     assert str(error.value) == (
@@ -54,7 +54,7 @@ def test_one_that_ended_is_not_waited_for() -> None:
 
 def test_trouble_is_passed_on() -> None:
     store = served_store()
-    tell_trouble(visit(store), 1, "device 'cpu1' is bound to core 7, which this process may not use")
+    tell_trouble(visited_store(store.port), 1, "device 'cpu1' is bound to core 7, which this process may not use")
     with pytest.raises(InputError) as error:
         meet(store, LAYOUT, 0, peer_info_of(PLAN))
     assert str(error.value) == (
@@ -66,7 +66,7 @@ def test_trouble_is_passed_on_when_a_rank_ends_while_others_are_waited_for() -> 
     store = served_store()
 
     def ended() -> str:
-        tell_trouble(visit(store), 2, "it has no such device")
+        tell_trouble(visited_store(store.port), 2, "it has no such device")
         return "rank 2 ended before it came"
 
     with pytest.raises(InputError, match=r"^rank 2 \('cpu2'\) cannot start: it has no such device$"):
@@ -86,7 +86,7 @@ def test_another_plan_is_refused(other: Plan) -> None:
     store = served_store()
     ours, theirs = peer_info_of(PLAN), peer_info_of(other)
     assert peer_info_of(PLAN).plan == ours.plan != theirs.plan
-    begin(lambda: meet(visit(store), LAYOUT, 1, theirs, timeout_s=0.5))
+    begin(lambda: meet(visited_store(store.port), LAYOUT, 1, theirs, timeout_s=0.5))
     with pytest.raises(InputError) as error:
         meet(store, LAYOUT, 0, ours)
     assert str(error.value) == (
@@ -98,7 +98,7 @@ def test_another_plan_is_refused(other: Plan) -> None:
 def test_another_torch_is_refused() -> None:
     store = served_store()
     peer_info = peer_info_of(PLAN)
-    begin(lambda: meet(visit(store), LAYOUT, 1, replace(peer_info, torch="1.0"), timeout_s=0.5))
+    begin(lambda: meet(visited_store(store.port), LAYOUT, 1, replace(peer_info, torch="1.0"), timeout_s=0.5))
     with pytest.raises(InputError) as error:
         meet(store, LAYOUT, 0, peer_info)
     assert str(error.value) == (

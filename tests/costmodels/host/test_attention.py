@@ -1,0 +1,78 @@
+"""Attention by oneDNN against PyTorch's operator."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.host import attention
+from costmodels.host.affinity import use_threads
+from costmodels.host.attention import Attention
+from costmodels.host.dnnl import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
+attend = torch.nn.functional.scaled_dot_product_attention
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = use_threads(1)
+    yield
+    use_threads(before)
+
+
+def laid_out(shape: tuple[int, ...], heads_first: bool) -> torch.Tensor:
+    """Numbers [batch, heads, tokens, width], in this order or as a product of all heads leaves them."""
+    batch, heads, tokens, width = shape
+    return torch.randn(shape) if heads_first else torch.randn(batch, tokens, heads, width).transpose(1, 2)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_it_agrees_with_pytorch_wherever_tensors_lie(data: st.DataObject) -> None:
+    batch, heads, m, n, k, v = (data.draw(st.integers(1, most)) for most in (3, 6, 9, 9, 5, 5))
+    torch.manual_seed(0)
+    firsts = data.draw(st.tuples(st.booleans(), st.booleans(), st.booleans()), "order")
+    shapes = (batch, heads, m, k), (batch, heads, n, k), (batch, heads, n, v)
+    q, key, value = (laid_out(shape, first) for shape, first in zip(shapes, firsts, strict=True))
+    causal = data.draw(st.booleans(), "causal")
+    over = tuple(size if data.draw(st.booleans(), "wide") else 1 for size in (batch, heads, m))
+    masks = [None, torch.rand(*over, n) > 0.3, torch.randn(*over, n), torch.randn(m, n)]
+    mask = None if causal else data.draw(st.sampled_from(masks), "mask")
+    scale = data.draw(st.sampled_from([None, 0.3]), "scale")
+    before, attention.CACHE_BYTES = attention.CACHE_BYTES, data.draw(st.sampled_from([64, 2**20]), "cache")
+    try:
+        own = Attention(q.shape, key.shape, value.shape, scale, causal)
+    finally:
+        attention.CACHE_BYTES = before
+    expected = attend(q, key, value, mask, is_causal=causal, scale=scale)
+    result = torch.empty_strided(own.result.shape, own.result.strides).fill_(7.0)
+    for _ in range(2):  # made, and made use of again
+        torch.testing.assert_close(own(q, key, value, mask), expected, rtol=1e-4, atol=1e-5)
+        own(q, key, value, mask, result=result)
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
+    q, k, v = (torch.randn(1, 2, 8, 4) for _ in range(3))
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    mask[3] = False
+    own = Attention(q.shape, k.shape, v.shape, None, causal=False)
+    torch.testing.assert_close(own(q, k, v, mask), attend(q, k, v, mask), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "known"),
+    [
+        (((1, 12, 128, 64),) * 3, True),
+        (((1, 12, 1, 64), (1, 12, 128, 64), (1, 12, 128, 64)), False),  # a token at a time
+        (((1, 12, 128, 64), (1, 4, 128, 64), (1, 4, 128, 64)), False),  # groups of heads
+        (((12, 128, 64),) * 3, False),
+        (((1, 1, 16384, 64),) * 3, False),  # a gigabyte of scores
+        (((1, 2, 8, 4),) * 3, False),
+    ],
+)
+def test_what_it_is_quick_at(shapes: tuple[tuple[int, ...], ...], known: bool) -> None:
+    assert Attention.knows(*shapes) is known
