@@ -70,8 +70,16 @@ def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
 @contextmanager
 def _forgetting(first: Context) -> Iterator[None]:
     """Run forward as with gradients, so that PyTorch takes the same kernels; autograd keeps nothing."""
-    with saved_tensors_hooks(lambda _: None, lambda _: None), first:
+    with saved_tensors_hooks(_forget, _forgotten), first:
         yield
+
+
+def _forget(_: torch.Tensor) -> None:
+    """What autograd keeps of a tensor."""
+
+
+def _forgotten(_: None) -> torch.Tensor:
+    raise AssertionError("a forward pass that keeps nothing has no backward pass")
 
 
 def _policy(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:

@@ -39,7 +39,7 @@ def line(samples: int) -> Graph:
 
 def choice(step_s: float, peak_bytes: float) -> Choice:
     price = StepPrice(step_s, step_s, 0.0, 0.0, 0.0, (peak_bytes,))
-    return Choice("1f1b", ("a",), 1, 1, 1, 1, False, price, Placement((0,)))
+    return Choice("1f1b", ("a",), 1, 1, 1, 1, "none", price, Placement((0,)))
 
 
 def test_all_that_is_worth_a_look() -> None:
