@@ -5,6 +5,7 @@ planner choose model.json --cluster cluster.toml --global-batch 512 --tensor 8 -
 planner choose config.json --cluster cluster.toml --global-batch 16 --row 2 -o row.json
 planner choose examples.networks:googlenet --cluster cluster.toml --global-batch 64 --row 1 -o row.json
 planner choose model.json --cluster cluster.toml --global-batch 512 --schedule 1f1b --row 2 --to megatron-args
+planner choose config.json --cluster cluster.toml --global-batch 64 --html rows.html
 """
 
 import argparse
@@ -17,13 +18,12 @@ from typing import Any
 from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.transformer import Transformer
 from costmodels.units import format_bytes, format_seconds
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.importers.sources import file_of
-from planner.cli.choose_network import picked, proof, run_network
+from planner.cli.choose_network import picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
@@ -40,6 +40,7 @@ from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
 from planner.problem.result import Status
 from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+from planner.view.choices import choices_page
 
 HEADS = (
     "",
@@ -98,7 +99,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
-    declare_writes(parser, "output")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the rows as a page, time against memory")
+    declare_writes(parser, "output", "html")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -114,11 +116,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.error(_no_room(setting, found))
         return NO_PLAN
     shown = list(found.rows) if options.all else _apart(found.rows)
+    priced = [PricedRow(row.price, row.config.shape.devices) for row in shown]
+    if options.html is not None:
+        room = min(device.memory_bytes for device in setting.fabric.devices)
+        cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
+        save_page(choices_page(_title(setting), _proved(found), HEADS, cells, priced, room), options.html, console)
     if options.to is not None:
         return _export(setting, shown, options, console)
     if options.row or options.output:
         return _save(shown, options, console)
-    why = reasons([PricedRow(row.price, row.config.shape.devices) for row in shown])
+    why = reasons(priced)
     console.tell(_document(setting, found, shown, why), _lines(setting, found, shown, why))
     return DONE
 
@@ -222,7 +229,7 @@ def _lines(
     setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
 ) -> Iterator[str]:
     """A row for each configuration, then the reasons and the proof."""
-    yield f"{_named(setting.network)}: steps of {count(setting.batch, 'sample')} on up to {setting.n_devices} devices"
+    yield _title(setting)
     yield from table(HEADS, [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
@@ -230,11 +237,17 @@ def _lines(
         yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
-    yield f"{found.status}: {proof(found.bound_s, rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
+    yield _proved(found)
 
 
-def _named(network: Transformer) -> str:
-    return f"{network.parameters / 1e9:.4g} billion parameters, {network.sequence:,} tokens a sample"
+def _title(setting: TrainingSetting) -> str:
+    network = setting.network
+    named = f"{network.parameters / 1e9:.4g} billion parameters, {network.sequence:,} tokens a sample"
+    return f"{named}: steps of {count(setting.batch, 'sample')} on up to {setting.n_devices} devices"
+
+
+def _proved(found: ConfigTable) -> str:
+    return f"{found.status}: {proof(found.bound_s, found.rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
 
 
 def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, ...]:

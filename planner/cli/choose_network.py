@@ -26,6 +26,7 @@ from planner.plans.files import save_plan
 from planner.plans.speed import tokens_per_sample, utilisation
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.result import PROOF_TOLERANCE, Interrupted
+from planner.view.choices import choices_page
 
 RowT = TypeVar("RowT")
 
@@ -135,7 +136,8 @@ def _show(
         (str(number), *_cells(choice, *speed), *mark)
         for number, (choice, speed, mark) in enumerate(zip(shown, speeds, marks, strict=True), 1)
     ]
-    why = reasons([PricedRow(choice.price, _devices(choice)) for choice in shown])
+    priced = [PricedRow(choice.price, _devices(choice)) for choice in shown]
+    why = reasons(priced)
     document = {
         "batch": options.global_batch,
         "choices": [
@@ -158,13 +160,24 @@ def _show(
     }
     unit = "samples/s" if speeds[0][0] is None else "tokens/s"
     columns = ("", "step", unit, *COLUMNS, *([""] if options.all else []))
-    console.show(document, f"{options.model}: steps of {count(options.global_batch, 'sample')}", columns, rows)
+    title, proved = (
+        f"{options.model}: steps of {count(options.global_batch, 'sample')}",
+        proof(sweep.bound_s, best[0].step_s),
+    )
+    if options.html is not None:
+        room = min(device.memory_bytes for device in cluster.devices)
+        save_page(
+            choices_page(title, f"of the ways that were searched, {proved}", columns, rows, priced, room),
+            options.html,
+            console,
+        )
+    console.show(document, title, columns, rows)
     for number, reason in enumerate(why, 1):
         console.say(f"{number}  {reason}")
     if not options.all:
         more = len(sweep.choices) - len(best)
         console.say(f"{count(more, 'choice')} more, slower with no less memory: --all shows them")
-    console.say(f"of the ways that were searched, {proof(sweep.bound_s, sweep.choices[0].step_s)}")
+    console.say(f"of the ways that were searched, {proved}")
     if sweep.unsearched:
         ways = count(sweep.unsearched, "way")
         console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
@@ -176,6 +189,12 @@ def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | Non
     tokens = tokens_per_sample(graph, choice.samples)
     mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
     return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+
+def save_page(page: str, output: Path, console: Console) -> None:
+    """Write the page of the rows."""
+    write_text(page, output)
+    console.say(f"the rows as a page → {output}")
 
 
 def proof(bound_s: float, step_s: float) -> str:

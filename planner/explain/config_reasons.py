@@ -24,7 +24,7 @@ def reasons(rows: Sequence[PricedRow]) -> list[str]:
 
 def _where_time_goes(price: StepPrice) -> str:
     """The parts of a step as shares."""
-    said = (f"{name} {s / price.step_s:.0%}" for name, s in _parts(price).items() if s > LEAST * price.step_s)
+    said = (f"{name} {s / price.step_s:.0%}" for name, s in step_parts(price).items() if s > LEAST * price.step_s)
     return ", ".join(said)
 
 
@@ -46,12 +46,12 @@ def _beside(first: PricedRow, row: PricedRow) -> str:
 
 def _most_grown(before: StepPrice, now: StepPrice) -> str:
     """The part of the step that takes most more."""
-    earlier, later = _parts(before), _parts(now)
+    earlier, later = step_parts(before), step_parts(now)
     name = max(later, key=lambda part: later[part] - earlier[part])
     return f"{name} adds {(later[name] - earlier[name]) / before.step_s:.1%}"
 
 
-def _parts(price: StepPrice) -> dict[str, float]:
+def step_parts(price: StepPrice) -> dict[str, float]:
     """Seconds of a step, by what they go to."""
     return {
         "computing": price.computing_s,

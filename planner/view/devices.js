@@ -10,6 +10,10 @@ const MOST_GROUPS = 3; // of values that are told, the highest first
 const MOST_SETS = 5; // of the table at first
 const MOST_RANGES = 3; // of devices in one name
 const MOST_NAMES = 2; // of devices that share no name
+const TILES = [20, 17, 14, 11, 9, 7, 5, 3]; // widths of a device in a map
+const NUMBERED = 17; // from this width on, tiles have numbers
+const NAMED = 9; // and hosts names
+const MAP_HEIGHT = 336; // of all tiles of a map
 
 const PARTS = ["weights", "gradients", "optimizer", "activations"];
 
@@ -42,8 +46,8 @@ function memoryShare(device) {
 }
 
 /** Devices by host, in the order of the cluster: [[host, [device, ...]], ...]. */
-function byHost(devices) {
-  return [...groupBy(devices.map((_, d) => d), (d) => devices[d].host)];
+function byHost(devices, list = devices.map((_, d) => d)) {
+  return [...groupBy(list, (d) => devices[d].host)];
 }
 
 /** A name for several devices: "gpu1–3, 5, 8, …", or "host0–7-gpu3" of as many hosts. */
@@ -99,7 +103,7 @@ function valueRange(values, text) {
   return low.endsWith(` ${unit}`) ? `${low.slice(0, -unit.length - 1)} – ${high}` : `${low} – ${high}`;
 }
 
-/** The least, the median and the most; then who has how much, by name. */
+/** The least, the median and the most; then [names, how many and how much] of who stands out. */
 function measureWords(devices, used, { value, text }) {
   const values = used.map((d) => value(devices[d])).sort((a, b) => a - b);
   const median = values[Math.floor(values.length / 2)];
@@ -107,9 +111,9 @@ function measureWords(devices, used, { value, text }) {
   const groups = clusters(devices, used, value);
   const rows = groups.slice(0, MOST_GROUPS).map((group) => {
     const count = group.length > 1 ? ` (${group.length})` : "";
-    return `${deviceRange(devices, group)}${count}: ${valueRange(group.map((d) => value(devices[d])), text)}`;
+    return [deviceRange(devices, group), `${count}: ${valueRange(group.map((d) => value(devices[d])), text)}`];
   });
-  if (groups.length > MOST_GROUPS) rows.push(`and ${groups.slice(MOST_GROUPS).flat().length} devices with less`);
+  if (groups.length > MOST_GROUPS) rows.push([`and ${groups.slice(MOST_GROUPS).flat().length} devices with less`, ""]);
   return [`${spread.join(" – ")}`, rows];
 }
 
@@ -143,14 +147,17 @@ function fillMaps(data, onPick) {
       const name = host ? `<small>${escapeHtml(host)}</small>` : "";
       return `<div class="host">${name}<div class="tiles">${list.map(tile(measure)).join("")}</div></div>`;
     });
-    const told = rows.map((row) => `<li>${escapeHtml(row)}</li>`).join("");
+    const told = rows.map(([names, range]) => `<li><span>${escapeHtml(names)}</span>${range}</li>`).join("");
     const title = measure === IDLE && summary.filled ? "Idle, once filled" : measure.title;
     const head = `<h3>${title}</h3><p><b>${spread}</b> <span class="quiet">least – median – most</span></p>`;
     const tiles = element("div", { class: "hosts", role: "group", "aria-label": measure.title }, hosts.join(""));
     return `<div class="map">${head}${tiles}<ul class="quiet">${told}</ul></div>`;
   };
   const root = byId("maps");
+  root.style.setProperty("--map", `${MAP_HEIGHT}px`);
   root.innerHTML = MEASURES.map(map).join("");
+  new ResizeObserver(() => fitMaps(root)).observe(root);
+  fitMaps(root);
   root.addEventListener("click", (event) => {
     const button = event.target.closest("[data-device]");
     if (button) onPick(button);
@@ -174,6 +181,17 @@ function fillMaps(data, onPick) {
   root.addEventListener("focusin", (event) => event.target.matches(":focus-visible") && about(event));
   root.addEventListener("pointerleave", hideTip);
   root.addEventListener("focusout", hideTip);
+}
+
+/** The largest tiles with which no map is higher than it may be, however many devices there are. */
+function fitMaps(root) {
+  const all = [...root.querySelectorAll(".hosts")];
+  for (const width of TILES) {
+    root.style.setProperty("--tile", `${width}px`);
+    root.classList.toggle("plain", width < NUMBERED);
+    root.classList.toggle("bare", width < NAMED);
+    if (all.every((hosts) => hosts.scrollHeight <= MAP_HEIGHT)) return;
+  }
 }
 
 function deviceTip(device, d) {
@@ -242,16 +260,19 @@ function deviceRow(devices, list) {
   ];
 }
 
-const COLUMN = { height: 150, top: 16, bottom: 34 };
+const COLUMN = { height: 150, top: 16, bottom: 34, most: 56, gutter: 74, gap: 6 };
 
-/** What each device holds, one column beside the other, stacked by what it is, with the limits where they fit the scale. */
-function memoryColumns({ devices }, width, toLimit) {
+/** What each device in use holds, one column beside the other, stacked by what it is, with the limits where they fit the scale. */
+function memoryColumns({ devices, memory: { measured } }, width, toLimit) {
   const limit = (device) => (toLimit ? device.capacity_bytes ?? 0 : 0);
   const most = 1.06 * Math.max(1, ...devices.map((d) => Math.max(d.memory_bytes, limit(d))));
-  const gutter = 74;
-  const hosts = byHost(devices);
-  const gap = hosts.length > 1 ? 6 : 0;
-  const wide = (width - gutter - 16 - gap * (hosts.length - 1)) / devices.length;
+  const { gutter } = COLUMN;
+  const used = devices.flatMap((device, d) => (device.ops ? [d] : []));
+  const hosts = byHost(devices, used);
+  const gap = hosts.length > 1 ? Math.min(COLUMN.gap, (width - gutter) / 4 / hosts.length) : 0;
+  const wide = (width - gutter - 16 - gap * (hosts.length - 1)) / used.length;
+  const bar = Math.min(COLUMN.most, wide > 4 ? wide - 1 : wide);
+  const run = new Map(measured?.map((curve) => [curve.device, curve.peak_bytes]));
   const y = (bytes) => COLUMN.top + COLUMN.height * (1 - bytes / most);
   const shapes = [];
   let x = gutter;
@@ -262,17 +283,25 @@ function memoryColumns({ devices }, width, toLimit) {
       let held = 0;
       device.parts.forEach((bytes, part) => {
         const [top, bottom] = [y(held + bytes), y(held)];
-        const place = { x: round(x + 0.5), width: round(wide - 1), y: round(top), height: round(bottom - top) };
-        if (bytes && device.ops) shapes.push(element("rect", { ...place, class: `part p${part}`, "data-device": d }));
+        const place = { x: round(x + (wide - bar) / 2), width: round(bar), y: round(top), height: round(bottom - top) };
+        if (bytes) shapes.push(element("rect", { ...place, class: `part p${part}`, "data-device": d }));
         held += bytes;
       });
+      if (wide > COLUMN.most) {
+        const over = { class: "quiet letter", x: round(x + wide / 2), y: round(y(device.memory_bytes)) - 4 };
+        shapes.push(element("text", over, formatBytes(device.memory_bytes)));
+      }
+      if (run.has(d)) {
+        const at = round(y(run.get(d)));
+        shapes.push(element("line", { class: "measured", x1: round(x), x2: round(x + wide), y1: at, y2: at }));
+      }
       if (device.capacity_bytes !== null && device.capacity_bytes <= most) {
         const at = round(y(device.capacity_bytes));
         shapes.push(element("line", { class: "limit", x1: round(x), x2: round(x + wide), y1: at, y2: at }));
       }
       const room = 6.5 * Math.max(...devices.map((_, i) => deviceLetter(i).length));
       const every = Math.max(1, Math.ceil(room / wide));
-      if (d % every === 0) {
+      if (used.indexOf(d) % every === 0) {
         const middle = { class: "letter", x: round(x + wide / 2), y: COLUMN.top + COLUMN.height + 12 };
         shapes.push(element("text", middle, deviceLetter(d)));
       }

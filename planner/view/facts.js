@@ -2,7 +2,7 @@
 
 const FEW_CUTS = 12; // that are listed at first; with many devices a third of them
 const FEW_BROKEN = 3;
-const FEW_MEASURED = 4; // whose measured time is told
+const FEW_MEASURED = 4; // whose measured time is told; with many devices one
 const NO_BOUND = 0.9995; // a gap that says nothing
 
 function fillHeader(data) {
@@ -42,7 +42,8 @@ function figures({ summary, devices }) {
     if (of === goal && text(predicted) !== text(shown)) run.push(`predicted for that run: ${text(predicted)}`);
     return [`80 % of runs ${text(low)} – ${text(high)}`, ...run, what].join("; ");
   };
-  const every = `a micro-batch every ${formatSeconds(summary.period_s)}`;
+  const tokens = summary.language ? `${rate(summary.language[0])} tokens/s, MFU ${formatShare(summary.language[1])}; ` : "";
+  const every = `${tokens}a micro-batch every ${formatSeconds(summary.period_s)}`;
   const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
   return [
     [
@@ -92,9 +93,9 @@ function basis(shares) {
 }
 
 /** Where the time of each device went in the measured run, as HTML. */
-function usage(rows) {
+function usage(rows, few) {
   const reasons = ["waiting for input", "waiting for a micro-batch", "between stages"];
-  return rows.slice(0, FEW_MEASURED).map(([name, busy, ...idle]) => {
+  return rows.slice(0, few).map(([name, busy, ...idle]) => {
     const period = busy + idle.reduce((sum, s) => sum + s, 0);
     const parts = idle.map((s, i) => [s, `${formatShare(s / period)} ${reasons[i]}`]).filter(([s]) => s >= 0.005 * period);
     const rest = parts.length ? `, ${parts.map(([, words]) => words).join(", ")}` : "";
@@ -109,7 +110,7 @@ function reasons(data) {
   const name = (d) => deviceName(devices, d);
   const busiest = bottleneck.devices.length
     ? name(bottleneck.devices[0])
-    : `the link ${escapeHtml(bottleneck.links.join(", "))}`;
+    : `the link ${escapeHtml(bottleneck.links.slice(0, MOST_NAMES).join(", "))}${alsoLinks(bottleneck.links)}`;
   const found = [`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`];
   if (period_s > 1.02 * bottleneck.seconds) {
     const flight = summary.step ? "by the schedule" : `with ${inTurn(summary)}`;
@@ -121,7 +122,7 @@ function reasons(data) {
   if (summary.copies > 1 && !cuts.length) {
     found.push("Each copy of the network is on one device, so nothing is sent between devices.");
   }
-  found.push(...usage(summary.run?.usage ?? []));
+  found.push(...usage(summary.run?.usage ?? [], hasMany(data) ? 1 : FEW_MEASURED));
   if (cuts.length) {
     const bytes = cuts.reduce((sum, [flow, , , , share]) => sum + flows[flow][3] * share, 0);
     const seconds = cuts.reduce((sum, [, , , each, share]) => sum + each * share, 0);
@@ -129,8 +130,13 @@ function reasons(data) {
     const cost = `${formatBytes(bytes)}, ${formatSeconds(seconds)} for each micro-batch`;
     found.push(`${crossing} between devices: ${cost}.`);
   }
+  if (summary.price) found.push(`All devices together cost ${escapeHtml(summary.price)}.`);
   if (Object.values(summary.shares).some((share) => share > 0)) found.push(basis(summary.shares));
   return found;
+}
+
+function alsoLinks({ length }) {
+  return length > MOST_NAMES ? ` and ${length - MOST_NAMES} more that share its channel` : "";
 }
 
 function deviceName(devices, d) {
@@ -186,7 +192,7 @@ function memoryWords(data) {
   const { name, capacity_bytes, memory_bytes } = devices[fullest.device];
   const most = `${formatBytes(fullest.peak_bytes)} of ${formatBytes(capacity_bytes)} at most on ${name}`;
   const kept = memory_bytes > 1.001 * fullest.peak_bytes ? ` (the plan keeps ${formatBytes(memory_bytes)} for it)` : "";
-  return `predicted: ${most}${kept}${measured && !hasMany(data) ? "; dashed: the measured run" : ""}`;
+  return `predicted: ${most}${kept}${measured ? "; dashed: the measured run" : ""}`;
 }
 
 function timelineWords({ timelines: { predicted, measured }, summary: { step, filled }, devices }) {

@@ -7,6 +7,8 @@ function start(data) {
   const network = new Network(data);
   const scene = new Scene(network);
   fillHeader(data);
+  document.body.classList.toggle("many", hasMany(data));
+  document.body.classList.toggle("hundreds", data.devices.length > 100); // numbers of three digits
   network.openReadable();
   scene.begin();
   controlScene(scene);
@@ -179,9 +181,14 @@ function startTimeline(data, scene, filter) {
   thick.parentElement.hidden = !hasMany(data);
   thick.addEventListener("change", () => {
     timeline.thin = !thick.checked;
-    memory.columns = !thick.checked;
     timeline.arrange(links.checked);
     timeline.draw();
+  });
+  const curves = byId("over-time");
+  curves.parentElement.hidden = !memory.columns;
+  curves.addEventListener("change", () => {
+    memory.columns = !curves.checked;
+    memory.draw();
   });
   byId("scale").addEventListener("change", (event) => {
     memory.toLimit = event.target.value === "limit";

@@ -1,8 +1,9 @@
 // What each device holds over time, on the axis of the timeline: bands for what stays, a curve on top of them, the limit,
-// and the measured run as a line. Many devices are columns beside each other first.
+// and the measured run as a line. More than a few devices are columns beside each other first.
 
 const CURVE = 58; // height of a device's row
 const CURVE_GAP = 10;
+const FEW_CURVES = 4; // of more, a chart over time is mostly empty, and comes when it is asked for
 
 class MemoryView {
   constructor(data, timeline) {
@@ -17,7 +18,7 @@ class MemoryView {
       return { curve, run, device, peak, limit: device.capacity_bytes, y: CURVE_GAP / 2 + i * (CURVE + CURVE_GAP) };
     });
     this.toLimit = true; // the scale of each device, else its own peak
-    this.columns = hasMany(data);
+    this.columns = data.devices.length > FEW_CURVES;
     this.#listen();
   }
 

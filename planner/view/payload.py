@@ -18,6 +18,7 @@ from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
+from planner.plans.speed import model_flops_utilisation, tokens_per_s
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
@@ -102,6 +103,8 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
         "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
+        "language": [number(tokens), number(model_flops_utilisation(plan))] if (tokens := tokens_per_s(plan)) else None,
+        "price": str(plan.cluster.price) if plan.cluster.price else None,
         "run": None,
         "holds": _holds(plan.graph),
         "division": plan.division,

@@ -2,11 +2,12 @@
 
 const LANE = 22; // of a device
 const LINK = 14; // of a link
-const THIN = [2, 7]; // of one of many devices: at least and at most, as far as THIN_ALL go
-const THIN_ALL = 320;
+const THIN = 7; // of one of many devices, at most
+const THIN_ALL = 280; // of all of them, with what is between their hosts
 const NARROW = 4; // pixels; a wider span is an element of its own
 const TOGETHER = 8; // thin lanes that have one name
-const HOST_GAP = 5; // between the thin lanes of two hosts
+const HOST_GAP = 5; // between the thin lanes of two hosts, at most
+const NAME_HEIGHT = 11;
 const AXIS = 26;
 const GUTTER = 280; // at most, for the names
 const LEAST_GUTTER = 120; // figures of memory stand there too
@@ -39,7 +40,9 @@ class TimelineView {
     this.links = links.size;
     const chosen = allLinks ? [...links] : this.thin ? [] : busiest(runs[0][1], [...links]);
     const names = [...this.shown.map((d) => devices[d].name), ...chosen];
-    const thin = Math.max(THIN[0], Math.min(THIN[1], Math.floor(THIN_ALL / this.shown.length)));
+    const hosts = new Set(this.shown.map((d) => devices[d].host)).size;
+    const between = Math.min(HOST_GAP, THIN_ALL / 4 / hosts);
+    const thin = Math.min(THIN, (THIN_ALL - between * hosts) / (this.shown.length * runs.length));
     let y = AXIS;
     const spansOf = runs.map(([, timeline]) => groupBy(timeline.lane.map((_, s) => s), (s) => timeline.lane[s]));
     this.rows = names.flatMap((name, n) =>
@@ -49,8 +52,8 @@ class TimelineView {
         const height = device === null ? LINK : this.thin ? thin : LANE;
         const row = { name, device, run: runs.length > 1 ? run : "", timeline, spans, y, height, first: i === 0 };
         const host = device !== null && devices[device].host !== devices[this.shown[n + 1]]?.host;
-        const gap = device === null ? 5 : this.thin ? (host ? HOST_GAP : 0) : 7;
-        y += height + (i + 1 < runs.length ? 1 : gap);
+        const gap = device === null ? 5 : this.thin ? (host ? between : 0) : 7;
+        y += height + (i + 1 < runs.length ? Number(!this.thin) : gap);
         return row;
       }),
     );
@@ -85,6 +88,7 @@ class TimelineView {
       const line = element("line", { class: "grid", x1: at, x2: at, y1: 20, y2: height });
       return line + element("text", { class: "quiet", x: at, y: 14, "text-anchor": "middle" }, text);
     });
+    this.named = -Infinity; // where the last name of thin lanes is
     const names = this.rows.map((row) => this.heading(row, width)).join("");
     const window = element("rect", { x: this.gutter, y: 0, width: width - this.gutter - 8, height });
     const spans = this.rows.map((row, r) => this.spans(row, r, x)).join("");
@@ -114,14 +118,15 @@ class TimelineView {
     const { host } = devices[device];
     const beside = this.shown.filter((other) => devices[other].host === host);
     const at = beside.indexOf(device);
-    if (at % TOGETHER) return "";
+    const middle = y + Math.min(12, (Math.min(TOGETHER, beside.length - at) * height) / 2 + 4);
+    if (at % TOGETHER || middle < this.named + NAME_HEIGHT) return "";
+    this.named = middle;
     const list = beside.slice(at, at + TOGETHER);
     const range = deviceRange(devices, list);
     const name = host && !range.startsWith(host) ? `${range}, ${host}` : range;
     const room = Math.round((this.gutter - 14) / LETTER);
     const short = name.length > room ? `${name.slice(0, room - 1)}…` : name;
-    const middle = y + Math.min(12, (list.length * height) / 2 + 4);
-    return list.length * height < 9 ? "" : element("text", { x: 10, y: middle }, escapeHtml(short));
+    return element("text", { x: 10, y: middle }, escapeHtml(short));
   }
 
   heading(row, width) {
@@ -147,7 +152,7 @@ class TimelineView {
     const { start_s, end_s, micro_batch } = row.timeline;
     const parts = [];
     const narrow = new Map(); // paths by look
-    const pad = row.height < LINK ? 0.5 : 1;
+    const pad = row.height >= LINK ? 1 : row.height > 2 ? 0.5 : 0;
     let filled = -Infinity;
     for (const s of row.spans) {
       const [left, right] = [x(start_s[s]), x(end_s[s])];

@@ -5,7 +5,7 @@
 Times of the page are the browser's own (``performance.now()``, from the start of the navigation); needs chromium.
 The pages of plans for a Llama of 80 layers on 64 devices, as `planner.plan` makes them for each goal,
 have bars besides: size, height before anything is opened, what is seen without a click, and requests for anything
-elsewhere.
+elsewhere. So has the highest page: 120 layers dealt out by chance to 256 unlike devices, many of them too small.
 """
 
 import argparse
@@ -19,12 +19,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
+
+import numpy as np
 
 import planner
+from costmodels.paper import cluster_in_one_line
+from costmodels.tabulate import tabulate
+from costmodels.workload import Workload
 from graphs.importers.from_config import read_config
 from graphs.ir import Graph
+from planner.plans.plan import Plan
+from planner.plans.runs import MeasuredRun
 from planner.problem.problem import Goal
 from planner.view import render
+from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.planner.view.browser import BROWSER, browse
 from tests.planner.view.samples import chain_plan
@@ -32,6 +41,7 @@ from tests.planner.view.samples import chain_plan
 HELP_S, OPEN_S = 0.3, 2.0  # targets
 LARGE, HUGE = 2_000, 20_000  # operators
 LAYERS, HOSTS, GOALS = 80, "8x(8xH100-SXM:NVLink4):InfiniBand-400", tuple(Goal)
+HIGH_LAYERS, HIGH_HOSTS = 120, "16x(8xH100-SXM:NVLink4)+32x(4xL40S:PCIe4):InfiniBand-400"
 WINDOWS = {"1400 × 1000": (1400, 1000), "800 × 1200": (800, 1200)}
 LLAMA_S, LLAMA_PIXELS, LLAMA_BYTES = 1.0, 3_000, 2_000_000  # targets
 LLAMA = {
@@ -122,20 +132,45 @@ def open_s(page: str) -> float:
 
 def llama_bars(rounds: int) -> list[Bar]:
     """The bars of the pages of plans for a large language model on many devices."""
+    bars = high_bars(rounds)
+    for goal in GOALS:
+        begin_s = time.perf_counter()
+        plan = planner.plan(llama(LAYERS, goal), cluster=HOSTS, goal=goal)
+        name = f"Llama of {LAYERS} layers on {len(plan.cluster.devices)} devices for {goal}"
+        print(
+            f"{name}: planned in {time.perf_counter() - begin_s:.1f} s, {plan.gap:.1%} from its bound by {plan.solver}"
+        )
+        bars += page_bars(name, render(plan), rounds)
+    return bars
+
+
+def llama(layers: int, goal: Goal) -> Graph:
+    """A large language model of so many layers."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
-        config.write_text(json.dumps(LLAMA), encoding="utf-8")
-        graphs = {goal: read_config(config, training=goal is Goal.TRAINING).graph for goal in GOALS}
-    return [bar for goal, graph in graphs.items() for bar in plan_bars(graph, goal, rounds)]
+        config.write_text(json.dumps(LLAMA | {"num_hidden_layers": layers}), encoding="utf-8")
+        return read_config(config, training=goal is Goal.TRAINING).graph
 
 
-def plan_bars(graph: Graph, goal: Goal, rounds: int) -> list[Bar]:
-    """The bars of the page of the plan that is found for a goal."""
-    begin_s = time.perf_counter()
-    plan = planner.plan(graph, cluster=HOSTS, goal=goal)
-    name = f"Llama of {LAYERS} layers on {len(plan.cluster.devices)} devices for {goal}"
-    print(f"{name}: planned in {time.perf_counter() - begin_s:.1f} s, {plan.gap:.1%} from its bound by {plan.solver}")
-    page = render(plan)
+def high_bars(rounds: int) -> list[Bar]:
+    """The bars of the page that has most to say: no two stages alike, memory that does not suffice, and a run."""
+    graph, cluster, workload = (
+        llama(HIGH_LAYERS, Goal.THROUGHPUT),
+        cluster_in_one_line(HIGH_HOSTS),
+        Workload(in_flight=512),
+    )
+    table, random = tabulate(graph, cluster, workload, {}), Random(0)
+    cuts = sorted(random.sample(range(1, table.n_ops), table.n_devices - 1))
+    devices = random.sample(range(table.n_devices), table.n_devices)
+    stage = np.searchsorted(cuts, range(table.n_ops), side="right")
+    placement = Placement(tuple(devices[i] for i in stage))
+    plan = Plan(graph, cluster, workload, table, Goal.THROUGHPUT, placement, "feasible", "by hand", 0.0)
+    name = f"Llama of {HIGH_LAYERS} layers by chance on {table.n_devices} unlike devices"
+    return page_bars(name, render(plan, MeasuredRun(plan.simulate(8))), rounds)
+
+
+def page_bars(name: str, page: str, rounds: int) -> list[Bar]:
+    """The bars of a page."""
     bars = [
         at_most(f"{name}, seconds to open", median(lambda: open_s(page), rounds), LLAMA_S),
         at_most(f"{name}, bytes", len(page.encode()), LLAMA_BYTES),

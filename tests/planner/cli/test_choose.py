@@ -1,6 +1,8 @@
 """planner choose: rows, reasons and proof; what cannot be asked."""
 
+import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,22 @@ def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], ref
     assert "row 2 → row.json; planner run row.json MODEL trains it" in capsys.readouterr().out
     assert sum(stage.total for stage in load_config(Path("row.json")).stages) == GPT["layers"]
     assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")
+
+
+def test_a_page_shows_the_rows_by_time_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--html", "rows.html", "--row", "2", "-o", "row.json"]) == 0
+    assert "the rows as a page → rows.html" in capsys.readouterr().out
+    assert main([*COMMAND, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    page = Path("rows.html").read_text()
+    assert not re.search(r"<script|https?:(?!//www.w3.org)", page)
+    points = re.findall(r'<a href="#row(\d+)" aria-label="row \d+: [^"]+, (\d+) devices"', page)
+    assert points == [(str(row["number"]), str(row["devices"])) for row in rows]
+    assert page.count('<tbody id="row') == len(rows)
+    assert all(html.escape(row["reason"]) in page for row in rows)
+    places = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="3"', page)]
+    for earlier, later, before, now in zip(rows, rows[1:], places, places[1:], strict=False):
+        assert now[0] >= before[0]  # later rows are slower, and those with more memory stand higher
+        assert (later["peak_bytes"] > earlier["peak_bytes"]) == (now[1] < before[1])
+    assert main([*COMMAND, "--html", "rows.html"]) == 2
+    assert "'rows.html' is there already" in capsys.readouterr().err

@@ -296,7 +296,8 @@ def test_many_devices_are_heat_maps_with_names_for_those_that_stand_out(tmp_path
     slow[:, 7] *= 3
     plan = replace(plan, cluster=replace(plan.cluster, devices=hosts), table=replace(plan.table, forward_s=slow))
     script = """
-        const maps = all('.map').map((m) => m.innerText.split('\\n'));
+        const maps = all('.map').map((m) => m.innerText.split('\\n').slice(0, 3)
+            .concat([...m.querySelectorAll('li')].map((row) => row.textContent)));
         const tile = all('.tile')[3]; tile.click();
         const lit = [all('.cell:not(.dim)').length, all('.host').length, one('.tile.bottleneck').textContent];
         const rows = () => all('#devices tbody tr').map((row) => row.innerText.split(/\\s*\\t\\s*/));
@@ -326,7 +327,7 @@ def test_odd_names_of_many_devices_are_only_names(tmp_path: Path) -> None:
     script = """
         one('.tile').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
         one('.cell').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
-        one('.cell').click(); one('#all-lanes').click(); one('#more-devices').click();
+        one('.cell').click(); one('#all-lanes').click(); one('#over-time').click(); one('#more-devices').click();
         return [all('img').length, all('.tile').length, one('#devices').innerText.includes('漢字')]"""
     assert browse(render(plan), tmp_path, script) == [0, 3 * 15, True]
 

@@ -1,13 +1,15 @@
 import json
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 
+from costmodels.prices import HourlyPrice
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
 from planner.problem.problem import Goal
-from planner.view.payload import payload
+from planner.view.payload import graph_payload, payload
 from tests.planner.view.samples import MS, chain_plan, fork_graph, fork_plan, slower, training_plan
 
 SENT_S = pytest.approx(1 * MS + 1024 / 1e6)
@@ -195,3 +197,18 @@ def test_a_training_step_has_stages_actions_and_memory() -> None:
     assert data["ops"]["cost_s"] == [[0.003] * 4]
     step_s = pytest.approx(plan.latency_s, rel=1e-5)
     assert data["summary"]["run"] == {"of": "latency", "predicted": step_s, "measured": step_s, "usage": []}
+
+
+def test_a_language_model_has_tokens_and_priced_devices_a_price() -> None:
+    chain = chain_plan(["", ""], n_devices=2)
+    reader = replace(chain.graph.ops[0], kind="aten.embedding.default")
+    plan = replace(chain, graph=replace(chain.graph, ops=(reader, *chain.graph.ops[1:])))
+    priced = tuple(replace(device, price=HourlyPrice.parse("2 USD/h")) for device in plan.cluster.devices)
+    summary = graph_payload(replace(plan, cluster=replace(plan.cluster, devices=priced)))["summary"]
+    assert summary["language"] == [
+        pytest.approx(4 / 1.016e-3, rel=1e-5),
+        pytest.approx(0, abs=1e-5),
+    ]  # four tokens in 1 ms + 16 B / (1 MB/s)
+    assert summary["price"] == "4 USD/h"
+    unread = graph_payload(chain)["summary"]
+    assert (unread["language"], unread["price"]) == (None, None)
