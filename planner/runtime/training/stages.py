@@ -139,11 +139,11 @@ def _code(
         reads = [value[name] for name in wiring.names[i]]
         written = add_call(graph, program, kernel, reads, generators.get(i))
         node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
-        assert callable(node.target)
+        target = node.target
+        assert callable(target)
         if keeps_precision(program.calls[op.name]):
-            node.target = torch.autocast(torch_device.type, enabled=False)(node.target)
-        if i in kept:
-            node.target = once(node.target)
+            target = torch.autocast(torch_device.type, enabled=False)(target)
+        node.target = once(target) if i in kept else target
         if not program.statistics.isdisjoint(op.inputs):
             updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):
