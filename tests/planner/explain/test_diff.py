@@ -122,7 +122,7 @@ def test_what_was_asked_of_training() -> None:
     assert given(plan, workload=other, cluster=cluster) == (
         Change("micro-batches of a step", "4", "8"),
         Change("schedule", "1f1b", "gpipe"),
-        Change("recomputation", "no", "yes"),
+        Change("recomputation", "none", "full"),
         Change("optimizer", "sgd", "adam"),
         Change("replicas", "1", "2"),
     )
