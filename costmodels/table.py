@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster import SHARINGS, Sharing
+from costmodels.memory.transformers import RecomputeMode
 from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow
@@ -82,7 +83,8 @@ class StepUpdate(Brief):
 
 SHAPES: Mapping[str, str] = (
     dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source"), "od")
-    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "update.gradient_bytes"), "o")
+    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "runs_once"), "o")
+    | {"update.gradient_bytes": "o"}
     | dict.fromkeys(("flow_bytes", "gradient"), "f")
     | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
     | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte"), "d")
@@ -92,7 +94,7 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
-NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient"}) | {
+NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient", "runs_once"}) | {
     "contention_group",
     "offload.host",
     "link_class",
@@ -134,6 +136,8 @@ class CostTable(Brief):
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
         ends_bytes: [n_ops], what of that are inputs and results of the network: recomputation keeps them all the same.
+        runs_once: [n_ops], whether an operator does not run again with selective recomputation.
+        once_bytes: [n_ops], results of these, which it keeps besides.
         held: of how many micro-batches a device keeps them at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
@@ -169,6 +173,8 @@ class CostTable(Brief):
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))
     saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     ends_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    runs_once: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    once_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     held: float = 1.0
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
@@ -244,6 +250,17 @@ class CostTable(Brief):
     def placed_bytes(self) -> Floats:
         """[n_ops], all bytes that an operator takes on its device, which hold for as long as the run lasts."""
         return np.asarray(self.op_bytes + self.held * self.saved_bytes)
+
+    def again_s(self, recompute: RecomputeMode) -> Floats:
+        """[n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
+        again = {"none": np.zeros_like(self.runs_once), "selective": ~self.runs_once}.get(recompute)
+        return self.forward_s if again is None else np.where(again[:, None], self.forward_s, 0.0)
+
+    def waiting_bytes(self, recompute: RecomputeMode) -> Floats:
+        """[n_ops], what an operator's device keeps of a micro-batch that waits for its backward pass."""
+        if recompute == "none":
+            return self.saved_bytes
+        return self.ends_bytes + self.once_bytes if recompute == "selective" else self.ends_bytes
 
     @cached_property
     def linked(self) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.memory.recomputation import once_bytes, runs_once
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
@@ -101,6 +102,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
     learning = Footprints(graph).behind if workload.trains else frozenset()
     kept_bytes = saved_bytes(graph, workload)
+    once = runs_once(graph) if workload.trains else np.zeros(len(graph.ops), dtype=bool)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
@@ -117,6 +119,8 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         overhead_s=np.array([device.overhead_s for device in cluster.devices]),
         saved_bytes=kept_bytes,
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
+        runs_once=once,
+        once_bytes=np.where(once, once_bytes(graph), 0.0) if workload.trains else np.zeros(len(graph.ops)),
         contention_group=_contention_groups(cluster),
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         update=_update(graph, cluster, workload) if workload.trains else None,

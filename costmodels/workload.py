@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from graphs.checks import check_fields, one_of
 from graphs.errors import InputError
 
@@ -25,11 +26,11 @@ class Workload:
         optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
         micro_batches: in training, number of micro-batches between two steps of the optimizer.
         schedule: in training, name of the schedule, which determines how many micro-batches a device holds.
-        recompute: in training, whether stages keep only their inputs, and run forward again in the backward pass.
+        recompute: in training, what stages run forward again before they go backward, instead of keeping it.
 
     Raises:
-        InputError: for a field of a wrong type, an unknown mode, optimizer or schedule, a number below 1, or
-            recomputation in inference.
+        InputError: for a field of a wrong type, an unknown mode, optimizer, schedule or recomputation, a number below
+            1, or recomputation in inference.
     """
 
     mode: Mode = "inference"
@@ -38,7 +39,7 @@ class Workload:
     optimizer: str = "sgd"
     micro_batches: int = 1
     schedule: str = "1f1b"
-    recompute: bool = False
+    recompute: RecomputeMode = "none"
 
     def __post_init__(self) -> None:
         check_fields(self, "the workload")
@@ -50,7 +51,8 @@ class Workload:
         if self.micro_batches < 1:
             raise InputError(f"{self.micro_batches} micro-batches between two steps; it must be 1 or more")
         one_of(self.schedule, "the schedule", TRAINING_SCHEDULES)
-        if self.recompute and self.mode != "training":
+        one_of(self.recompute, "the recomputation", RECOMPUTE_MODES)
+        if self.recompute != "none" and self.mode != "training":
             raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
 
     @property

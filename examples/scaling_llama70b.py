@@ -285,7 +285,7 @@ def _stage_cost(parts: Sequence[Part], stage: int, way: Way, devices: Cluster) -
         sync_s=ring_all_reduce(parameter_bytes, way.replicas, Port(away.latency_s, away.bytes_per_s)).time_s,
         optimizer_s=MOVED * parameter_bytes / devices.devices[0].memory_bytes_per_s,
     )
-    return cost.recomputing(BORDER_BYTES) if way.recompute else cost
+    return cost.recomputing(BORDER_BYTES, cost.forward_s) if way.recompute else cost
 
 
 def _hop(rank: int, other: int, beside: Link, away: Link) -> Link:

@@ -50,18 +50,18 @@ class StageCost:
             if not (isfinite(value := getattr(self, name)) and value >= 0):
                 raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
 
-    def recomputing(self, input_bytes: int) -> "StageCost":
-        """The same stage with recomputation: it keeps only its input from F to B or I, and runs forward again then.
+    def recomputing(self, waiting_bytes: int, again_s: float) -> "StageCost":
+        """The same stage with recomputation: from F to B or I it keeps less, and then runs forward again for a time.
 
-        ``input_bytes`` are those of the input of one micro-batch, a part of ``saved_bytes``.
+        ``waiting_bytes`` are what it keeps of one micro-batch, such as its input.
 
         Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
         """
         return replace(
             self,
-            saved_bytes=min(input_bytes, self.saved_bytes),
-            recompute_s=self.forward_s,
-            recomputed_bytes=max(self.saved_bytes - input_bytes, 0),
+            saved_bytes=waiting_bytes,
+            recompute_s=again_s,
+            recomputed_bytes=max(self.saved_bytes - waiting_bytes, 0),
         )
 
 

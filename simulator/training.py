@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.cluster import SHARINGS, Sharing
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.table import CostTable, Floats
 from costmodels.workload import TRAINING_SCHEDULES as TRAINING_SCHEDULES
 from graphs.brief import Brief
@@ -39,16 +40,17 @@ class TrainingStep:
     """The options of a training step.
 
     Raises:
-        InputError: for an unknown schedule or less than one micro-batch.
+        InputError: for an unknown schedule or recomputation, or less than one micro-batch.
     """
 
     schedule: str = "1f1b"  # a name from `TRAINING_SCHEDULES`
     micro_batches: int = 8  # number of micro-batches in a batch
-    recompute: bool = False  # whether stages keep only their inputs from the forward to the backward pass
+    recompute: RecomputeMode = "none"  # what stages run forward again before their backward pass
 
     def __post_init__(self) -> None:
         check_fields(self, "the training step")
         one_of(self.schedule, "the schedule", TRAINING_SCHEDULES)
+        one_of(self.recompute, "the recomputation", RECOMPUTE_MODES)
         if self.micro_batches < 1:
             raise InputError(f"{self.micro_batches} micro-batches; it must be 1 or more")
 
@@ -136,23 +138,25 @@ def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1
 
 
 def stage_costs(
-    table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int], recompute: bool = False
+    table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int], recompute: RecomputeMode = "none"
 ) -> list[StageCost]:
     """[n_stages], the cost of each stage on its device, with the messages across its borders.
 
     For each micro-batch, a stage keeps the tensors that its operators save and a copy of its received tensors, in a
-    split backward pass until the end of W. With recomputation, it keeps the tensors from other stages and the network's
-    inputs and results, and runs its operators again, without the overhead of messages.
+    split backward pass until the end of W. With recomputation, it keeps the tensors from other stages, the network's
+    inputs and results, and results of operators that run once; it runs the others again, without the overhead of
+    messages.
 
     Raises:
         InputError: if a tensor crosses a border between devices without a link.
     """
     crossing = _crossing(table, stages, devices)
+    waiting_bytes, again_s = table.waiting_bytes(recompute), table.again_s(recompute)
     costs = []
     for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
         members = list(ops)
         forward_s, backward_s = (float(s[members, device].sum()) for s in (table.forward_s, table.backward_s))
-        entering_bytes = (crossing.entering_bytes if recompute else crossing.received_bytes)[number]
+        entering_bytes = (crossing.received_bytes if recompute == "none" else crossing.entering_bytes)[number]
         saved_bytes = round(float(table.saved_bytes[members].sum() + entering_bytes))
         sync_s = table.update.sync_s(members, device) if table.update else 0.0
         cost = StageCost(
@@ -167,8 +171,9 @@ def stage_costs(
             sync_latency_s=min(sync_s, float(table.update.sync_latency_s[device])) if table.update else 0.0,
             optimizer_s=table.update.optimizer_s(members, device) if table.update else 0.0,
         )
-        if recompute:
-            cost = cost.recomputing(round(float(table.ends_bytes[members].sum() + entering_bytes)))
+        if recompute != "none":
+            kept_bytes = round(float(waiting_bytes[members].sum() + entering_bytes))
+            cost = cost.recomputing(kept_bytes, float(again_s[members, device].sum()))
         overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = replace(
             cost,

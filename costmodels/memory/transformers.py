@@ -26,7 +26,8 @@ from graphs.checks import check_fields, whole
 
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
-"""What runs again in the backward pass: nothing, attention's scores, or the whole layer."""
+"""What runs again before the backward pass: nothing, what is large and quick to compute, such as attention's scores, or
+all (see `costmodels.memory.recomputation`)."""
 
 PARAMETER, GRADIENT, ADAM = 2, 2, 12  # bytes in mixed precision
 FLOAT32_GRADIENT = 4

@@ -100,7 +100,7 @@ def _asked(choice: Choice, options: argparse.Namespace) -> bool:
     pairs = (
         (options.pipeline, len(choice.devices)),
         (options.schedule, choice.schedule),
-        (options.recompute, "full" if choice.recompute else "none"),
+        (options.recompute, choice.recompute),
     )
     return all(asked in (None, own) for asked, own in pairs)
 
@@ -220,5 +220,5 @@ def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str,
         f"{choice.micro_batches} of {choice.samples}",
         f"{choice.schedule}{stages}" if len(choice.devices) > 1 else "",
         str(choice.zero),
-        "full" if choice.recompute else "none",
+        choice.recompute,
     )

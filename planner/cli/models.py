@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
@@ -106,7 +107,7 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
     of_a_step = f"for training: of one step ({MICRO_BATCHES})"
     parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help=f"for training: the order ({SCHEDULE})")
     parser.add_argument("--micro-batches", type=at_least_one, metavar="N", help=of_a_step)
-    parser.add_argument("--recompute", action="store_true", help="for training: run forward again, to save memory")
+    parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="for training: what runs forward again (none)")
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
     parser.add_argument(
         "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
@@ -122,7 +123,7 @@ def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Work
         optimizer=options.optimizer,
         micro_batches=options.micro_batches or MICRO_BATCHES,
         schedule=options.schedule or SCHEDULE,
-        recompute=options.recompute,
+        recompute=options.recompute or RECOMPUTE_MODES[0],
     )
 
 

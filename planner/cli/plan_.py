@@ -201,7 +201,7 @@ def show_plan(
     console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", COLUMNS, rows)
     work = plan.workload
     if work.trains:
-        again = ", recomputing" if work.recompute else ""
+        again = {"none": "", "selective": ", recomputing selectively", "full": ", recomputing"}[work.recompute]
         copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)} for {what}")

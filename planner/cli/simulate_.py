@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.cluster import SHARINGS
+from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
@@ -70,9 +71,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once")
     what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of a training step")
-    what_if.add_argument(
-        "--recompute", action=argparse.BooleanOptionalAction, help="whether a training step runs forward again"
-    )
+    what_if.add_argument("--recompute", choices=RECOMPUTE_MODES, help="what a training step runs forward again")
     what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
     declare_search(what_if, 10.0)
 

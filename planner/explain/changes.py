@@ -7,6 +7,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.flops import Work, roofline_s, work_of
+from costmodels.memory.transformers import RecomputeMode
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.workload import Workload
@@ -29,7 +30,7 @@ class Changes:
     in_flight: int | None = None  # micro-batches in flight, in inference
     micro_batches: int | None = None  # of a training step
     schedule: str | None = None  # of a training step
-    recompute: bool | None = None  # whether a training step recomputes
+    recompute: RecomputeMode | None = None  # what a training step runs again
 
     @property
     def anything(self) -> bool:
@@ -117,7 +118,7 @@ def _workload(plan: Plan, changes: Changes) -> Workload:
         in_flight=changes.in_flight or plan.workload.in_flight,
         micro_batches=changes.micro_batches or plan.workload.micro_batches,
         schedule=changes.schedule or plan.workload.schedule,
-        recompute=plan.workload.recompute if changes.recompute is None else changes.recompute,
+        recompute=changes.recompute or plan.workload.recompute,
     )
 
 

@@ -169,7 +169,7 @@ def _asked(plan: Plan) -> dict[str, str]:
         asked |= {
             "micro-batches of a step": str(work.micro_batches),
             "schedule": work.schedule,
-            "recomputation": _yes(work.recompute),
+            "recomputation": work.recompute,
             "optimizer": work.optimizer,
             "replicas": str(cluster.replicas.count if cluster.replicas else 1),
         }

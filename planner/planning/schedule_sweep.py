@@ -22,6 +22,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.table import CostTable, Floats
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
@@ -77,7 +78,7 @@ class Choice:
     replicas: int
     micro_batches: int  # of each replica in a step
     samples: int  # in a micro-batch
-    recompute: bool
+    recompute: RecomputeMode
     price: StepPrice  # predicted, with the memory in the order of ``devices``
     placement: Placement
     n_devices: int = 0  # of all replicas, with those that have no stage
@@ -125,8 +126,8 @@ class Choice:
             schedule=schedule,
             order="pipeline",
         )
-        none_full = ((0, count) if self.recompute else (count, 0) for count in self.layers)
-        layers = tuple(StageLayers(none, 0, full) for none, full in none_full)
+        alike = [(count if mode == self.recompute else 0 for mode in RECOMPUTE_MODES) for count in self.layers]
+        layers = tuple(StageLayers(*counts) for counts in alike)
         return ParallelConfig(degrees, layers, self.precision, self.gradients)
 
 
@@ -212,8 +213,9 @@ class _ShapeCosts(NamedTuple):
     def computing_s(self, placement: Placement, device: int, step: TrainingStep) -> float:
         """Seconds of a step in which a device computes."""
         ops = list(placement.operators(device))
-        forward_s = float(self.forward_s[ops, device].sum()) * (1 + step.recompute)
-        return step.micro_batches * (forward_s + float(self.backward_s[ops, device].sum()))
+        computing = replace(self.table, forward_s=self.forward_s)
+        seconds = self.forward_s + computing.again_s(step.recompute) + self.backward_s
+        return step.micro_batches * float(seconds[ops, device].sum())
 
 
 class _Tables:
@@ -334,21 +336,21 @@ def _choices(
     shapes_left: int,
     must_find: bool,
 ) -> Iterator[Choice]:
-    """Every schedule with and without recomputation, each with the best placement that was found for any of them.
+    """Every schedule under each recomputation, each with the best placement that was found for any of them.
 
     All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
     schedules are left out, unless a first choice must be found.
     """
     placements: list[Placement] = []
     table, alone = costs.table, costs.table.n_devices == 1
-    for schedule, recompute in [(SCHEDULES[0], False)] if alone else product(schedules, (False, True)):
+    for schedule, recompute in [(SCHEDULES[0], RECOMPUTE_MODES[0])] if alone else product(schedules, RECOMPUTE_MODES):
         if deadline.over and not must_find:
             return
         step = TrainingStep(schedule, shape.micro_batches, recompute)
         problem = Problem(table, Goal.TRAINING, step=step)
         times_s = [objective_of(problem, placement) for placement in placements]
         if schedule in SEARCHED or min(times_s, default=inf) == inf:
-            limit_s = max(LEAST_S, deadline.left_s / (shapes_left * 2 * len(SEARCHED)))
+            limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(SEARCHED)))
             if (placement := solve(problem, SEARCH, limit_s).placement) is not None:
                 placements.append(placement)
                 times_s.append(objective_of(problem, placement))

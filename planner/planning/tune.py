@@ -353,7 +353,7 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
     streams = plan.goal is Goal.THROUGHPUT
     contention, lockstep = plan.placement.contention(table, streams), streams and plan.placement.lockstep(table)
     both_s = table.forward_s + table.backward_s
-    ran_s = both_s + table.forward_s * plan.workload.recompute  # recomputation runs forward passes again
+    ran_s = both_s + table.again_s(plan.workload.recompute)
     found = []
     for index, times_s in sorted(means_s.items()):
         ops, where = stages[index]

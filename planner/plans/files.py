@@ -37,8 +37,9 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 8
-"""2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep."""
+VERSION = 9
+"""2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
+9 selective recomputation."""
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
 """Of each operator on each device."""
@@ -174,6 +175,9 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if version < 8:
         costs = ({"lockstep_slowdown": cost["slowdown"]} if "slowdown" in cost else {} for cost in document["costs"])
         document = {**document, "costs": [old | new for old, new in zip(document["costs"], costs, strict=True)]}
+    if version < 9:
+        again = document["workload"].get("recompute") or "none"  # once a yes or no
+        document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
     return document
 
 

@@ -102,7 +102,7 @@ def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
 def training_bound(problem: Problem) -> float:
     """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
 
-    Where a stage recomputes, its forward pass counts twice, for the path as well. Where the backward pass is cut in
+    What a stage runs again counts twice, for the path as well. Where the backward pass is cut in
     halves, the path leads through the first ones only: the gradients of weights are worked out beside it.
 
     With one stage a device, a device's first forward waits for those of the stages before it, and these still have
@@ -121,7 +121,7 @@ def training_bound(problem: Problem) -> float:
     bound_s = max(busy_s, path_bound(way))
     if problem.step.schedule == ONE_STAGE_EACH:
         alone_s = cost_bound(merge_blocks(both))
-        back_s = table.backward_s + (table.forward_s if problem.step.recompute else 0.0)
+        back_s = table.backward_s + table.again_s(problem.step.recompute)
         pass_s = max(load_bound(merge_blocks(replace(table, forward_s=each_s))) for each_s in (table.forward_s, back_s))
         bound_s = max(bound_s, alone_s / (1 - (1 - 1 / m) ** table.n_devices), alone_s + (m - 1) * pass_s)
     return bound_s
@@ -129,7 +129,7 @@ def training_bound(problem: Problem) -> float:
 
 def _both_s(problem: Problem, table: CostTable) -> Floats:
     """[n_ops, n_devices], seconds of a micro-batch there and back."""
-    return (1 + problem.step.recompute) * table.forward_s + table.backward_s
+    return table.forward_s + table.again_s(problem.step.recompute) + table.backward_s
 
 
 def _work_s(problem: Problem, table: CostTable) -> Floats:

@@ -25,8 +25,8 @@ def test_the_default_is_streaming_single_samples() -> None:
             "the schedule is ''; it must be one of gpipe, 1f1b, interleaved, breadth-first, zb-h1, zb-h2, zbv",
         ),
         ({"in_flight": -2}, "-2 micro-batches in flight; it must be 1 or more"),
-        ({"recompute": "yes"}, "the workload has recompute = 'yes'; give True or False"),
-        ({"recompute": True}, "recompute is for the backward pass, and inference has none; leave it out"),
+        ({"recompute": "yes"}, "the workload has recompute = 'yes'; it must be one of none, selective, full"),
+        ({"recompute": "full"}, "recompute is for the backward pass, and inference has none; leave it out"),
     ],
 )
 def test_a_workload_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
     "Cluster": (planner.Cluster, {"name": "a", "devices": CLUSTER.devices}, {"devices": ((), ("cpu0",), "cpu0")}),
     "TrainerOptions": (
         planner.TrainerOptions,
-        {"accumulate": 1, "clip_norm": 1.0, "recompute": True, "autocast": None, "seed": 0},
+        {"accumulate": 1, "clip_norm": 1.0, "recompute": "full", "autocast": None, "seed": 0},
         {
             "accumulate": (0, 1.5),
             "clip_norm": (0, "1"),

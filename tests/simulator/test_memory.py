@@ -119,7 +119,7 @@ def test_what_is_recomputed_has_a_name_of_its_own() -> None:
     # 4 bytes saved, of which the network's input of 1 is kept: during the first B, two inputs and 3 bytes made anew
     table = make_table([1, 1], chain([1, 1]))
     table = replace(table, backward_s=table.forward_s, saved_bytes=np.array([4.0, 0]), ends_bytes=np.array([1.0, 0]))
-    run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 2, recompute=True))
+    run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 2, recompute="full"))
     memory, _ = training_memory(table, run)
     assert memory.peak_bytes == run.memory_bytes[0] == 2 * 1 + 3
     assert memory.held(memory.peak_s) == [

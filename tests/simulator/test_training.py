@@ -79,7 +79,7 @@ def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
     # receives, 3; the first one keeps the network's input of 2 bytes, the others those 3. One is there in full
     table = replace(trained(make_table([1] * 3, chain([1] * 3, 3.0), n_devices=3), saved=8.0), overlap=True)
     table = replace(table, ends_bytes=np.array([2.0, 0, 0]), link_s=np.zeros((2, 1)))
-    run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5, recompute=True))
+    run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5, recompute="full"))
     assert run.makespan_s == pytest.approx((5 + 2) * 4)
     assert run.load_s.tolist() == [4, 4, 4]
     assert run.memory_bytes.tolist() == [2 * 2 + 8, 3 + 11, 11]
@@ -89,7 +89,7 @@ def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
 
 def test_a_hand_over_is_not_recomputed() -> None:
     table = replace(trained(make_table([1, 1], chain([1, 1]))), overhead_s=np.array([0.25, 0.5]))
-    costs = stage_costs(table, [[0], [1]], [0, 1], recompute=True)
+    costs = stage_costs(table, [[0], [1]], [0, 1], recompute="full")
     assert [cost.recompute_s for cost in costs] == [1, 1]
     assert [cost.forward_s for cost in costs] == [1.25, 1.5]
 
@@ -99,7 +99,7 @@ def test_a_backward_pass_in_two_parts_keeps_everything_until_its_second_one() ->
     table = trained(make_table([1, 1], chain([1, 1]), n_devices=2), saved=10.0)
     run = simulate_training(table, Placement((0, 1)), TrainingStep("zb-h1", 4))
     assert run.memory_bytes.tolist() == [20, 20]
-    again = simulate_training(table, Placement((0, 1)), TrainingStep("zb-h1", 4, recompute=True))
+    again = simulate_training(table, Placement((0, 1)), TrainingStep("zb-h1", 4, recompute="full"))
     assert again.memory_bytes.tolist() == [10, 20]  # nothing waits for I but inputs of no bytes; for W, two may
 
 

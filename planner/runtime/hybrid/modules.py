@@ -14,16 +14,16 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
+from costmodels.memory.recomputation import runs_once
 from graphs.ir import STATE, Graph, Op, Role
 from graphs.program.program import Program, home_of, on_device
 from graphs.rewrites.patterns import plain
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
+from planner.runtime.stages.recomputation import apart, once, selective_contexts
 
 ATTENTION = "aten.scaled_dot_product_attention"
-RUN_AGAIN = ("scaled_dot_product", "bmm", "softmax", "dropout", "baddbmm")
-"""What selective recomputation runs again: scores, their softmax, and what they weigh (arXiv 2205.05198, section 5)."""
 
 
 class Runs:
@@ -32,6 +32,9 @@ class Runs:
     def __init__(self, program: Program, device: torch.device, styles: TensorStyles, mesh: DeviceMesh | None) -> None:
         self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
         self.precision = torch.float32  # of products
+        self.once = frozenset(
+            op.name for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True) if kept
+        )
 
     def mixed(self) -> torch.autocast:
         """The context in which products are in a lower precision than parameters."""
@@ -162,7 +165,7 @@ class LayerBlock(nn.Module):
             return self._run(tensors)
         context: dict[str, Any] = {}
         if self._recompute == "selective":
-            context["context_fn"] = lambda: create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+            context["context_fn"] = selective_contexts
         passes = count()
 
         def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -176,17 +179,12 @@ class LayerBlock(nn.Module):
         env = dict(zip(self.reads, tensors, strict=True))
         env |= {name: self.tensor(name) for name in self.path_of}
         if again:
-            env |= {name: env[name].clone() for name in self._runs.program.statistics & self.path_of.keys()}
+            env |= {name: apart(env[name]) for name in self._runs.program.statistics & self.path_of.keys()}
         for op in self._ops:
             layer = self.get_submodule(self.layer_of[op.name]) if op.name in self.layer_of else None
-            env.update(zip(op.outputs, self._runs.run(op, env, layer), strict=True))
+            run = once(self._runs.run) if op.name in self._runs.once else self._runs.run
+            env.update(zip(op.outputs, run(op, env, layer), strict=True))
         return tuple(env[name] for name in self.writes)
-
-
-def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    """Keep everything but attention's scores and what they weigh."""
-    again = any(word in str(operator) for word in RUN_AGAIN)
-    return CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
 
 
 def _register(home: nn.Module, name: str, tensor: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import torch
 
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.workload import Workload
 from graphs import checks
 from graphs.checks import check_fields
@@ -112,8 +113,8 @@ class TrainerOptions:
             the optimizer.
         clip_norm: the largest norm of all gradients together, over all devices, as in
             ``torch.nn.utils.clip_grad_norm_``; None for any.
-        recompute: run each stage forward once more before its backward pass, instead of keeping its activations; None
-            for the plan's choice.
+        recompute: what each stage runs forward once more before its backward pass, instead of keeping its activations;
+            None for the plan's choice.
         autocast: the dtype of mixed precision, ``torch.bfloat16`` or ``torch.float16``; None for the model's own.
         scaling: scaling of the loss, in float16; a step in which a gradient overflows leaves parameters as they are.
         seed: seed of dropout and the like. Their numbers follow from it, the step, the micro-batch and the operator, on
@@ -125,7 +126,7 @@ class TrainerOptions:
 
     accumulate: int = 1
     clip_norm: float | None = None
-    recompute: bool | None = None
+    recompute: RecomputeMode | None = None
     autocast: torch.dtype | None = None
     scaling: Scaling = field(default_factory=Scaling)
     seed: int = 0
@@ -136,6 +137,8 @@ class TrainerOptions:
             raise InputError(f"the gradients of {self.accumulate} steps are to be added up; it must be 1 or more")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
             raise InputError(f"the largest norm of the gradients is {self.clip_norm}; it must be a number above 0")
+        if self.recompute is not None:
+            checks.one_of(self.recompute, "the recomputation", RECOMPUTE_MODES)
         if self.autocast not in (None, *MIXED):
             raise InputError(
                 f"there is no mixed precision with {str(self.autocast).removeprefix('torch.')}; "

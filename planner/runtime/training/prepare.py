@@ -83,7 +83,7 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
     rows = layout.schedule.device
     wiring = wire(program, layout.members)
     check_owners(wiring, rows, [device.name for device in layout.devices])
-    stages, state = compile_training(program, wiring, rows, places, trainer_options.seed)
+    stages, state = compile_training(program, wiring, rows, places, trainer_options)
     for torch_device in places:
         if torch_device.type == "cuda":
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them

@@ -5,17 +5,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
 from costmodels.host.kernels import kernel_of
+from costmodels.memory.recomputation import runs_once
 from costmodels.views import differentiated
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Role
 from graphs.program.program import Call, Program
 from planner.runtime.stages.compile import ShardedState, add_call, function_of
 from planner.runtime.stages.random_generators import Generators, randomized
+from planner.runtime.stages.recomputation import apart, once
 from planner.runtime.training.means import KINDS
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.wiring import WiredStage, Wiring
 
 
@@ -40,7 +44,7 @@ class TrainingStage:
         state = self.state
         if again:
             written = set(map(id, self.statistics))
-            state = tuple(tensor.clone() if id(tensor) in written else tensor for tensor in state)
+            state = tuple(apart(tensor) if id(tensor) in written else tensor for tensor in state)
         return self.function(*state, *self.generators.at(step, micro_batch), *received)
 
 
@@ -59,7 +63,11 @@ def wire(program: Program, members: Sequence[Sequence[int]]) -> Wiring:
 
 
 def compile_training(
-    program: Program, wiring: Wiring, devices: Sequence[int], torch_devices: Sequence[torch.device], seed: int
+    program: Program,
+    wiring: Wiring,
+    devices: Sequence[int],
+    torch_devices: Sequence[torch.device],
+    trainer_options: TrainerOptions,
 ) -> tuple[tuple[TrainingStage, ...], ShardedState]:
     """Generate the function of each stage, and return the stages and copies of the state that they hold.
 
@@ -70,7 +78,7 @@ def compile_training(
     stages = []
     for wired, device in zip(wiring.stages, devices, strict=True):
         held = [state.get(device, name).requires_grad_(name in wiring.learned) for name in wired.state]
-        stages.append(compile_training_stage(program, wiring, wired, held, torch_devices[device], seed))
+        stages.append(compile_training_stage(program, wiring, wired, held, torch_devices[device], trainer_options))
     return tuple(stages), state
 
 
@@ -80,26 +88,35 @@ def compile_training_stage(
     wired: WiredStage,
     held: Sequence[torch.Tensor],
     torch_device: torch.device,
-    seed: int,
+    trainer_options: TrainerOptions,
 ) -> TrainingStage:
     """Generate the function of one stage; ``held`` are its parameters and buffers, in the order of ``wired.state``."""
     random_names = randomized(program)
     random = [i for i in wired.ops if program.graph.ops[i].name in random_names]
+    kept = np.flatnonzero(runs_once(program.graph)) if trainer_options.recompute == "selective" else ()
     return TrainingStage(
         wired=wired,
         state=tuple(held),
         statistics=tuple(t for n, t in zip(wired.state, held, strict=True) if n in program.statistics),
-        generators=Generators(random, torch_device, seed),
+        generators=Generators(random, torch_device, trainer_options.seed),
         averages=any(program.graph.ops[i].kind.rpartition(".")[0] in KINDS for i in wired.ops),
-        function=function_of(_code(program, wiring, wired, random, torch_device), []),
+        function=function_of(_code(program, wiring, wired, (random, frozenset(kept)), torch_device), []),
     )
 
 
 def _code(
-    program: Program, wiring: Wiring, wired: WiredStage, random: Sequence[int], torch_device: torch.device
+    program: Program,
+    wiring: Wiring,
+    wired: WiredStage,
+    special: tuple[Sequence[int], frozenset[int]],
+    torch_device: torch.device,
 ) -> fx.Graph:
-    """Build the graph of a stage: placeholders, a line for each operator and fork, and a tuple of results."""
+    """Build the graph of a stage: placeholders, a line for each operator and fork, and a tuple of results.
+
+    ``special`` are the operators that draw random numbers, and those that selective recomputation does not run again.
+    """
     graph = fx.Graph()
+    random, kept = special
     value: dict[str, fx.Node] = {}
 
     def define(name: str, node: fx.Node) -> None:
@@ -121,10 +138,12 @@ def _code(
         kernel = kernel_of(program, op, torch_device)
         reads = [value[name] for name in wiring.names[i]]
         written = add_call(graph, program, kernel, reads, generators.get(i))
+        node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
+        target = node.target
+        assert callable(target)
         if keeps_precision(program.calls[op.name]):
-            node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
-            assert callable(node.target)
-            node.target = torch.autocast(torch_device.type, enabled=False)(node.target)
+            target = torch.autocast(torch_device.type, enabled=False)(target)
+        node.target = once(target) if i in kept else target
         if not program.statistics.isdisjoint(op.inputs):
             updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):

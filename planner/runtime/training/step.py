@@ -22,6 +22,7 @@ from graphs.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark
+from planner.runtime.stages.recomputation import passes
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
@@ -107,6 +108,7 @@ class _Kept:
     leaves: tuple[torch.Tensor, ...]  # what it has received
     sent: tuple[torch.Tensor, ...] = ()  # what it has sent; nothing if it will run forward again
     loss: torch.Tensor | None = None  # in the last stage
+    again: AbstractContextManager[object] | None = None  # in which it will run forward again
 
 
 @dataclass(eq=False)
@@ -204,10 +206,10 @@ class StepRun:
             for name, tensor in zip(stage.wired.receives, received, strict=True)
             if tensor is not None
         )
-        again = bool(self.program.trainer_options.recompute)
-        with torch.set_grad_enabled(not again):
+        first, again = passes(self.program.trainer_options.recompute)
+        with first:
             sent, loss, means = self._call(context, stage, batch, leaves)
-        self._kept[number, batch] = _Kept(leaves) if again else _Kept(leaves, sent, loss)
+        self._kept[number, batch] = _Kept(leaves, again=again) if again else _Kept(leaves, sent, loss)
         if loss is not None:
             self._shares[batch] = self.program.weights.share(means, loss)
         elif means:
@@ -223,8 +225,9 @@ class StepRun:
         gradients = self._take("B", batch, wired.awaits, context)
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
-        if self.program.trainer_options.recompute:
-            sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
+        if kept.again:
+            with kept.again:
+                sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
             kept = _Kept(kept.leaves, sent, loss)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
         roots = [

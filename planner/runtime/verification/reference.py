@@ -19,6 +19,7 @@ from graphs.program.program import Program, on_device
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
+from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import TrainingStage, compile_training
 from planner.runtime.training.wiring import Wiring
 from simulator.stages import Stage
@@ -260,7 +261,7 @@ class TrainingStages:
         torch_devices = [torch_device_of(device) for device in rows.values()]
         self._program, self._wiring, self._backward = program, wiring, backward
         numbers = [list(rows).index(device.name) for device in devices]
-        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, SEED)
+        self._stages, _ = compile_training(program, wiring, numbers, torch_devices, TrainerOptions(seed=SEED))
         self.parts = tuple(
             StageUnderTest(stage.wired.ops, device, dict(zip(stage.wired.state, stage.state, strict=True)))
             for stage, device in zip(self._stages, devices, strict=True)

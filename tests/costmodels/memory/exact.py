@@ -47,7 +47,7 @@ def _training_bytes(graph: Graph, workload: Workload, ops: Sequence[Op], held: i
     accumulating = workload.micro_batches > 1
     passes = training_passes(graph, ops, accumulating)
     resident_bytes = _resident_bytes(graph, ops) + optimizer.state_bytes(sizes) + accumulating * sum(sizes)
-    waiting_bytes = (held - 1) * (_ends(graph, ops) if workload.recompute else passes.kept_bytes)
+    waiting_bytes = (held - 1) * (_ends(graph, ops) if workload.recompute == "full" else passes.kept_bytes)
     on_way_bytes = waiting_bytes + max(passes.forward_bytes, passes.backward_bytes)
     step_bytes = passes.left_bytes + optimizer.step_bytes(sizes)
     return resident_bytes + max(on_way_bytes, step_bytes) + LOOSE_BYTES

@@ -17,6 +17,7 @@ from costmodels.memory.device import (
     working_bytes,
 )
 from costmodels.memory.passes import inference_bytes
+from costmodels.memory.transformers import RecomputeMode
 from costmodels.workload import Workload
 from graphs.ir import Graph, Role
 from tests.costmodels.memory.exact import device_bytes, held
@@ -168,7 +169,7 @@ def test_gradients_are_as_large_as_trained_parameters_each_once() -> None:
 def test_a_stage_that_recomputes_keeps_what_comes_from_outside() -> None:
     # as above, but the one micro-batch that waits in the first stage keeps x 10 only; of gpipe's five in the second,
     # each keeps a 20 and d 40
-    workload = Workload(mode="training", micro_batches=6, recompute=True)
+    workload = Workload(mode="training", micro_batches=6, recompute="full")
     first = 4 * (5 + 5 + 10 + 30 + 20 + 5 + 5)
     second = 4 * (3 + 7 + 7 + 90 + 40 + 30 + 7 + 37)
     assert device_bytes(LINE, workload, [[0], [1, 2]]) == (first + LOOSE_BYTES, second + LOOSE_BYTES)
@@ -212,16 +213,16 @@ def test_in_inference_each_device_holds_what_is_in_flight() -> None:
     graph=graphs(),
     optimizer=st.sampled_from(["sgd", "momentum", "adam"]),
     micro_batches=st.integers(1, 3),
-    recompute=st.booleans(),
+    recompute=st.sampled_from(("none", "full")),
 )
 def test_what_adds_up_is_never_less_than_what_happens(
-    graph: Graph, optimizer: str, micro_batches: int, recompute: bool
+    graph: Graph, optimizer: str, micro_batches: int, recompute: RecomputeMode
 ) -> None:
     workload = Workload("training", optimizer=optimizer, micro_batches=micro_batches, schedule="gpipe")
     workload = replace(workload, recompute=recompute)
     (happens,) = device_bytes(graph, workload)
     saved = saved_bytes(graph, workload)
-    waiting = np.minimum(ends_bytes(graph, workload), saved) if recompute else saved
+    waiting = np.minimum(ends_bytes(graph, workload), saved) if recompute == "full" else saved
     kept = saved.sum() + (held(workload, 1, 0) - 1) * waiting.sum()
     unread = sum(graph.tensor[name].n_bytes for name in graph.inputs) * micro_batches  # of which no operator is charged
     assert op_bytes(graph, workload).sum() + kept + unread + working_bytes(graph, workload) >= happens

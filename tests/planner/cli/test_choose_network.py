@@ -35,7 +35,7 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert not all(choice["best"] for choice in choices)
     assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}
     assert {choice["replicas"] for choice in choices} == {1, 2}
-    assert {choice["recompute"] for choice in choices} == {False, True}
+    assert {choice["recompute"] for choice in choices} == {"none", "selective", "full"}
     assert all(0 < choice["mfu"] < 1 for choice in choices)
     assert {choice["tensor"] for choice in choices} == {1, 2}
     assert {choice["zero"] for choice in choices if choice["replicas"] == 2} == {0, 1, 2, 3}

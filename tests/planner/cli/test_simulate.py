@@ -131,10 +131,10 @@ class TestTraining:
         assert takes_s["unlimited"] <= min(takes_s["fifo"], takes_s["fair"])
 
     def test_recomputing_takes_time_and_less_memory(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["simulate", "train.json", "--recompute", "--schedule", "gpipe", "--json"]) == 0
+        assert main(["simulate", "train.json", "--recompute", "full", "--schedule", "gpipe", "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["after"]["latency_s"] > document["before"]["latency_s"]
-        assert main(["simulate", "plan.json", "--recompute"]) == 2
+        assert main(["simulate", "plan.json", "--recompute", "full"]) == 2
         told = capsys.readouterr().err
         assert told == "planner: the plan's goal is throughput; recompute can be changed for training only\n"
 
@@ -152,11 +152,11 @@ class TestTraining:
         assert told == "planner: --replicas is for training and the goal is latency; leave it out\n"
 
     def test_a_plan_may_recompute(self, capsys: pytest.CaptureFixture[str]) -> None:
-        command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "64", "--recompute"]
-        assert main([*command, "--schedule", "gpipe", "-o", "again.json"]) == 0
+        command = ["plan", MNIST, "--cluster", "paper.toml", "--goal", "training", "--batch", "64", "-o", "again.json"]
+        assert main([*command, "--recompute", "full", "--schedule", "gpipe"]) == 0
         assert "by gpipe, recomputing" in capsys.readouterr().out
-        assert json.loads(Path("again.json").read_text())["workload"]["recompute"] is True
-        assert main(["simulate", "again.json", "--no-recompute", "--json"]) == 0
+        assert json.loads(Path("again.json").read_text())["workload"]["recompute"] == "full"
+        assert main(["simulate", "again.json", "--recompute", "none", "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["after"]["latency_s"] < document["before"]["latency_s"]
         before, after = (max(document[when]["memory_bytes"].values()) for when in ("before", "after"))

@@ -117,12 +117,12 @@ def test_what_was_asked_for() -> None:
 
 def test_what_was_asked_of_training() -> None:
     plan = replace(diamond(), workload=Workload("training", micro_batches=4))
-    other = Workload("training", micro_batches=8, schedule="gpipe", recompute=True, optimizer="adam")
+    other = Workload("training", micro_batches=8, schedule="gpipe", recompute="full", optimizer="adam")
     cluster = replace(plan.cluster, replicas=Replicas(2, 1e9))
     assert given(plan, workload=other, cluster=cluster) == (
         Change("micro-batches of a step", "4", "8"),
         Change("schedule", "1f1b", "gpipe"),
-        Change("recomputation", "no", "yes"),
+        Change("recomputation", "none", "full"),
         Change("optimizer", "sgd", "adam"),
         Change("replicas", "1", "2"),
     )

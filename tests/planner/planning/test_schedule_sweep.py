@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.cluster import Cluster, Device, Link
+from costmodels.memory.transformers import RECOMPUTE_MODES
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
@@ -38,7 +39,7 @@ def line(samples: int) -> Graph:
 
 def choice(step_s: float, peak_bytes: float) -> Choice:
     price = StepPrice(step_s, step_s, 0.0, 0.0, 0.0, (peak_bytes,))
-    return Choice("1f1b", ("a",), 1, 1, 1, 1, False, price, Placement((0,)))
+    return Choice("1f1b", ("a",), 1, 1, 1, 1, "none", price, Placement((0,)))
 
 
 def test_all_that_is_worth_a_look() -> None:
@@ -67,11 +68,11 @@ def test_all_that_is_worth_a_look() -> None:
 def test_every_schedule_is_tried_with_and_without_recomputing() -> None:
     found = trade_offs(line, pair(), batch=8, optimizer="adam", search=Search(time_limit_s=60)).choices
     apart = {(one.schedule, one.recompute) for one in found if len(one.devices) == 2 and one.micro_batches == 4}
-    assert apart == {(schedule, recompute) for schedule in SCHEDULES for recompute in (False, True)}
+    assert apart == {(schedule, recompute) for schedule in SCHEDULES for recompute in RECOMPUTE_MODES}
     assert len({one.shape for one in found}) == len(found)
     for one in found:
-        if one.recompute:
-            (twin,) = (other for other in found if other.shape == (one.schedule, False, *one.shape[2:]))
+        if one.recompute == "full":
+            (twin,) = (other for other in found if other.shape == (one.schedule, "none", *one.shape[2:]))
             assert twin.step_s < one.step_s
 
 

@@ -268,7 +268,7 @@ class TestStages:
             (Goal.THROUGHPUT, {}),
             (Goal.LATENCY, {}),
             (Goal.TRAINING, {"mode": "training", "micro_batches": 4}),
-            (Goal.TRAINING, {"mode": "training", "micro_batches": 4, "recompute": True}),
+            (Goal.TRAINING, {"mode": "training", "micro_batches": 4, "recompute": "full"}),
             (Goal.TRAINING, {"mode": "training", "micro_batches": 4, "schedule": "zb-h1"}),
         ],
     )

@@ -46,7 +46,7 @@ def test_training_goes_there_and_back(overlap: bool) -> None:
     table = replace(table, backward_s=2 * table.forward_s, gradient=np.ones(1, dtype=bool))
     step = TrainingStep("1f1b", 4)
     assert of(Problem(table, Goal.TRAINING, step=step), 0, 1) == Busiest(1, (), 9.0 if overlap else 9.0 + 14)
-    again = replace(step, recompute=True)
+    again = replace(step, recompute="full")
     assert of(Problem(table, Goal.TRAINING, step=again), 0, 1) == Busiest(1, (), 12.0 if overlap else 12.0 + 14)
     bus = replace(table, channel=np.where(table.channel >= 0, 0, -1))
     expected = Busiest(None, ((0, 1), (1, 0)), 14.0) if overlap else Busiest(1, (), 23.0)

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.table import StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
@@ -40,7 +41,9 @@ def training_problems(draw: st.DrawFn) -> Problem:
         gradient=np.ones(len(table.flows), dtype=bool),
         update=StepUpdate(draw(some), np.ones(k), np.full(k, draw(st.integers(0, 1))), np.zeros(k)),
     )
-    step = TrainingStep(draw(st.sampled_from(TRAINING_SCHEDULES)), draw(st.integers(1, 4)), draw(st.booleans()))
+    step = TrainingStep(
+        draw(st.sampled_from(TRAINING_SCHEDULES)), draw(st.integers(1, 4)), draw(st.sampled_from(RECOMPUTE_MODES))
+    )
     return Problem(table, Goal.TRAINING, step=step)
 
 

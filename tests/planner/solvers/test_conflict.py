@@ -98,7 +98,7 @@ def test_the_least_memory_that_is_missing(forward_s: list[list[float]], capacity
             False,
         ),  # two operators of 10 bytes each, twice on the first device
         (TrainingStep("gpipe", 4), True),  # four of them
-        (TrainingStep("gpipe", 4, recompute=True), False),
+        (TrainingStep("gpipe", 4, recompute="full"), False),
     ],
 )
 def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, collides: bool) -> None:

@@ -28,6 +28,7 @@ from planner.runtime.checkpoint.shards import names_held, with_counters
 from planner.runtime.distributed.training.engine import EngineStage, divides, quiet_schedules, runtime_of
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
+from planner.runtime.stages.recomputation import selective_contexts
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of
@@ -152,10 +153,13 @@ class PipelineModule(nn.Module):
 
         mixed = mixed_precision(torch_device, self._trainer_options.autocast)
         with mixed, counting if self._stage.averages else nullcontext():
-            if self._trainer_options.recompute:
-                results = checkpoint(run, *received, use_reentrant=False, preserve_rng_state=False)
-            else:
+            if self._trainer_options.recompute == "none":
                 results = run(*received)
+            else:
+                how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+                if self._trainer_options.recompute == "selective":
+                    how["context_fn"] = selective_contexts
+                results = checkpoint(run, *received, **how)
         self.means.append(counting.means)
         if self._leaves is None:
             return tuple(result.view_as(result) for result in results)  # torch detaches what is no view, weights too
@@ -269,9 +273,7 @@ class RankStages:
     def _module(self, wiring: Wiring, number: int) -> PipelineModule:
         wired, borders = wiring.stages[number], [*borders_of(wiring), None]
         held = [self._held[name] for name in wired.state]
-        compiled = compile_training_stage(
-            self._program, wiring, wired, held, self.torch_device, self._trainer_options.seed
-        )
+        compiled = compile_training_stage(self._program, wiring, wired, held, self.torch_device, self._trainer_options)
         arrives, leaves = borders[number] or (), borders[number + 1]
         beside = {name: self._held[name.partition("#")[0]] for name in wired.receives if name not in arrives}
         in_parts = any(action.computation == "I" for row in self.layout.schedule.actions for action in row)
@@ -279,7 +281,8 @@ class RankStages:
 
     def _stage(self, wiring: Wiring, number: int, module: PipelineModule) -> EngineStage:
         borders = [*borders_of(wiring), self._program.graph.outputs]
-        in_two = divides() and in_two_parts(wiring, number)
+        selective = self._trainer_options.recompute == "selective"  # keeps results for one backward pass
+        in_two = divides() and in_two_parts(wiring, number) and not selective
         return EngineStage(
             module,
             self.device.name,

@@ -208,10 +208,10 @@ class Line:
     def seconds(self) -> Floats:
         """[n_cuts, n_devices], seconds of one micro-batch before a cut; an operator that cannot run counts 0.
 
-        They are forward, twice with recomputation, backward, and an equal part of the optimizer.
+        They are forward, again what is recomputed, backward, and an equal part of the optimizer.
         """
         table = self.blocks.table
-        both = table.forward_s * (1 + self.step.recompute) + table.backward_s
+        both = table.forward_s + table.again_s(self.step.recompute) + table.backward_s
         if table.update:
             both = both + np.outer(
                 table.update.gradient_bytes, table.update.optimizer_s_per_byte / self.step.micro_batches
@@ -269,7 +269,7 @@ class Line:
             return np.asarray(sums[None, :] - sums[:, None])
 
         current_bytes = between(table.saved_bytes) + self.received_bytes
-        waiting_bytes = between(table.ends_bytes) + self.received_bytes if self.step.recompute else current_bytes
+        waiting_bytes = between(table.waiting_bytes(self.step.recompute)) + self.received_bytes
         return between(table.op_bytes), waiting_bytes, current_bytes
 
     def _before(self, values: Floats) -> Floats:

@@ -274,7 +274,7 @@ def plan_for(case: Case, program: Program) -> Plan:
     device = tuple(rows[sum(start <= i for start in starts)] for i in range(len(program.graph.ops)))
     workload = Workload(
         mode="training", batch=BATCH, micro_batches=case.micro_batches, schedule=case.schedule,
-        recompute=bool(case.trainer_options.recompute),
+        recompute=case.trainer_options.recompute or "none",
     )  # fmt: skip
     plan = make_plan(program, Placement((0,) * len(device)), cluster)
     table = tabulate(program.graph, cluster, workload, {})

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.affinity import run_on
+from costmodels.memory.transformers import RecomputeMode
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
@@ -227,7 +228,7 @@ class Case:
     micro_batches: int = 1
     devices: int = 2
     stages: int = 2
-    recompute: bool = False
+    recompute: RecomputeMode = "none"
 
 
 def training_plan(case: Case) -> Plan:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.training.options import TrainerOptions
@@ -40,8 +41,8 @@ def assert_same_bits(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("recompute", [False, True])
-def test_two_and_three_stages(name: str, recompute: bool) -> None:
+@pytest.mark.parametrize("recompute", RECOMPUTE_MODES)
+def test_two_and_three_stages(name: str, recompute: RecomputeMode) -> None:
     program, batch = program_of(name), samples(name, BATCH)
     n = len(program.graph.ops)
     expected = reference_gradients(program, batch)

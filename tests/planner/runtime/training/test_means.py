@@ -95,7 +95,7 @@ def test_as_the_whole_batch(name: str) -> None:
     "case",
     [
         replace(CASE, schedule="zb-h1"),
-        replace(CASE, recompute=True),
+        replace(CASE, recompute="full"),
         replace(CASE, devices=3, stages=3, schedule="gpipe"),
         replace(CASE, devices=1, stages=1),
     ],

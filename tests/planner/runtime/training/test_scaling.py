@@ -97,7 +97,7 @@ def trainer_of(case: Case, make: Make, trainer_options: TrainerOptions) -> AnyTr
     )
 
 
-@pytest.mark.parametrize("more", [{}, {"accumulate": 2}, {"clip_norm": 0.1}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"accumulate": 2}, {"clip_norm": 0.1}, {"recompute": "full"}], ids=str)
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_steps_are_those_of_eager_with_a_scaler(make: Make, more: dict[str, Any]) -> None:
     trainer_options = TrainerOptions(autocast=torch.float16, scaling=HIGH, **more)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
@@ -36,12 +37,12 @@ SCHEDULES = [
     Case("frozen", "1f1b", 2),
     Case("branches", "interleaved", 4, devices=2, stages=4),
     Case("skips", "breadth-first", 4, devices=2, stages=4),
-    Case("heads", "1f1b", 4, recompute=True),
+    Case("heads", "1f1b", 4, recompute="full"),
     Case("tied", "gpipe", 2, devices=1, stages=1),
     Case("skips", "zb-h1", 4),
     Case("heads", "zb-h1", 5, devices=3, stages=3),
     Case("skips", "zb-h2", 4, devices=3, stages=3),
-    Case("frozen", "zb-h1", 3, recompute=True),
+    Case("frozen", "zb-h1", 3, recompute="full"),
     Case("branches", "zbv", 4, devices=2, stages=3),
     Case("tied", "zb-h1", 2, devices=1, stages=1),
 ]
@@ -110,7 +111,7 @@ def test_several_steps_for_one_of_the_optimizer() -> None:
 def test_chance_is_the_same_on_every_placement() -> None:
     program, _ = noisy()
     one = trained(program, Case("noisy", "gpipe", 2, 1, 1))
-    for case in (Case("noisy", "1f1b", 2), Case("noisy", "1f1b", 2, 3, 3), Case("noisy", "gpipe", 2, recompute=True)):
+    for case in (Case("noisy", "1f1b", 2), Case("noisy", "1f1b", 2, 3, 3), Case("noisy", "gpipe", 2, recompute="full")):
         losses, state = trained(program, case)
         assert losses == one[0]
         assert all(torch.equal(state[name], one[1][name]) for name in one[1])
@@ -138,7 +139,7 @@ def test_a_batch_norm_counts_and_keeps_its_statistics() -> None:
     batches = [samples("skips", 4 * BATCH, seed) for seed in range(3)]
     _, expected = loop(program, SGD, batches, 4)
     assert expected.training
-    for recompute in (False, True):
+    for recompute in RECOMPUTE_MODES:
         _, state = trained(program, Case("normed", "1f1b", 4, recompute=recompute))
         assert_state(state, expected)
         assert state["norm.num_batches_tracked"] == 12
@@ -156,7 +157,7 @@ def test_a_batch_norm_whose_result_nobody_reads_keeps_its_statistics_too() -> No
     torch.manual_seed(0)
     program = program_from_module(Aside().double(), (numbers(BATCH),), training=True)
     _, expected = loop(program, SGD, [samples("skips", 2 * BATCH, seed) for seed in range(3)], 2)
-    for recompute in (False, True):
+    for recompute in RECOMPUTE_MODES:
         _, state = trained(program, Case("aside", "1f1b", 2, recompute=recompute))
         assert_state(state, expected)
         assert state["norm.running_mean"].any()
@@ -242,9 +243,9 @@ def test_the_learning_rate_can_be_changed() -> None:
         assert len(trainer.optimizers) == 2
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", RECOMPUTE_MODES)
 def test_a_stage_keeps_as_many_micro_batches_as_its_schedule_says_and_nothing_stays(
-    monkeypatch: pytest.MonkeyPatch, recompute: bool
+    monkeypatch: pytest.MonkeyPatch, recompute: RecomputeMode
 ) -> None:
     most: dict[int, int] = {}
     forward = StepRun._forward

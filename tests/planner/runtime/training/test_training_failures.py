@@ -60,7 +60,7 @@ class Flaky:
 
 
 @pytest.mark.parametrize(
-    "trainer_options", [TrainerOptions(), TrainerOptions(recompute=True)], ids=["kept", "recomputed"]
+    "trainer_options", [TrainerOptions(), TrainerOptions(recompute="full")], ids=["kept", "recomputed"]
 )
 def test_a_loss_that_fails(trainer_options: TrainerOptions) -> None:
     with start(trainer_options=trainer_options) as trainer:

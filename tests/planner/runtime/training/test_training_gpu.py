@@ -29,7 +29,7 @@ def test_three_steps(name: str, optimizer: str, which: tuple[int, ...]) -> None:
     batches = [samples(name, 4 * BATCH, seed) for seed in range(3)]
     plan = on_gpus(training_plan(Case(name, "1f1b", 4)), *which)
     expected, model = loop(program, make, batches, 4)
-    for trainer_options in (TrainerOptions(), TrainerOptions(recompute=True, clip_norm=1e9)):
+    for trainer_options in (TrainerOptions(), TrainerOptions(recompute="full", clip_norm=1e9)):
         with train(plan, program, loss=main_loss, optimizer=make, trainer_options=trainer_options) as trainer:
             trainer.record()
             losses = [trainer.step(*batch) for batch in batches]

@@ -231,7 +231,7 @@ def _training(dice: _Dice) -> Problem:
         if dice.chance(0.5)
         else None,
     )
-    step = TrainingStep(random.choice(ONE_STAGE_EACH), random.randint(1, 3), dice.chance(0.3))
+    step = TrainingStep(random.choice(ONE_STAGE_EACH), random.randint(1, 3), "full" if dice.chance(0.3) else "none")
     return Problem(table, Goal.TRAINING, step=step)
 
 

@@ -104,14 +104,17 @@ class Step:
                 round(sum(float(table.saved_bytes[op]) for op in ops) + entering[number]),
             )
             saved, again = full, 0
-            if self._step.recompute:
-                saved = min(full, round(sum(float(table.ends_bytes[op]) for op in ops) + entering[number]))
-                again = full - saved
+            runs_again = {"none": [], "selective": [op for op in ops if not table.runs_once[op]], "full": ops}
+            again_s = sum(float(table.forward_s[op, here]) * factors[op] for op in runs_again[self._step.recompute])
+            if self._step.recompute != "none":
+                kept = sum(float(table.ends_bytes[op]) for op in ops) + entering[number]
+                if self._step.recompute == "selective":
+                    kept += sum(float(table.once_bytes[op]) for op in ops)
+                saved = round(kept)
+                again = max(full - saved, 0)
             takes = {
                 "F": forward_s + hands * (messages[number] + messages[number + 1]),
-                "I": backward_s / 2
-                + hands * (gradients[number] + gradients[number + 1])
-                + self._step.recompute * forward_s,
+                "I": backward_s / 2 + hands * (gradients[number] + gradients[number + 1]) + again_s,
                 "W": backward_s / 2,
             }
             stages.append(Stage(takes, ahead[number], back[number], saved, again, full, self._end_s(ops, here)))

@@ -63,7 +63,7 @@ def test_what_torch_is_told(skip: tuple[Program, Wiring]) -> None:
 def test_a_chain_by_hand_is_the_model(skip: tuple[Program, Wiring]) -> None:
     """Stage after stage, with everything that they read through them; and what they hold has the model's names."""
     program, wiring = skip
-    stages, _ = compile_training(program, wiring, [0] * 4, [torch.device("cpu")], 0)
+    stages, _ = compile_training(program, wiring, [0] * 4, [torch.device("cpu")], TrainerOptions())
     borders = [*borders_of(wiring), None]
     modules = [
         PipelineModule(stage, arrives or (), leaves, {}, False, TrainerOptions())

@@ -49,11 +49,14 @@ TWO = {
     "transformer": Case("transformer", HALVES),
     "skipping": Case("skipping", ("norm",)),
     "skipping of many": Case("skipping", ("norm",), 4, steps=2),
-    "recomputing": Case("skipping", ("norm",), 4, steps=2, trainer_options=TrainerOptions(recompute=True)),
+    "recomputing": Case("skipping", ("norm",), 4, steps=2, trainer_options=TrainerOptions(recompute="full")),
     "gpipe": Case("transformer", HALVES, 4, "gpipe", 2),
     "1f1b": Case("transformer", HALVES, 4, "1f1b", 2),
     "zb-h1": Case("transformer", HALVES, 4, "zb-h1", 2),
     "zb-h2": Case("transformer", HALVES, 4, "zb-h2", 2),
+    "selective zb-h1": Case(
+        "transformer", HALVES, 4, "zb-h1", 2, trainer_options=TrainerOptions(recompute="selective")
+    ),
     "interleaved": Case("transformer", QUARTERS, 4, "interleaved", 2),
     "breadth-first": Case("transformer", QUARTERS, 4, "breadth-first", 2),
     "zbv": Case("transformer", QUARTERS, 4, "zbv", 2),
@@ -65,7 +68,7 @@ TWO = {
 }
 BY_CHANCE = {
     "dropout": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3)),
-    "dropout again": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3, recompute=True)),
+    "dropout again": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3, recompute="full")),
     "clipped": Case("transformer", HALVES, 2, steps=2, trainer_options=TrainerOptions(clip_norm=0.1)),
     "replicas": Case("dropout", (), 2, steps=2, trainer_options=TrainerOptions(seed=3, clip_norm=0.1), replicas=2),
     "ignoring replicas": Case(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.table import CostTable, StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
@@ -30,7 +31,7 @@ def line(seconds: list[list[float]], sent: float = 0.0, **fields: Any) -> CostTa
 
 
 def answer(
-    table: CostTable, schedule: str = "1f1b", micro_batches: int = 4, recompute: bool = False
+    table: CostTable, schedule: str = "1f1b", micro_batches: int = 4, recompute: RecomputeMode = "none"
 ) -> tuple[Placement | None, float]:
     problem = Problem(table, Goal.TRAINING, step=TrainingStep(schedule, micro_batches, recompute))
     found = Pipeline().search(problem, Budget(20.0, gap=0.0)).placement
@@ -72,7 +73,7 @@ def test_what_recomputes_fits_where_nothing_else_does() -> None:
     # 10 bytes saved each, nothing received: GPipe holds 4 times 40 on each device, or once if it recomputes
     table = replace(line([[1, 1]] * 8, capacity_bytes=[45, 45]), saved_bytes=np.full(8, 10.0))
     assert answer(table, "gpipe") == (None, inf)
-    found, seconds = answer(table, "gpipe", recompute=True)
+    found, seconds = answer(table, "gpipe", recompute="full")
     assert found is not None
     assert seconds == pytest.approx((4 + 1) * 4 * (2 * 1 + 2))  # (m + p - 1) (2 F + B)
 
@@ -157,7 +158,7 @@ def test_it_is_near_the_best_of_all_cuts_of_a_line_and_no_bound_is_above(data: s
         np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))), np.ones(2), np.zeros(2), np.zeros(2)
     )
     table = replace(table, update=update if data.draw(st.booleans()) else None)
-    m, recompute = data.draw(st.integers(1, 6)), data.draw(st.booleans())
+    m, recompute = data.draw(st.integers(1, 6)), data.draw(st.sampled_from(RECOMPUTE_MODES))
     problem = Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", m, recompute))
     best_s, (found, seconds_s) = interval_optimum(problem), answer(table, "1f1b", m, recompute)
     if best_s < inf:

@@ -1,0 +1,86 @@
+"""Recomputation in PyTorch: a forward pass that keeps nothing for autograd, and the same pass again later.
+
+::
+
+    selective    norm ──► linear ──► gelu ──► linear ──►      what `once` wraps hands its results to the second pass;
+                 again    once       again    once            the rest of it computes
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from costmodels.memory.transformers import RecomputeMode
+
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
+Context = AbstractContextManager[object]
+
+
+class _Current(threading.local):
+    """What this thread is running."""
+
+    once = False  # whether it runs in one pass only
+
+
+_current = _Current()
+
+
+def once(call: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
+    """The same function, which does not compute again in the second pass of selective recomputation."""
+
+    @wraps(call)
+    def run(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        _current.once = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _current.once = False
+
+    return run
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy for the second pass alone; selective recomputation allows no operator there that the first one lacked."""
+    with _disable_current_modes():
+        return tensor.clone()
+
+
+def selective_contexts() -> tuple[Context, Context]:
+    """The contexts of both passes with selective recomputation, as `torch.utils.checkpoint` takes them."""
+    contexts: tuple[Context, Context] = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+    return contexts
+
+
+def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
+    """The contexts of a forward pass and of the same one again, None if it does not run again."""
+    if recompute == "selective":
+        first, again = selective_contexts()
+        return _forgetting(first), again
+    return (torch.no_grad(), torch.enable_grad()) if recompute == "full" else (torch.enable_grad(), None)
+
+
+@contextmanager
+def _forgetting(first: Context) -> Iterator[None]:
+    """Run forward as with gradients, so that PyTorch takes the same kernels; autograd keeps nothing."""
+    with saved_tensors_hooks(_forget, _forgotten), first:
+        yield
+
+
+def _forget(_: torch.Tensor) -> None:
+    """What autograd keeps of a tensor."""
+
+
+def _forgotten(_: None) -> torch.Tensor:
+    raise AssertionError("a forward pass that keeps nothing has no backward pass")
+
+
+def _policy(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if _current.once else CheckpointPolicy.PREFER_RECOMPUTE
