@@ -5,6 +5,7 @@ keys and values are read where they lie, and the result lies so that the heads o
 is copied before or behind.
 """
 
+from collections.abc import Sequence
 from dataclasses import astuple
 from math import prod
 from threading import get_ident
@@ -51,7 +52,7 @@ class Attention(Writer):
         self._heads = max(count for count in range(1, heads + 1) if heads % count == 0 and count <= fitting)
         self._scale, self._given_scale = depth**-0.5 if scale is None else scale, scale
         self._causal = _added(torch.ones(rows, k[2], dtype=torch.bool).tril()) if causal else None
-        self._parts: dict[tuple[object, ...], _Parts] = {}  # by thread and strides
+        self._parts: dict[tuple[object, ...], _Primitives] = {}  # by thread and strides
 
     @staticmethod
     def knows(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> bool:
@@ -84,27 +85,17 @@ class Attention(Writer):
         key = get_ident(), *((each.shape, each.stride()) for each in read)
         parts = self._parts.get(key)
         if parts is None:
-            parts = self._parts[key] = _Parts(dnnl, self._heads, self._scale, *read, result=result)
+            parts = self._parts[key] = _Primitives(dnnl, self._heads, self._scale, (*read, result))
         parts(*read, result)
         return result
 
 
-class _Parts:
+class _Primitives:
     """The three primitives of some heads of a sample, for tensors that lie in one way."""
 
-    def __init__(
-        self,
-        dnnl: Library,
-        heads: int,
-        scale: float,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *added: torch.Tensor,
-        result: torch.Tensor,
-    ) -> None:
+    def __init__(self, dnnl: Library, heads: int, scale: float, moving: Sequence[torch.Tensor]) -> None:
         dnnl.use_threads(1)
-        moving = (q, k, v, *added, result)
+        q, k = moving[:2]
         self._steps = [_steps(each, heads) for each in moving]
         self._parts = q.shape[0], q.shape[1] // heads
         first = [each[:1, :heads] for each in moving]

@@ -59,8 +59,8 @@ def rms_norm(shape: tuple[int, ...]) -> Norm:
 
 
 def layer_norm(shape: tuple[int, ...]) -> Norm:
-    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight, bias and eps."""
-    return Norm(_layer_norm, "ppx", Strided.contiguous(shape), images=False)
+    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight and bias, and eps."""
+    return Norm(_layer_norm, "px", Strided.contiguous(shape), images=False)
 
 
 def sum_of_three(shape: tuple[int, ...]) -> Norm:
@@ -119,7 +119,7 @@ def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> N
         result[i] = x[i] + y[i] + z[i]
 
 
-def _layer_norm(x: Any, n_rows: int, n: int, weight: Any, bias: Any, eps: float, result: Any) -> None:
+def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: Any) -> None:
     for i in range(n_rows):
         at = i * n
         total = np.float32(0)
@@ -131,7 +131,7 @@ def _layer_norm(x: Any, n_rows: int, n: int, weight: Any, bias: Any, eps: float,
             squares += (x[at + j] - mean) * (x[at + j] - mean)
         scale = np.float32(1) / np.sqrt(squares / np.float32(n) + eps)
         for j in range(n):
-            result[at + j] = (x[at + j] - mean) * scale * weight[j] + bias[j]
+            result[at + j] = (x[at + j] - mean) * scale * weights[j] + weights[n + j]
 
 
 def _mean_of_pixels(x: Any, n_rows: int, channels: int, n_pixels: int, result: Any) -> None:

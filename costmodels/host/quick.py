@@ -45,21 +45,25 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
         None for an operator or a group that no kernel knows, dtypes other than float32, weights that the network
         computes, and a PyTorch without oneDNN.
     """
-    members = op.members or (op,)
     inside = program.graph.inside(op)
-    everything = list(range(len(members)))
-    if op.members and unchanging(inside) == everything and held(program, *op.inputs):
+    if op.members and len(unchanging(inside)) == len(op.members) and held(program, *op.inputs):
         return _constants(program, op)
     if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
         return _attention(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
         return None
-    readers = Readers.in_graph(inside)
+    if not op.members and (build := SINGLE.get(_target(program, op))):
+        return build(program, op)
+    return _chained(program, op, Readers.in_graph(inside))
+
+
+def _chained(program: Program, op: Op, readers: Readers) -> Kernel | None:
+    """The kernel of a multiplication with what follows it, or of a group that takes one pass."""
+    members = op.members or (op,)
+    everything = list(range(len(members)))
     for find, build_one in ONE_PASS.items():
         if find(readers, 0) == everything:
             return build_one(program, op)
-    if not op.members and (build_single := SINGLE.get(_target(program, op))):
-        return build_single(program, op)
     build = MULTIPLICATIONS.get(_target(program, op))
     args, kwargs = program.arguments(members[0], str)
     if build is None or kwargs:
@@ -232,8 +236,11 @@ def _layer_norm(program: Program, op: Op) -> Kernel | None:
     (x, shape, weight, bias, eps), _ = _given(program, op, 5)
     if weight is None or bias is None or len(shape) != 1 or 0 in program.graph.tensor[x].shape:
         return None
-    norm = norms.layer_norm(program.graph.tensor[x].shape)
-    return Kernel(op, norm, arguments=(Read(x), Read(weight), Read(bias), 1e-5 if eps is None else eps))
+    if not held(program, weight, bias):
+        return None
+    norm, both = norms.layer_norm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
+    packs = {both: Pack((weight, bias), lambda w, b: torch.stack((w, b)))}
+    return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(both), 1e-5 if eps is None else eps))
 
 
 def _sum(program: Program, op: Op) -> Kernel | None:

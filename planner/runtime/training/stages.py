@@ -139,11 +139,7 @@ def _code(
         reads = [value[name] for name in wiring.names[i]]
         written = add_call(graph, program, kernel, reads, generators.get(i))
         node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
-        target = node.target
-        assert callable(target)
-        if keeps_precision(program.calls[op.name]):
-            target = torch.autocast(torch_device.type, enabled=False)(target)
-        node.target = once(target) if i in kept else target
+        node.target = _called(node.target, program.calls[op.name], torch_device, i in kept)
         if not program.statistics.isdisjoint(op.inputs):
             updating.add(written[0])
         for name, node in zip(op.outputs, written, strict=True):
@@ -152,6 +148,15 @@ def _code(
     graph.output(tuple(value[name] for name in (*wired.sends, *outputs)))
     graph.eliminate_dead_code(lambda node: node in updating or node.is_impure())
     return graph
+
+
+def _called(target: fx.node.Target, call: Call, torch_device: torch.device, runs_once: bool) -> Callable[..., Any]:
+    """What computes an operator, with autocast switched off and run once where that is asked for."""
+    assert callable(target)
+    called: Callable[..., Any] = target
+    if keeps_precision(call):
+        called = torch.autocast(torch_device.type, enabled=False)(called)
+    return once(called) if runs_once else called
 
 
 def keeps_precision(call: Call) -> bool:
