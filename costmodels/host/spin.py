@@ -1,9 +1,11 @@
 """Waiting for another thread on a core of one's own: a short wait spins, since to sleep and wake up takes 13 µs."""
 
 import ctypes
+import os
 from functools import cache
 from typing import Any
 
+POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
 TURNS = 300  # of 0.4 µs; who waits longer may as well sleep
 
 

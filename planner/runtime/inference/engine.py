@@ -26,7 +26,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
-from costmodels.host.spin import Count
+from costmodels.host.spin import POSSIBLE, Count
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
 from planner.runtime.stages.compile import CompiledStage, bring, mark
@@ -96,7 +96,7 @@ class Engine:
         self._lock = threading.Lock()
         self._wake = [threading.Condition(self._lock) for _ in devices]
         self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
-        spins = [device.kernels == "quick" and bool(device.cores) for device in devices]
+        spins = [POSSIBLE and device.kernels == "quick" and bool(device.cores) for device in devices]
         self._made_ready = [Count() if own else None for own in spins]  # stages so far
         self._on_way: dict[int, _InFlight] = {}  # by number; the thread that removes one answers its caller
         self._count = 0
