@@ -20,7 +20,7 @@ from costmodels.host.affinity import check_stopped
 from costmodels.host.buffers import buffers_of
 from costmodels.host.discovery import ROOT, free_bytes
 from costmodels.host.fixed import fixed_results
-from costmodels.host.kernel import RESULT, Kernel, Read
+from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
@@ -135,11 +135,9 @@ class Inference:
         self, kernel: Kernel, env: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a kernel."""
-        if kernel.arguments is None:
-            return _arguments(self.program, kernel.op, env, kernel.torch_device)
-        args = tuple(env[each.name] if isinstance(each, Read) else each for each in kernel.arguments)
+        args, kwargs = kernel.bound(self.program, env.__getitem__)
         buffer = buffers.get(kernel.op.outputs[0])
-        return args, {} if buffer is None else {RESULT: buffer}
+        return args, kwargs if buffer is None else {RESULT: buffer}
 
     def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
         """What a kernel has written, by name."""

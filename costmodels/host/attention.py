@@ -50,7 +50,7 @@ class Attention(Writer):
         super().__init__("attention", (), Strided((batch, heads, rows, width), strides))
         fitting = max(1, CACHE_BYTES // (4 * rows * k[2]))
         self._heads = max(count for count in range(1, heads + 1) if heads % count == 0 and count <= fitting)
-        self._scale, self._given_scale = depth**-0.5 if scale is None else scale, scale
+        self._scale = depth**-0.5 if scale is None else scale
         self._causal = _added(torch.ones(rows, k[2], dtype=torch.bool).tril()) if causal else None
         self._parts: dict[tuple[object, ...], _Primitives] = {}  # by thread and strides
 
@@ -76,11 +76,10 @@ class Attention(Writer):
         added = self._causal if mask is None else _added(mask)
         if dnnl is None or (mask is not None and added is not None and bool((added.amax(-1) == -torch.inf).any())):
             attend = torch.nn.functional.scaled_dot_product_attention
-            computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._given_scale)
+            computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._scale)
             return self.written(computed, result)
         q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-        if result is None:
-            result = q.new_empty_strided(self.result.shape, self.result.strides)
+        result = self.room(q) if result is None else result
         read = (q, k, v) if added is None else (q, k, v, added)
         key = get_ident(), *((each.shape, each.stride()) for each in read)
         parts = self._parts.get(key)

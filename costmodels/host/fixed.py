@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch._ops import OpOverload
 
-from costmodels.host.kernel import Kernel, Read, as_it_is, as_they_are
+from costmodels.host.kernel import Kernel, as_it_is, as_they_are
 from graphs.program.program import Program
 
 
@@ -49,10 +49,7 @@ def _may_return_what_it_reads(kernel: Kernel) -> bool:
 
 
 def _results(program: Program, kernel: Kernel, known: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-    if kernel.arguments is None:
-        args, kwargs = program.arguments(kernel.op, known.__getitem__)
-    else:
-        args, kwargs = tuple(known[each.name] if isinstance(each, Read) else each for each in kernel.arguments), {}
+    args, kwargs = kernel.bound(program, known.__getitem__)
     with torch.no_grad():
         result = kernel.target(*args, **kwargs)
     return result if kernel.unpacks(program) else (result,)

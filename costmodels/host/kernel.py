@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphs.ir import STATE, Op
-from graphs.program.program import Program
+from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
 RESULT = "result"  # name of the argument that a `Writer` is told by where to write
@@ -76,9 +76,11 @@ class Writer:
         """The first operand as it is read, and the tensor to write."""
         if x.stride() != self._x_strides:
             x = x.contiguous(memory_format=self.memory_format)
-        if result is None:
-            result = x.new_empty_strided(self.result.shape, self.result.strides)
-        return x, result
+        return x, self.room(x) if result is None else result
+
+    def room(self, x: torch.Tensor) -> torch.Tensor:
+        """A new tensor to write, on the device of another."""
+        return x.new_empty_strided(self.result.shape, self.result.strides)
 
     @staticmethod
     def written(computed: torch.Tensor, result: torch.Tensor | None) -> torch.Tensor:
@@ -97,9 +99,7 @@ class OutOperator(Writer):
 
     def __call__(self, *tensors: torch.Tensor, result: torch.Tensor | None = None) -> torch.Tensor:
         """Compute; ``result`` is written if it is given."""
-        if result is None:
-            result = tensors[0].new_empty_strided(self.result.shape, self.result.strides)
-        return self._function(*tensors, out=result)
+        return self._function(*tensors, out=self.room(tensors[0]) if result is None else result)
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,13 @@ class Kernel:
         if self.arguments is None:
             return self.op.inputs
         return tuple(each.name for each in self.arguments if isinstance(each, Read))
+
+    def bound(self, program: Program, read: Callable[[str], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with what a function gives for the name of each tensor or packed weight."""
+        if self.arguments is not None:
+            return tuple(read(each.name) if isinstance(each, Read) else each for each in self.arguments), {}
+        args, kwargs = program.arguments(self.op, read)
+        return on_device(args, self.torch_device), on_device(kwargs, self.torch_device)
 
     def unpacks(self, program: Program) -> bool:
         """Whether it returns the outputs in a tuple or list."""

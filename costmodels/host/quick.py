@@ -28,6 +28,7 @@ from graphs.rewrites.patterns import (
     MOST_AXES,
     Readers,
     Step,
+    adds,
     chain,
     plain,
     response_norm,
@@ -244,12 +245,10 @@ def _layer_norm(program: Program, op: Op) -> Kernel | None:
 
 
 def _sum(program: Program, op: Op) -> Kernel | None:
-    args, kwargs = program.arguments(op, str)
-    shapes = {program.graph.tensor[name].shape for name in op.inputs}
-    (shape, *others) = shapes
-    if len(op.inputs) != 2 or kwargs or others or len(shape) > MOST_AXES:
+    if not adds(program.graph, op):
         return None
-    return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, args)))
+    shape = program.graph.tensor[op.outputs[0]].shape
+    return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, op.inputs)))
 
 
 def _concatenation(program: Program, op: Op) -> Kernel | None:

@@ -215,21 +215,21 @@ def sum_of_three(readers: Readers, start: int) -> list[int] | None:
     Two parts of a split product are added up so, with what skips the product.
     """
     graph, members = readers.graph, [start]
-    while _adds(graph, graph.ops[start]) and (number := readers.only(graph.ops[members[-1]].outputs[0])) is not None:
+    while adds(graph, graph.ops[start]) and (number := readers.only(graph.ops[members[-1]].outputs[0])) is not None:
         op, tensor = graph.ops[number], graph.ops[members[-1]].outputs[0]
         members.append(number)
         if plain(op.kind) not in IDENTITIES or not _passes(graph, op, tensor, convolves=False):
-            return members if _adds(graph, op) else None
+            return members if adds(graph, op) else None
     return None
 
 
-def _adds(graph: Graph, op: Op) -> bool:
-    """Whether an operator adds two float32 tensors of one shape that are no images."""
+def adds(graph: Graph, op: Op) -> bool:
+    """Whether an operator adds two float32 tensors of one shape that are neither images nor single numbers."""
     if plain(op.kind) != "aten.add" or len(op.inputs) != 2 or op.attrs:
         return False
     result, *terms = (graph.tensor[name] for name in (*op.outputs, *op.inputs))
     alike = {each.shape for each in terms} == {result.shape}
-    return alike and result.dtype == "float32" and len(result.shape) <= MOST_AXES
+    return alike and result.dtype == "float32" and 0 < len(result.shape) <= MOST_AXES
 
 
 ONE_PASS = (response_norm, scaled_relu, rms_norm, sum_of_three)

@@ -18,11 +18,11 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.buffers import buffers_of
 from costmodels.host.fixed import fixed_results
-from costmodels.host.kernel import RESULT, Kernel, Read
+from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.kernels import kernels_of
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
-from graphs.program.program import Program, as_held, on_device
+from graphs.program.program import Program, as_held
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
 
@@ -288,16 +288,11 @@ def add_call(
     is given.
     """
     op, arguments = kernel.op, iter(reads)
-    if kernel.arguments is not None:
-        given = tuple(next(arguments) if isinstance(each, Read) else each for each in kernel.arguments)
-        result = graph.call_function(kernel.target, given, {RESULT: buffer} if buffer else {})
-    else:
-        args, kwargs = program.arguments(op, lambda _: next(arguments))
-        target = kernel.target
-        if generator is not None:
-            target, kwargs = seeded_target(program.calls[op.name].node), {**kwargs, "generator": generator}
-        device = kernel.torch_device
-        result = graph.call_function(target, on_device(args, device), on_device(kwargs, device))
+    args, kwargs = kernel.bound(program, lambda _: next(arguments))
+    target = kernel.target
+    if generator is not None:
+        target, kwargs = seeded_target(program.calls[op.name].node), {**kwargs, "generator": generator}
+    result = graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs)
     if not kernel.unpacks(program):
         return (result,)
     return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))

@@ -104,6 +104,14 @@ def test_what_never_changes_is_one_operator_before_its_first_reader() -> None:
     assert len(once[0].outputs) == 2  # cosines and sines; the caller may write to the mask, which the caller gets
 
 
+def test_sums_of_single_numbers_are_no_rows() -> None:
+    class Numbers(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() + x.mean() + x.amax()
+
+    assert find_fusions(imported(Numbers(), torch.randn(2, 5)).graph).groups == ()
+
+
 def test_random_numbers_and_what_nobody_reads_are_no_constants() -> None:
     class Noise(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
