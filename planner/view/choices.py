@@ -1,7 +1,6 @@
 """choices_page: the rows of `planner choose` as one page, the time of a step against memory."""
 
 import html
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from costmodels.units import format_bytes, format_seconds
 from graphs.visible import visible
 from planner.explain.config_reasons import PricedRow, reasons, step_parts
-from planner.view.page import template
+from planner.view.page import filled, head, template
 
 LEFT, RIGHT, TOP, BOTTOM = 80, 1050, 24, 356  # of the chart in its drawing
 SIZE = 1080, 400
@@ -44,15 +43,15 @@ def choices_page(
     counts = sorted({row.devices for row in priced}, reverse=True)
     colours = {count: COLOURS[i % len(COLOURS)] for i, count in enumerate(counts)}
     parts = {
+        "head": head(_text(title), template("page.css") + "\n" + template("choices.css")),
         "title": _text(title),
-        "style": template("page.css"),
         "proof": _text(proof),
         "legend": " ".join(f"<span>{_badge('', colours[count])} {_devices(count)}</span>" for count in counts),
         "chart": "".join(_chart(priced, colours, limit_bytes)),
         "parts": " ".join(f'<i class="p{i}"></i> {name}' for i, name in enumerate(step_parts(priced[0].price))),
         "table": "".join(_table(heads, cells, priced, colours)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("choices.html"))
+    return filled("choices.html", parts)
 
 
 def _text(text: str) -> str:

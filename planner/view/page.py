@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 
 from graphs.visible import visible
@@ -33,13 +34,23 @@ def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int |
     """
     count = measured.timeline.micro_batches if measured else micro_batches
     predicted = predict(plan, count or MICRO_BATCHES * len(plan.placement.copies))
+    title = html.escape(visible(f"{plan.graph.name}: placement"))
     parts = {
-        "title": html.escape(visible(f"{plan.graph.name}: placement")),
-        "style": template("page.css"),
+        "head": head(title, template("page.css"), "script-src 'unsafe-inline'; "),
         "payload": packed_text(payload(plan, predicted, measured)),
         "script": '"use strict";\n(() => {\n' + "\n".join(map(template, SCRIPTS)) + "})();",
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template("page.html"))
+    return filled("page.html", parts)
+
+
+def head(title: str, style: str, scripts: str = "") -> str:
+    """The head of a page that needs no network; ``scripts`` is what its policy allows besides styles."""
+    return filled("head.html", {"title": title, "style": style, "scripts": scripts})
+
+
+def filled(name: str, parts: Mapping[str, str]) -> str:
+    """A file of the page with its parts in their places."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template(name))
 
 
 def template(name: str) -> str:
