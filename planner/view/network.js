@@ -11,7 +11,9 @@ const FULL_OF_MAIN = 80; // so many are still shown if that opens what takes mos
 const FEW = 12;
 const MANY = 160;
 const LEAST_MIXED = 0.03;
-const LEAST_OPEN = 0.01; // a group that takes a smaller share of the time stays closed at first
+const LEAST_OPEN = 0.01; // a group that takes a smaller share of the time stays closed at first,
+const SURELY_OPEN = 0.05; // and one below this share
+const LEAST_MEMBER = 0.005; // whose members take less than this share each
 
 class Network {
   constructor(data) {
@@ -211,7 +213,9 @@ class Network {
     for (let id = this.firstGroup; id < this.firstEnd; id += 1) seconds.set(id, this.totalSeconds(id));
     const total = this.children.get(TOP).reduce((sum, id) => sum + this.totalSeconds(id), 0);
     const worth = (id) => {
-      const some = total === 0 || seconds.get(id) >= LEAST_OPEN * total || this.data.groups.length < FEW;
+      const share = seconds.get(id) / total;
+      const enough = share >= (share < LEAST_MEMBER * this.children.get(id).length ? SURELY_OPEN : LEAST_OPEN);
+      const some = total === 0 || enough || this.data.groups.length < FEW;
       return some && this.groupKind(id) !== "capsule" && !this.isCell(id);
     };
     const countAt = (depth) => {

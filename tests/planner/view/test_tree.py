@@ -1,6 +1,7 @@
 from collections import OrderedDict
 from dataclasses import replace
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,15 @@ def test_blocks_are_cut_again_if_they_are_long() -> None:
     # 48 blocks of 146, each in 12 blocks of 13
     assert sum(group.parent == ROOT for group in tree.groups) == 48
     assert tree.groups[tree.parent[0]].parent != ROOT
+
+
+def test_operators_are_small_beside_what_takes_the_time_and_not_beside_each_other() -> None:
+    crumbs = ["", "", "", ""]
+    graph = chain_graph([*crumbs, "layers", "layers"])
+    beside_layers = group_tree(graph, np.array([0.003] * 4 + [0.494] * 2))  # each above SMALL
+    assert beside_layers.groups[0] == Group("4 small operators", "", ROOT, "capsule")
+    assert beside_layers.parent == (0, 0, 0, 0, 1, 1)
+    assert [group.kind for group in group_tree(chain_graph(crumbs * 100), np.full(400, 1 / 400)).groups] == [""] * 20
 
 
 @given(st.lists(st.sampled_from(["", "a", "a.0", "a.1", "a.1.b.c", "d.e"]), min_size=1, max_size=300))
