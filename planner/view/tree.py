@@ -26,8 +26,8 @@ ROOT = -1
 LONG = 120  # members of a group; a longer list is hard to read, so it is cut into blocks
 BLOCKS = 48  # at one level, at most
 RIBBON = 8  # equal modules one after the other are a ribbon from so many on
-SMALL, SMALL_PART = 1e-3, 1e-2  # shares of the network, and of the group around it or of a member that counts, below
-# which a member is small
+SMALL, SMALL_PART = 1e-3, 1e-2  # shares of the network and of the group around it below which a member is small,
+SMALL_BESIDE = 5e-3  # and this share of a member that counts
 CAPSULE = 3  # small members one after the other are a capsule from so many on
 INDICES = ("int", "uint", "bool")  # dtypes of masks and positions
 MOSTLY = 2 / 3  # of a capsule's tensors have these dtypes where the capsule has their name
@@ -146,8 +146,8 @@ class _Builder:
         members, depth = self.members(outer), len(outer.path)
         shares = [self._weight(member) for member in members]
         around = sum(shares)
-        counts = sum(share * share for share in shares) / around if around else 0.0  # the member an instant falls into
-        limit = max(min(SMALL, SMALL_PART * around), SMALL_PART * counts)
+        counts = sum(share * share for share in shares) / around if around else 0.0  # of the member that an instant falls into
+        limit = max(min(SMALL, SMALL_PART * around), SMALL_BESIDE * counts)
         found: list[_Member] = []
         for equal, ribbon in _in_a_row(members, self._signature):
             if equal and len(ribbon) >= RIBBON:

@@ -74,7 +74,7 @@ def test_blocks_are_cut_again_if_they_are_long() -> None:
 def test_operators_are_small_beside_what_takes_the_time_and_not_beside_each_other() -> None:
     crumbs = ["", "", "", ""]
     graph = chain_graph([*crumbs, "layers", "layers"])
-    beside_layers = group_tree(graph, np.array([0.003] * 4 + [0.494] * 2))  # each above SMALL
+    beside_layers = group_tree(graph, np.array([0.002] * 4 + [0.496] * 2))  # each above SMALL
     assert beside_layers.groups[0] == Group("4 small operators", "", ROOT, "capsule")
     assert beside_layers.parent == (0, 0, 0, 0, 1, 1)
     assert [group.kind for group in group_tree(chain_graph(crumbs * 100), np.full(400, 1 / 400)).groups] == [""] * 20
