@@ -21,6 +21,7 @@ from costmodels.table import Floats, joined
 from costmodels.workload import Workload
 from graphs.ir import STATE, Graph, Role
 
+GROWS = ("cat", "concat", "slice_scatter", "index_copy", "index_put", "scatternd", "tensorscatter")  # kinds, of a cache
 LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's step
 
 
@@ -93,6 +94,21 @@ def gradient_bytes(graph: Graph) -> Floats:
             if tensor.name in trained:
                 trained.remove(tensor.name)
                 n_bytes[i] += tensor.n_bytes
+    return n_bytes
+
+
+def cache_bytes(graph: Graph) -> Floats:
+    """[n_ops], bytes of the caches of one micro-batch before and after the operators that extend or overwrite them.
+
+    A cache, such as the keys and values of earlier tokens, is an input of the network that an operator of `GROWS` reads
+    and whose successor is a result of the network.
+    """
+    n_bytes = np.zeros(len(graph.ops))
+    for i, op in enumerate(graph.ops):
+        grows = op.kind.removesuffix(".default").rpartition(".")[2].rstrip("_").lower() in GROWS
+        before = [name for name in op.inputs if name in graph.inputs]
+        if grows and before and not set(op.outputs).isdisjoint(graph.outputs):
+            n_bytes[i] = sum(graph.tensor[name].n_bytes for name in {*before, *op.outputs})
     return n_bytes
 
 

@@ -15,7 +15,7 @@ const NUMBERED = 17; // from this width on, tiles have numbers
 const NAMED = 9; // and hosts names
 const MAP_HEIGHT = 336; // of all tiles of a map
 
-const PARTS = ["weights", "gradients", "optimizer", "activations"];
+const PARTS = ["weights", "gradients", "optimizer", "activations", "cache"];
 
 /** The colours of those parts that some device holds. */
 function fillParts({ devices }) {

@@ -3,6 +3,7 @@
 
 const CURVE = 58; // height of a device's row
 const CURVE_GAP = 10;
+const ACTIVATIONS = 3; // the part that is drawn up to the curve
 const FEW_CURVES = 4; // of more, a chart over time is mostly empty, and comes when it is asked for
 
 class MemoryView {
@@ -49,11 +50,12 @@ class MemoryView {
     return row.y + CURVE * (1 - bytes / most);
   }
 
-  /** What stays, one band on the other. */
+  /** What stays and what is no activation, one band on the other. */
   bands(row) {
     const { gutter } = this.timeline;
     let held = 0;
-    return row.device.parts.slice(0, -1).map((bytes, part) => {
+    return row.device.parts.map((bytes, part) => {
+      if (part === ACTIVATIONS) return "";
       const [top, bottom] = [this.y(row, held + bytes), this.y(row, held)];
       held += bytes;
       const place = { x: gutter, width: round(this.right - gutter), y: round(top), height: round(bottom - top) };
@@ -67,7 +69,9 @@ class MemoryView {
     const line = this.steps(row, row.curve);
     const area = `${line}V${round(row.y + CURVE)}H${gutter}Z`;
     const curve = element("path", { d: line, class: "curve", stroke: deviceColour(row.curve.device) });
-    const predicted = element("path", { d: area, class: "part p3" }) + this.bands(row) + curve;
+    const below = `memory-of-${row.curve.device}`; // a cache comes and goes with its micro-batch
+    const bands = element("clipPath", { id: below }, element("path", { d: area })) + element("g", { "clip-path": `url(#${below})` }, this.bands(row));
+    const predicted = element("path", { d: area, class: `part p${ACTIVATIONS}` }) + bands + curve;
     const measured = row.run ? element("path", { d: this.steps(row, row.run), class: "curve measured" }) : "";
     const at = round(this.y(row, row.limit));
     const limit = row.limit !== null && at >= row.y ? element("line", { class: "limit", x1: gutter, x2: this.right, y1: at, y2: at }) : "";

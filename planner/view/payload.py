@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.memory.device import gradient_bytes, op_bytes
+from costmodels.memory.device import cache_bytes, gradient_bytes, op_bytes
 from costmodels.table import CostTable, Floats, Source
 from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
@@ -209,16 +209,18 @@ def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> lis
     ]
 
 
-PARTS = ("weights", "gradients", "optimizer", "activations")
+PARTS = ("weights", "gradients", "optimizer", "activations", "cache")
 
 
-def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats]:
+def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """[n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
     held = partial(plan.placement.held_bytes, n_devices=plan.table.n_devices)
     weights, stays = held(op_bytes(plan.graph)), held(plan.table.op_bytes)
     gradients = held(gradient_bytes(plan.graph)) if plan.workload.trains else np.zeros(len(stays))
-    activations = np.maximum(0.0, plan.evaluation.memory_bytes - stays)
-    return weights, gradients, np.maximum(0.0, stays - weights - gradients), activations
+    temporary = np.maximum(0.0, plan.evaluation.memory_bytes - stays)
+    in_flight = 0 if plan.workload.trains else plan.workload.in_flight
+    cache = np.minimum(temporary, in_flight * held(cache_bytes(plan.graph)))
+    return weights, gradients, np.maximum(0.0, stays - weights - gradients), temporary - cache, cache
 
 
 def _seconds(plan: Plan) -> Floats:

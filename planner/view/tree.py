@@ -146,7 +146,9 @@ class _Builder:
         members, depth = self.members(outer), len(outer.path)
         shares = [self._weight(member) for member in members]
         around = sum(shares)
-        counts = sum(share * share for share in shares) / around if around else 0.0  # of the member that an instant falls into
+        counts = (
+            sum(share * share for share in shares) / around if around else 0.0
+        )  # of the member that an instant falls into
         limit = max(min(SMALL, SMALL_PART * around), SMALL_BESIDE * counts)
         found: list[_Member] = []
         for equal, ribbon in _in_a_row(members, self._signature):

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from costmodels.memory.device import (
     LOOSE_BYTES,
+    cache_bytes,
     ends_bytes,
     gradient_bytes,
     op_bytes,
@@ -19,6 +22,7 @@ from costmodels.memory.device import (
 from costmodels.memory.passes import inference_bytes
 from costmodels.memory.transformers import RecomputeMode
 from costmodels.workload import Workload
+from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph, Role
 from tests.costmodels.memory.exact import device_bytes, held
 from tests.costmodels.sketches import sketch
@@ -226,3 +230,24 @@ def test_what_adds_up_is_never_less_than_what_happens(
     kept = saved.sum() + (held(workload, 1, 0) - 1) * waiting.sum()
     unread = sum(graph.tensor[name].n_bytes for name in graph.inputs) * micro_batches  # of which no operator is charged
     assert op_bytes(graph, workload).sum() + kept + unread + working_bytes(graph, workload) >= happens
+
+
+class OneToken(nn.Module):
+    """Attention of one token to itself and to those before, whose keys and values the caller keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        query, key, value = self.project(x).chunk(3, dim=-1)
+        keys, values = torch.cat((keys, key), dim=1), torch.cat((values, value), dim=1)
+        seen = nn.functional.scaled_dot_product_attention(query, keys, values)
+        return seen + x, keys, values
+
+
+def test_a_cache_is_an_input_that_comes_back_longer() -> None:
+    inputs = (torch.randn(2, 1, 8), torch.randn(2, 15, 8), torch.randn(2, 15, 8))
+    graph = program_from_module(OneToken().eval(), inputs).graph
+    grown = {op.name: n_bytes for op, n_bytes in zip(graph.ops, cache_bytes(graph), strict=True) if n_bytes}
+    assert grown == {"cat": 4 * 2 * 8 * (15 + 16), "cat_1": 4 * 2 * 8 * (15 + 16)}
