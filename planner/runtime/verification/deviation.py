@@ -51,7 +51,7 @@ def deviation(
     """Return how two tensors differ, or None if they do not.
 
     Without a tolerance every bit counts; with ``any_nan`` any NaN equals any other. The tolerance is for floating-point
-    numbers, as a share of the largest finite element that is expected.
+    numbers, as a share of the largest finite element that is expected, or of the smallest normal number.
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()
@@ -65,7 +65,8 @@ def deviation(
     largest = float(size[size.isfinite()].max()) if size.isfinite().any() else 0.0
     by = (a.to(wide) - b.to(wide)).abs()
     if tolerance and (a.is_floating_point() or a.is_complex()):
-        different &= ~(by <= tolerance * largest)  # also where one is no number
+        normal = max(largest, torch.finfo(a.dtype).tiny)  # below, numbers lose places, and some kernels round them to zero
+        different &= ~(by <= tolerance * normal)  # also where one is no number
     if not different.any():
         return None
     most = float(by[different].max())
