@@ -65,7 +65,7 @@ def deviation(
     largest = float(size[size.isfinite()].max()) if size.isfinite().any() else 0.0
     by = (a.to(wide) - b.to(wide)).abs()
     if tolerance and (a.is_floating_point() or a.is_complex()):
-        normal = max(largest, torch.finfo(a.dtype).tiny)  # below, numbers lose places, and some kernels round them to zero
+        normal = max(largest, torch.finfo(a.dtype).tiny)  # some kernels round to zero what is smaller
         different &= ~(by <= tolerance * normal)  # also where one is no number
     if not different.any():
         return None
