@@ -143,7 +143,7 @@ def plain(program: Program, op: Op, torch_device: torch.device, random: bool) ->
         reads = iter(arguments)
         args, kwargs = program.arguments(op, lambda _: next(reads))
         seeded = {"generator": next(reads)} if random else {}
-        result = target(*on_device(args, torch_device), **on_device(kwargs, torch_device), **seeded)
+        result = target(*on_device(args, torch_device), **{**on_device(kwargs, torch_device), **seeded})
         return tuple(result) if call.unpack else (result,)
 
     return function

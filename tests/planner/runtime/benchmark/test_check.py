@@ -110,6 +110,20 @@ def test_an_exported_program_is_its_own_reference() -> None:
         assert not compare_outputs(runner).wrong
 
 
+class Noisy(nn.Module):
+    """A vocoder's start: noise that a generator may draw, and none is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn(x.shape, generator=None)
+
+
+def test_a_generator_that_is_not_given_is_the_runners() -> None:
+    program = program_from_module(Noisy().eval(), (torch.zeros(2, 3),))
+    with Runner(make_plan(program, alternating(program)), program) as runner:
+        assert not compare_outputs(runner).wrong
+        assert (runner(torch.zeros(2, 3)) != 0).any()
+
+
 def test_a_runner_that_is_wrong() -> None:
     model = nn.Linear(3, 5).eval()
     program = program_from_module(model, (torch.ones(2, 3),))
