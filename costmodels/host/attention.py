@@ -29,8 +29,8 @@ from graphs.rewrites.patterns import Step
 
 CACHE_BYTES = 2**20  # of the scores of some heads
 MOST_BYTES = 2**25  # of the scores of a head; PyTorch's operator never has them all in memory
-LEAST_QUERIES = 8  # fewer are no products of matrices
-LEAST_PRODUCTS = 2**16  # for fewer, three calls take longer than one
+LEAST_QUERIES, LEAST_KEYS = 8, 4  # fewer are no products of matrices
+LEAST_PRODUCTS = 2**18  # of a sample: for fewer, three calls take longer than one
 
 
 class Attention(Writer):
@@ -52,7 +52,7 @@ class Attention(Writer):
         self._heads = max(count for count in range(1, heads + 1) if heads % count == 0 and count <= fitting)
         self._scale = depth**-0.5 if scale is None else scale
         self._causal = _added(torch.ones(rows, k[2], dtype=torch.bool).tril()) if causal else None
-        self._parts: dict[tuple[object, ...], _Primitives] = {}  # by thread and strides
+        self._parts: dict[tuple[object, ...], _Primitives | None] = {}  # by thread and strides
 
     @staticmethod
     def knows(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> bool:
@@ -60,7 +60,7 @@ class Attention(Writer):
         if not len(q) == len(k) == len(v) == 4 or 0 in (*q, *k, *v):
             return False
         alike = q[:2] == k[:2] == v[:2] and k[2] == v[2] and q[3] == k[3]
-        large = q[2] >= LEAST_QUERIES and prod(q) * k[2] >= LEAST_PRODUCTS
+        large = q[2] >= LEAST_QUERIES and k[2] >= LEAST_KEYS and prod(q[1:]) * k[2] >= LEAST_PRODUCTS
         return alike and large and 4 * q[2] * k[2] <= MOST_BYTES
 
     def __call__(
@@ -72,21 +72,36 @@ class Attention(Writer):
         result: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute; ``result`` is written if it is given. Queries that read no key are left to PyTorch."""
-        dnnl = library() if torch.get_num_threads() == 1 else None
         added = self._causal if mask is None else _added(mask)
-        if dnnl is None or (mask is not None and added is not None and bool((added.amax(-1) == -torch.inf).any())):
-            attend = torch.nn.functional.scaled_dot_product_attention
-            computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._scale)
-            return self.written(computed, result)
+        if mask is None or added is None or not bool((added.amax(-1) == -torch.inf).any()):
+            into = self.room(q) if result is None else result
+            if self._attend(q, k, v, added, into):
+                return into
+        attend = torch.nn.functional.scaled_dot_product_attention
+        computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._scale)
+        return self.written(computed, result)
+
+    def _attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor | None, result: torch.Tensor
+    ) -> bool:
+        """Compute by oneDNN; return False if it cannot, or not quickly."""
+        dnnl = library() if torch.get_num_threads() == 1 else None
+        if dnnl is None:
+            return False
         q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-        result = self.room(q) if result is None else result
+        if added is not None and self._heads > 1 and added.shape[1] > added.shape[2] == 1:  # no quick primitive adds it
+            added = added.expand(-1, -1, q.shape[2], -1).contiguous()
         read = (q, k, v) if added is None else (q, k, v, added)
         key = get_ident(), *((each.shape, each.stride()) for each in read)
-        parts = self._parts.get(key)
-        if parts is None:
-            parts = self._parts[key] = _Primitives(dnnl, self._heads, self._scale, (*read, result))
-        parts(*read, result)
-        return result
+        if key not in self._parts:
+            try:
+                self._parts[key] = _Primitives(dnnl, self._heads, self._scale, (*read, result))
+            except OSError:
+                self._parts[key] = None
+        parts = self._parts[key]
+        if parts is not None:
+            parts(*read, result)
+        return parts is not None
 
 
 class _Primitives:
@@ -98,19 +113,21 @@ class _Primitives:
         self._steps = [_steps(each, heads) for each in moving]
         self._parts = q.shape[0], q.shape[1] // heads
         first = [each[:1, :heads] for each in moving]
+        first[3:-1] = [
+            each.new_empty(each.shape) for each in first[3:-1]
+        ]  # masks are dense: no stride beside an axis of 1
         q_layout, k_layout, v_layout, *masks, y = map(dnnl.layout_of, [first[0], first[1].mT, *first[2:]])
         shape = 1, heads, q.shape[2], k.shape[2]
         scores = dnnl.layout(*astuple(Strided.contiguous(shape)))
         self._scores = scratchpad(4 * prod(shape), "scores")
         steps = [Step("scale", (scale,)), *(Step("add", other="mask") for _ in masks)]
         after = dnnl.attributes(steps, *masks)
-        score = dnnl.make("matmul_primitive_desc", dnnl.engine, q_layout, k_layout, None, scores, after)
+        score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, after)
         read = {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores}
         self._score = Execution(dnnl, score, read | ({SECOND_OTHER: masks[0]} if masks else {}))
-        name = "softmax_forward_primitive_desc"
-        soften = dnnl.make(name, dnnl.engine, INFERENCE, SOFTMAX, scores, scores, 3, dnnl.attributes())
+        soften = dnnl.describe("softmax_forward", dnnl.engine, INFERENCE, SOFTMAX, scores, scores, 3, dnnl.attributes())
         self._soften = Execution(dnnl, soften, {SOURCE: scores, DESTINATION: scores})
-        mix = dnnl.make("matmul_primitive_desc", dnnl.engine, scores, v_layout, None, y, dnnl.attributes())
+        mix = dnnl.describe("matmul", dnnl.engine, scores, v_layout, None, y, dnnl.attributes())
         self._mix = Execution(dnnl, mix, {SOURCE: scores, WEIGHTS: v_layout, DESTINATION: y})
 
     def __call__(self, *moving: torch.Tensor) -> None:

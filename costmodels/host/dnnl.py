@@ -7,7 +7,7 @@ fixed layouts: it is described, made, given memories for its arguments, and exec
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import metadata
 from types import MappingProxyType
@@ -23,7 +23,7 @@ SOURCE, DESTINATION, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80  # arguments 
 OTHER = 32768 | 2  # the second operand of the first operation behind a primitive
 SECOND_OTHER = 65536 | 2  # and of the second one
 SOFTMAX = 0x30000
-WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 131, 136  # what the description of a primitive can be asked for
+IMPLEMENTATION, WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 8, 131, 136  # what the description of a primitive can be asked for
 CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
 
 BINARY = {"add": 0x1FFF0, "mul": 0x1FFF1}
@@ -80,6 +80,17 @@ class Library:
         self.check(getattr(self._dnnl, f"dnnl_{what}_create{by}")(byref(made), *arguments))
         made.destroy = getattr(self._dnnl, f"dnnl_{'primitive_desc' if 'primitive_desc' in what else what}_destroy")
         return made
+
+    def describe(self, kind: str, *arguments: Any) -> Object:
+        """The description of a primitive; raise OSError if oneDNN has none, or no quick one.
+
+        Its reference implementation knows everything, and takes some hundred times as long as PyTorch.
+        """
+        description, name = self.make(f"{kind}_primitive_desc", *arguments), c_char_p()
+        self.check(self._dnnl.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, byref(name)))
+        if (name.value or b"").startswith(b"ref"):
+            raise OSError(f"oneDNN has no quick {kind} for these layouts")
+        return description
 
     def check(self, status: int) -> None:
         """Raise OSError if oneDNN refuses something."""

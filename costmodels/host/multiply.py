@@ -61,16 +61,16 @@ class Primitive:
         return next((step for step in self.steps if step.other), None)
 
     def described(self, dnnl: Library) -> Object:
-        """The description of the primitive on one thread; raise OSError if oneDNN has no such primitive."""
+        """The description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
         dnnl.use_threads(1)
         x, y, weight = dnnl.layout(*astuple(self.x)), dnnl.layout(*astuple(self.y)), dnnl.layout(self.weight)
         bias = dnnl.layout(*astuple(self.bias)) if self.bias else None
         geometry = ((c_int64 * len(each))(*each) for each in self.geometry)
         after = dnnl.attributes(self.steps, y)
         if self.kind == "matmul":
-            return dnnl.make("matmul_primitive_desc", dnnl.engine, x, weight, bias, y, after)
-        name = "convolution_forward_primitive_desc"
-        return dnnl.make(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
+            return dnnl.describe("matmul", dnnl.engine, x, weight, bias, y, after)
+        name = "convolution_forward"
+        return dnnl.describe(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
         """A weight in the layout that the primitive prefers, as bytes; None if the calling thread cannot run it."""
@@ -78,7 +78,7 @@ class Primitive:
             return None
         try:
             description = self.described(dnnl)
-        except OSError:  # PyTorch may know what to do with a shape that oneDNN has no primitive for
+        except OSError:  # PyTorch may know what to do with a shape that oneDNN has no quick primitive for
             return None
         weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))

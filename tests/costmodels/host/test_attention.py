@@ -11,6 +11,7 @@ from costmodels.host import attention
 from costmodels.host.affinity import use_threads
 from costmodels.host.attention import Attention
 from costmodels.host.dnnl import library
+from graphs.rewrites.patterns import Step
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -63,6 +64,25 @@ def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
     torch.testing.assert_close(own(q, k, v, mask), attend(q, k, v, mask), equal_nan=True)
 
 
+@pytest.mark.parametrize("mask", [(1, 1, 1, 196), (1, 1, 196, 196), (1, 12, 1, 196), (1, 12, 196, 196)])
+def test_no_mask_leads_to_the_reference_implementation(mask: tuple[int, ...]) -> None:
+    """It takes 250 times as long as PyTorch's operator; a half of the heads at once are no dense part of all."""
+    q, added = torch.randn(1, 12, 196, 16), torch.randn(mask)
+    own = Attention(q.shape, q.shape, q.shape, None, causal=False)
+    torch.testing.assert_close(own(q, q, q, added), attend(q, q, q, added), rtol=1e-4, atol=1e-5)
+    assert list(map(type, own._parts.values())) == [attention._Primitives]
+
+
+def test_what_only_the_reference_implementation_knows_is_left_to_pytorch() -> None:
+    dnnl = library()
+    assert dnnl is not None
+    odd = dnnl.layout((1, 6, 20, 20), (4800, 400, 20, 1))  # the stride beside the axis of 1 is that of twelve
+    scores, q = dnnl.layout((1, 6, 20, 20), (2400, 400, 20, 1)), dnnl.layout((1, 6, 20, 4), (960, 80, 4, 1))
+    k, after = dnnl.layout((1, 6, 4, 20), (960, 80, 1, 4)), dnnl.attributes([Step("add", other="mask")], odd)
+    with pytest.raises(OSError, match="oneDNN has no quick matmul for these layouts"):
+        dnnl.describe("matmul", dnnl.engine, q, k, None, scores, after)
+
+
 @pytest.mark.parametrize(
     ("shapes", "known"),
     [
@@ -72,6 +92,8 @@ def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
         (((12, 128, 64),) * 3, False),
         (((1, 1, 16384, 64),) * 3, False),  # a gigabyte of scores
         (((1, 2, 8, 4),) * 3, False),
+        (((64, 3, 49, 32),) * 3, False),  # small windows
+        (((1, 8, 2000, 64), (1, 8, 2, 64), (1, 8, 2, 64)), False),
     ],
 )
 def test_what_it_is_quick_at(shapes: tuple[tuple[int, ...], ...], known: bool) -> None:
