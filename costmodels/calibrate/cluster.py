@@ -77,8 +77,7 @@ def calibrate_host(
 def with_kernels(cluster: Cluster, kernels: Kernels | None) -> Cluster:
     """The cluster with other kernels on its cores, and so with profiles of their own; by default the quickest here.
 
-    Raises:
-        InputError: if PyTorch does not have these kernels here.
+    Raise InputError if PyTorch does not have these kernels here.
     """
     if kernels is None:
         kernels = "quick" if onednn() else "exact"
@@ -97,8 +96,7 @@ def _with_kernels(device: Device, kernels: Kernels) -> Device:
 def host_divisions() -> Mapping[int, int]:
     """The possible numbers of devices on the cores of this host, with the cores of each device.
 
-    Raises:
-        InputError: if threads cannot be bound to cores.
+    Raise InputError if threads cannot be bound to cores.
     """
     return cpu_divisions(ROOT, usable_cores())
 
@@ -106,8 +104,7 @@ def host_divisions() -> Mapping[int, int]:
 def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
     """The fingerprint of all devices and their properties, on which the result of `calibrate_host` depends.
 
-    Raises:
-        InputError: as `calibrate_host`.
+    Raise InputError as `calibrate_host`.
     """
     words = {"channel": channel}
     for device in discover(cores_per_device):

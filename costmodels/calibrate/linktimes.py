@@ -66,8 +66,7 @@ def pattern(n_bytes: int, number: int, torch_device: torch.device | None = None)
 def check_arrived(src: Processor, dst: Processor, sent: torch.Tensor, arrived: torch.Tensor) -> None:
     """Check that a tensor arrived bit for bit.
 
-    Raises:
-        InputError: if not; the error names the link and the first element that differs.
+    Raise InputError if not; the error names the link and the first element that differs.
     """
     arrived = arrived.cpu()
     if sent.shape == arrived.shape and sent.dtype == arrived.dtype and torch.equal(sent, arrived):

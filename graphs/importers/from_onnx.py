@@ -22,9 +22,8 @@ OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
 def read(path: Path) -> ModelProto:
     """Read and check an ONNX file with its external data, and inline its functions.
 
-    Raises:
-        InputError: if the file is missing or not an ONNX file, external data is missing, or a version or an operator is
-            not supported.
+    Raise InputError if the file is missing or not an ONNX file, external data is missing, or a version or an operator
+    is not supported.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of an .onnx file")
@@ -107,8 +106,7 @@ class Input:
 def declared_inputs(graph: GraphProto) -> list[Input]:
     """The inputs that a caller has to give, without the weights, which files up to IR version 3 list as inputs, too.
 
-    Raises:
-        InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
+    Raise InputError for an input that is no tensor, or has elements with which PyTorch can't compute.
     """
     weights = {initializer.name for initializer in graph.initializer}
     inputs = []
@@ -140,8 +138,7 @@ def first_dimension(inputs: Sequence[Input]) -> int | None:
 def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
     """Check the sizes that a user gives for symbols.
 
-    Raises:
-        InputError: for an unknown symbol, a size below 1, or a size that contradicts the batch.
+    Raise InputError for an unknown symbol, a size below 1, or a size that contradicts the batch.
     """
     symbols = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
     for name, size in sizes.items():
@@ -174,10 +171,8 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
     """The shape of every input.
 
     A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
-    are the same number, the batch replaces it.
-
-    Raises:
-        InputError: for a symbol without a size, or first dimensions that no batch can replace.
+    are the same number, the batch replaces it. Raise InputError for a symbol without a size, or first dimensions that
+    no batch can replace.
     """
     batch_symbols = {declared.dims[0] for declared in inputs if declared.dims and isinstance(declared.dims[0], str)}
     sizes = {str(symbol): batch or 1 for symbol in batch_symbols if symbol} | dict(sizes)

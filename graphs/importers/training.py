@@ -162,10 +162,8 @@ WAY_OUT = (
 def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
     """Check that a model to be trained has no hooks of the backward pass.
 
-    ``state`` has the tensors that it reads besides its parameters and buffers, by name.
-
-    Raises:
-        InputError: if it has such a hook.
+    ``state`` has the tensors that it reads besides its parameters and buffers, by name. Raise InputError if it has such
+    a hook.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **(state or {})}
     for place, hook in (*_on_tensors(tensors), *_on_modules(module)):

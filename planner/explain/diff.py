@@ -118,8 +118,7 @@ class PlanDifference:
 def diff(before: Plan, after: Plan) -> PlanDifference:
     """Compare two plans for one network; devices are the same if they have the same name.
 
-    Raises:
-        InputError: if the plans are for different networks.
+    Raise InputError if the plans are for different networks.
     """
     if before.graph.fingerprint != after.graph.fingerprint:
         ends = [f"'{plan.graph.name}' (fingerprint {plan.graph.fingerprint})" for plan in (before, after)]

@@ -24,10 +24,8 @@ def hf_device_map(plan: Plan) -> Export:
     It names the outermost modules that are on a single device, so that parameters that no operator reads have a device
     too. Parameters that are read outside of these modules have entries of their own, which transformers needs to load
     them. Operators outside of these modules that read only the model's arguments run on the ``main_device`` of
-    accelerate.dispatch_model.
-
-    Raises:
-        InputError: if an operator outside of these modules is on another device than the tensors that it reads.
+    accelerate.dispatch_model. Raise InputError if an operator outside of these modules is on another device than the
+    tensors that it reads.
     """
     graph, device, words = plan.graph, plan.placement.device, device_words(plan.cluster)
     entries = dict(Modules(graph).whole(device))

@@ -29,8 +29,7 @@ TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 def export_config(setting: TrainingSetting, config: ParallelConfig, target: str) -> Export:
     """A configuration in the format of another tool.
 
-    Raises:
-        InputError: if the tool cannot do it: the error names the reason and the way out.
+    Raise InputError if the tool cannot do it: the error names the reason and the way out.
     """
     return CONFIG_TARGETS[target](setting, config)
 

@@ -15,8 +15,7 @@ RULE = "cuts an nn.Sequential between its children"
 def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     """[n_stages], the operators of each stage, if the model's own order runs through one stage after the other.
 
-    Raises:
-        InputError: if the model comes back to a stage that it has left; the error names the operator.
+    Raise InputError if the model comes back to a stage that it has left; the error names the operator.
     """
     graph, device = plan.graph, plan.placement.device
     runs = [tuple(run) for _, run in groupby(range(len(device)), key=device.__getitem__)]

@@ -30,10 +30,8 @@ def torch_split_spec(plan: Plan) -> Export:
     """The split_spec of torch.distributed.pipelining, and the device of each stage.
 
     torch cuts at every call of a module. A module that the model has under two paths is called twice, which the graph
-    does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own.
-
-    Raises:
-        InputError: if a stage begins in the middle of a module, or the model comes back to a stage.
+    does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own. Raise InputError
+    if a stage begins in the middle of a module, or the model comes back to a stage.
     """
     runs = pipeline_runs(plan, NAME)
     words = device_words(plan.cluster)

@@ -70,8 +70,7 @@ def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
 def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
     """The inverse of `run_to_dict`.
 
-    Raises:
-        InputError: if the version is newer, a field is missing, or the run is one of another plan.
+    Raise InputError if the version is newer, a field is missing, or the run is one of another plan.
     """
     if document.get("version") not in range(OLDEST, VERSION + 1):
         raise InputError(
@@ -117,9 +116,5 @@ def save_run(plan: Plan, run: MeasuredRun, path: Path) -> None:
 
 
 def load_run(path: Path, plan: Plan) -> MeasuredRun:
-    """Read run.json.
-
-    Raises:
-        InputError: if the file is missing, not JSON, or not a run of this plan.
-    """
+    """Read run.json. Raise InputError if the file is missing, not JSON, or not a run of this plan."""
     return run_from_dict(read_json(path, "run"), plan)

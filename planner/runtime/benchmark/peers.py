@@ -146,11 +146,7 @@ PEERS: Mapping[str, Make] = {
 
 
 def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:
-    """Check that peers are known and installed, and that devices are CPUs of this process.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check that peers are known and installed, and that devices are CPUs of this process. Raise InputError if not."""
     for name in names:
         one_of(name, "the peer", PEERS)
     for name in ("onnxscript", *names) if names else ():

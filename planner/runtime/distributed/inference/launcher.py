@@ -36,9 +36,8 @@ ROOT = Path(__file__).parents[4]
 def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
     """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
-    Raises:
-        InputError: if a process cannot have its device or its weights.
-        RankError: if one ends or does not come within ``timeout_s``.
+    Raise InputError if a process cannot have its device or its weights, RankError if one ends or does not come within
+    ``timeout_s``.
     """
     layout = layout_of(plan, len(used_devices(plan)) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
