@@ -43,17 +43,9 @@ def calibrate_host(
 ) -> Host:
     """Measure this host, in some seconds for each kind of device and each kind of link.
 
-    One device of each kind is measured, and one link for each pair of kinds and memory nodes. Devices compute while
-    they send.
-
-    Args:
-        name: name of the cluster.
-        cores_per_device: cores of each device that is no GPU.
-        channel: one of `CHANNELS`.
-        on_step: is called at every measurement.
-
-    Raises:
-        InputError: if there are fewer cores than one device needs, or a link corrupts data.
+    One device of each kind is measured, each of so many cores if it is no GPU, and one link for each pair of kinds and
+    memory nodes. Devices compute while they send. Raise InputError if there are fewer cores than one device needs, or a
+    link corrupts data.
     """
     measure = CHANNELS[channel]
     devices = discover(cores_per_device)

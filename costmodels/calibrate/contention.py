@@ -54,13 +54,9 @@ class CoRun:
     """Equal devices that run parts of a program at once, each a thread. Use `co_run`."""
 
     def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
-        """Bring the program's state to the devices, which share it.
+        """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
-        Args:
-            program: the program; tensors without values get values.
-            devices: CPU devices of this host.
-            parts: [n_devices], the operators of each; together they are all operators.
-            training: whether to run backward passes, too.
+        ``parts`` has [n_devices], the operators of each; together they are all operators.
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 

@@ -41,21 +41,11 @@ def unchanged(tensor: torch.Tensor) -> torch.Tensor:
 def measure_distributed_link(
     src: Processor, dst: Processor, backend: str = "gloo", sizes: tuple[int, ...] = SIZES, echo: Echo = unchanged
 ) -> LinkTimes:
-    """One-way times between two processes of this host.
+    """One-way times between two processes of this host, the first of which sends first; ``echo`` makes the answer.
 
     The calling program must be importable without side effects (``if __name__ == "__main__"``), since the processes are
-    spawned.
-
-    Args:
-        src: device of the process that sends first.
-        dst: device of the process that answers.
-        backend: backend of torch.distributed for tensors in the host's memory.
-        sizes: bytes of the messages, besides the empty one.
-        echo: importable function that makes the answer.
-
-    Raises:
-        InputError: if this host does not have both devices, a process fails or does not answer in `LIMIT_S`, or the
-            link corrupts data.
+    spawned. Raise InputError if this host does not have both devices, a process fails or does not answer in `LIMIT_S`,
+    or the link corrupts data.
     """
     for device in (src, dst):
         torch_device_of(device)  # fails here rather than in another process

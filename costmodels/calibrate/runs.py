@@ -61,15 +61,7 @@ class Inference:
         n_ops: int | None = None,
         kernels: Kernels = "exact",
     ) -> None:
-        """Bring the program's state to the device.
-
-        Args:
-            program: the program; tensors without values get values.
-            torch_device: torch device of the tensors.
-            clock: clock of the device.
-            n_ops: number of operators to run; None for all.
-            kernels: kernels of the device.
-        """
+        """Bring the program's state to the device, with values where it has none; ``n_ops`` operators run, or all."""
         self.program = program
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]

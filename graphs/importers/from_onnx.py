@@ -233,24 +233,16 @@ def onnx_module(
     sizes: Mapping[str, int] | None = None,
     like: Sequence[Sequence[int]] | None = None,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A module that computes the graph of an ONNX file, and example inputs.
+    """A module in evaluation mode that computes the graph of an ONNX file, and a deterministic example for each input.
 
     Every node that depends on the inputs becomes a submodule under its name ("/layer1/conv1/Conv" is
     `layer1.conv1.Conv`), with its weights as parameters that require no gradient; all other nodes are computed here.
     `torch.export.export(strict=False)` can trace the module.
 
-    Args:
-        path: the .onnx file, with its external data in the same folder.
-        batch: samples per run, the first dimension of every input; None for the file's batch, or 1.
-        sizes: sizes of symbolic dimensions, by symbol.
-        like: shapes of the inputs at an earlier import, for the symbols that ``sizes`` leaves out.
-
-    Returns:
-        The module in evaluation mode, and one deterministic example for each input.
-
-    Raises:
-        InputError: if the file cannot be read, uses unsupported operators, has a symbolic dimension without a size, or
-            does not allow that batch.
+    ``batch`` is the first dimension of every input, by default the file's, or 1; ``sizes`` are those of symbolic
+    dimensions, and ``like`` are shapes of the inputs at an earlier import, for the symbols that ``sizes`` leaves out.
+    Raise InputError if the file cannot be read, uses unsupported operators, has a symbolic dimension without a size, or
+    does not allow that batch.
     """
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")

@@ -209,15 +209,9 @@ def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
 
 
 def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Program:
-    """Import a file of torch.export.save.
+    """Import a file of torch.export.save, in the mode of the export, with its own batch or another one.
 
-    Args:
-        path: the file.
-        batch: first dimension of every input; None for the batch of the saved example inputs.
-        training: whether it will be trained, in the mode of the export.
-
-    Raises:
-        InputError: if the file is missing or damaged, or has fixed shapes of another batch.
+    Raise InputError if the file is missing or damaged, or has fixed shapes of another batch.
     """
     try:
         with quiet():

@@ -25,12 +25,10 @@ COUNTING = (*ADDITIONS, *ADDITIONS_IN_PLACE, torch.ops.aten.copy_.default)
 
 
 def take_counters(graph: fx.Graph, buffers: Mapping[str, str]) -> dict[str, float]:
-    """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches.
+    """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches, in place.
 
-    The graph has no blocks, and is changed in place; ``buffers`` are the names of buffers by the names of their nodes.
-
-    Returns:
-        The increment that one run of the graph adds to each buffer, by the buffer's name.
+    The graph has no blocks; ``buffers`` are the names of buffers by the names of their nodes. Return the increment that
+    one run of the graph adds to each buffer, by the buffer's name.
     """
     increments: dict[str, float] = {}
     for buffer in [node for node in graph.nodes if node.name in buffers and node.users]:
@@ -80,11 +78,9 @@ def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
 def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None:
     """Detach the inputs of operators from a block without gradients (``torch.no_grad``), in place.
 
-    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients.
-
-    Returns:
-        The first operator of a block that writes in place to a tensor with a gradient outside of the block, or None.
-        No operator can express such a write.
+    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients. Return the
+    first operator of a block that writes in place to a tensor with a gradient outside of the block, or None. No
+    operator can express such a write.
     """
     differentiable: set[fx.Node] = set()
     detached: dict[fx.Node, fx.Node] = {}

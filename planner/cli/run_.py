@@ -90,11 +90,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
     """Check the answers of a runner, measure it and print the figures.
 
-    Args:
-        runner: of the plan.
-        options: from `declare_measuring`.
-        console: to print to.
-        beside: devices of this host for the reference model; empty if this process does not have the whole model.
+    ``beside`` are devices of this host for the reference model; none if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load
@@ -133,14 +129,7 @@ def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
 
 
 def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answers | None", console: Console) -> None:
-    """A row for each contender, then predicted against measured, then whether the answers are the same.
-
-    Args:
-        plan: that ran.
-        measurement: of the plan and of other contenders.
-        answers: compared with the reference model's; None if they were not compared.
-        console: to print to.
-    """
+    """A row for each contender, then predicted against measured, then whether the answers are the same, if compared."""
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)

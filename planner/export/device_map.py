@@ -47,14 +47,11 @@ def hf_device_map(plan: Plan) -> Export:
 
 
 def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
-    """[n_ops], the device on which accelerate runs each operator.
+    """[n_ops], the device on which accelerate runs each operator, by module or parameter path → device (not empty).
 
     This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
-    reads, or of the first operator that reads from it: the first of these that exists.
-
-    Args:
-        graph: of the model.
-        entries: module or parameter path → device, not empty; the longest path of an operator counts.
+    reads, or of the first operator that reads from it: the first of these that exists. The longest path of an operator
+    counts.
     """
     device: list[int | None] = []
     for op in graph.ops:

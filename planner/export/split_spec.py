@@ -48,14 +48,9 @@ def torch_split_spec(plan: Plan) -> Export:
 
 
 def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
-    """The split_spec of an exported file, for `pipeline`.
+    """The split_spec of a file that `torch_split_spec` wrote, for `pipeline`; InputError for another file.
 
-    Args:
-        path: of a file that `torch_split_spec` wrote.
-        split_point: ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
-
-    Raises:
-        InputError: if the file is something else.
+    ``split_point`` is ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
     """
     points = read_json(path, "split spec").get("split_spec")
     if not isinstance(points, dict) or not all(point in (BEGINNING, END) for point in points.values()):

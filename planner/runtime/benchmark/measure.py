@@ -245,11 +245,8 @@ def measure(
 ) -> BenchmarkResult:
     """Let contenders take turns and keep medians; raise Interrupted with the complete rounds on Ctrl-C.
 
-    Args:
-        contenders: at least one.
-        rounds: turns of each.
-        on_step: called with (what, done, total) after every turn.
-        load: knows which processes are our own and whose pace to measure; by default this process, and no pace.
+    ``on_step`` is called with (what, done, total) after every turn. The load knows which processes are our own and
+    whose pace to measure; by default this process, and no pace.
     """
     counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
 
@@ -275,13 +272,7 @@ def take_turns(
 ) -> R:
     """Call each contender once in every round and measure the pace; raise Interrupted with complete rounds on Ctrl-C.
 
-    Args:
-        contenders: at least one, by name.
-        result: makes the result from the returned values and the load.
-        rounds: turns of each.
-        verb: for ``on_step``, before the name of a contender.
-        on_step: called with (what, done, total) after every turn.
-        load: of this host meanwhile.
+    ``result`` makes the result from the returned values and the load; the rest is that of `measure`.
     """
     turns: dict[str, list[T]] = {name: [] for name in contenders}
     try:

@@ -34,9 +34,8 @@ DIGITS = 3
 def measure_overhead(devices: Sequence[Device]) -> float:
     """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
-    Args:
-        devices: the first two take part, each with one core and exact kernels: the runtime's own work is on one thread,
-            and threads that spin while they wait would count as work. For fewer than two devices the result is 0.
+    The first two devices take part (for fewer the result is 0), each with one core and exact kernels: the runtime's own
+    work is on one thread, and threads that spin while they wait would count as work.
     """
     if len(devices) < 2:
         return 0.0

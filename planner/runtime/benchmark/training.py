@@ -32,13 +32,9 @@ def measure_steps(
     on_step: Callable[[str, int, int], Any] = lambda *_: None,
     load: Load | None = None,
 ) -> StepTimes:
-    """Let contenders take a step each in every round, after one that does not count.
+    """Let contenders take a step each in every round, after one that does not count, and return their seconds.
 
-    Args:
-        contenders: each takes a step and returns its seconds.
-        rounds: steps of each that count.
-        on_step: called with (what, done, total) after every step.
-        load: knows which processes are our own and whose pace to measure; by default this process, and no pace.
+    ``on_step`` and ``load`` are those of `measure`.
     """
     for step in contenders.values():
         step()

@@ -168,17 +168,10 @@ class ShardedState:
 def compile_stages(
     program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int] | None = None
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
-    """Generate the function of each stage of some devices; the state of other devices is not touched.
+    """Generate the function of each stage of the devices of this process, ``local``; by default of all.
 
-    Args:
-        program: the whole network; state that only other devices hold needs no values.
-        stages: all of them, from `simulator.stages.split_stages`.
-        devices: of the cluster.
-        local: indices of the devices of this process; all if left out.
-
-    Raises:
-        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
-            numbers that cannot be seeded.
+    State that only other devices hold needs no values. Raise InputError if this host does not have a device, a weight
+    of a stage has no values, or an operator draws random numbers that cannot be seeded.
     """
     used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
