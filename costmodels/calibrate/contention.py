@@ -16,8 +16,7 @@ backward pass of its part right after the forward pass, with ones as gradients f
 """
 
 import queue
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from threading import Barrier, BrokenBarrierError
 from typing import Protocol, TypeAlias
@@ -51,7 +50,7 @@ class InParts(Pass, Protocol):
 
 
 class CoRun:
-    """Equal devices that run parts of a program at once, each a thread. Use `co_run`."""
+    """Equal devices that run parts of a program at once, each a thread, until it is closed."""
 
     def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
@@ -124,13 +123,6 @@ class CoRun:
         while (env := self._inbox[part].get()) is not None:
             self._outbox[part].put(self._tried(part, env))
             del env
-
-
-@contextmanager
-def co_run(program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> Iterator[CoRun]:
-    """Devices whose threads end with the block; see `CoRun`."""
-    with closing(CoRun(program, devices, parts, training)) as together:
-        yield together
 
 
 def balanced_parts(seconds: Floats, n: int) -> Parts:

@@ -6,6 +6,7 @@ so that an interrupted calibration continues, and equal operators of other progr
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.contention import Parts, balanced_parts, co_run
+from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
@@ -114,7 +115,7 @@ def profile_contended(
     training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
-    """Measure the operators of a program while two or more equal CPU devices of this host compute (see `co_run`).
+    """Measure the operators of a program while two or more equal CPU devices of this host compute (see `CoRun`).
 
     They are measured while each device computes a part, and in inference also while each computes a copy in lockstep;
     isolated times that the cache lacks are measured on the first device. Raise InputError as `profile_program`.
@@ -136,7 +137,7 @@ def profile_contended(
         rows: Rows = []
         if session.task.wanted:
             activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
-            with co_run(program, devices, parts, training) as together:
+            with closing(CoRun(program, devices, parts, training)) as together:
                 rows = _passes(together, session, activity)
         found = session.result(rows)
     return found
