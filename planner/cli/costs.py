@@ -58,23 +58,14 @@ def target_of(options: argparse.Namespace) -> Target:
 
 @dataclass(frozen=True)
 class SpeedAndCost:
-    """Speed in the units of language models, and time and cost until a target.
+    """Speed in the units of language models, and time and cost until a target."""
 
-    Attributes:
-        samples_per_s: of all replicas together.
-        tokens_per_s: None for a network that reads no tokens.
-        mfu: model FLOPs utilisation.
-        devices: in words, those that ``mfu`` is about.
-        price: of all devices; None if that is unknown.
-        target: what time and cost are asked for.
-    """
-
-    samples_per_s: float
-    tokens_per_s: float | None
-    mfu: float
-    devices: str
-    price: HourlyPrice | None
-    target: Target = NO_TARGET
+    samples_per_s: float  # of all replicas together
+    tokens_per_s: float | None  # None for a network that reads no tokens
+    mfu: float  # model FLOPs utilisation
+    devices: str  # in words, those that ``mfu`` is about
+    price: HourlyPrice | None  # of all devices; None if that is unknown
+    target: Target = NO_TARGET  # what time and cost are asked for
 
     @classmethod
     def of(cls, plan: Plan, target: Target = NO_TARGET) -> Self:

@@ -37,17 +37,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaceChange:
-    """How many times as long a machine takes during a run as when its operators were measured.
+    """How many times as long a machine takes during a run as when its operators were measured."""
 
-    Attributes:
-        network: all operators of the plan, each kind in proportion to its time, while one device computes.
-        contended: the same while all devices of the plan compute.
-        kinds: each kind of operator while one device computes, see `costmodels.pace`.
-    """
-
-    network: float
-    contended: float
-    kinds: Mapping[PaceKind, float]
+    network: float  # all operators of the plan, each kind in proportion to its time, while one device computes
+    contended: float  # the same while all devices of the plan compute
+    kinds: Mapping[PaceKind, float]  # each kind of operator while one device computes, see `costmodels.pace`
 
     def of(self, alone: bool) -> float:
         """That of a micro-batch alone, on one device after the other, or of micro-batches that stream."""
