@@ -194,15 +194,15 @@ class EagerCopies:
 
     def stream(self, count: int) -> float:
         """Run micro-batches on all devices, after one on each to warm up; return the seconds for each."""
-        copies, begun = self._copies, iter(range(count))
-        taking, meeting = threading.Lock(), threading.Barrier(len(copies), timeout=MEET_S)
+        copies, left = self._copies, threading.Semaphore(count)
+        meeting = threading.Barrier(len(copies), timeout=MEET_S)
         times_s: list[tuple[float, float]] = []
 
         def work(copy: Eager) -> None:
             copy.call()
             meeting.wait()
             start_s = time.perf_counter()
-            while _next(begun, taking):
+            while left.acquire(blocking=False):
                 copy.call()
             times_s.append((start_s, time.perf_counter()))
 
@@ -217,12 +217,6 @@ class EagerCopies:
     def single(self, count: int) -> list[float]:
         """Run micro-batches on the first device, one after the other; return the seconds of each."""
         return self._copies[0].single(count)
-
-
-def _next(begun: Iterator[int], taking: threading.Lock) -> bool:
-    """Whether there is another micro-batch, which the calling thread takes."""
-    with taking:
-        return next(begun, None) is not None
 
 
 def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
