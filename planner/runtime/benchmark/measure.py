@@ -30,7 +30,6 @@ from planner.runtime.inference.runner import Runner
 from simulator.timeline import Timeline
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 BLOCK_S = 0.6  # one contender's turn
 MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
@@ -248,27 +247,39 @@ def measure(
         count = counts[contender.name]
         return lambda: ContenderTurn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
 
-    def result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
-        measured = tuple(_measured(name, done) for name, done in turns.items())
-        return BenchmarkResult(measured, load.foreign_cores(), load.pace)
-
     turns = {each.name: turn_of(each) for each in contenders}
-    return take_turns(turns, result, rounds, "measuring", on_step, load or Load())
+    return _take_turns(turns, rounds, "measuring", on_step, load or Load())
 
 
-def take_turns(
-    contenders: Mapping[str, Callable[[], T]],
-    result: Callable[[Mapping[str, Sequence[T]], Load], R],
+def measure_steps(
+    contenders: Mapping[str, Callable[[], float]],
+    rounds: int = 5,
+    on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    load: Load | None = None,
+) -> BenchmarkResult:
+    """Let contenders take a training step in every round and return its seconds, after one that does not count.
+
+    The rest is that of `measure`; a step takes the place of a stream and of a micro-batch alone.
+    """
+    for step in contenders.values():
+        step()
+
+    def turn_of(step: Callable[[], float]) -> Callable[[], ContenderTurn]:
+        return lambda: ContenderTurn(step_s := step(), [step_s], None)
+
+    turns = {name: turn_of(step) for name, step in contenders.items()}
+    return _take_turns(turns, rounds, "training", on_step, load or Load())
+
+
+def _take_turns(
+    contenders: Mapping[str, Callable[[], ContenderTurn]],
     rounds: int,
     verb: str,
     on_step: Callable[[str, int, int], Any],
     load: Load,
-) -> R:
-    """Call each contender once in every round and measure the pace; raise Interrupted with complete rounds on Ctrl-C.
-
-    ``result`` makes the result from the returned values and the load; the rest is that of `measure`.
-    """
-    turns: dict[str, list[T]] = {name: [] for name in contenders}
+) -> BenchmarkResult:
+    """Call each contender once in every round and measure the pace; on Ctrl-C, complete rounds are in Interrupted."""
+    turns: dict[str, list[ContenderTurn]] = {name: [] for name in contenders}
     try:
         for number in range(rounds):
             for position, (name, turn) in enumerate(contenders.items()):
@@ -280,9 +291,13 @@ def take_turns(
         complete = min(map(len, turns.values()))
         if not complete:
             raise
-        partial_result = result({name: done[:complete] for name, done in turns.items()}, load)
-        raise Interrupted(partial_result) from stopped
-    return result(turns, load)
+        raise Interrupted(_result({name: done[:complete] for name, done in turns.items()}, load)) from stopped
+    return _result(turns, load)
+
+
+def _result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
+    measured = tuple(_measured(name, done) for name, done in turns.items())
+    return BenchmarkResult(measured, load.foreign_cores(), load.pace)
 
 
 def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:
