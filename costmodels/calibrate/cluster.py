@@ -1,6 +1,6 @@
 """Measures this host as a cluster: every device and every link."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TypeAlias
@@ -50,7 +50,7 @@ def calibrate_host(
     measure = CHANNELS[channel]
     devices = discover(cores_per_device)
     examples = {device.kind: device for device in reversed(devices)}
-    link_classes = _examples(devices)
+    link_classes = {_pattern(src, dst): (src, dst) for src, dst in reversed(list(permutations(devices, 2)))}
     total = len(examples) + len(link_classes)
     peaks: dict[str, Peaks] = {}
     for kind, device in sorted(examples.items()):
@@ -103,11 +103,6 @@ def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
         about = f"{device.kind} {device.memory_bytes:.0f} {device.cores} {device.cuda} {device.node}"
         words[device.name] = f"{about} {fingerprint_of(machine_of(device))}"
     return fingerprint_of(words)
-
-
-def _examples(devices: Sequence[DiscoveredDevice]) -> dict[tuple[str, ...], tuple[DiscoveredDevice, DiscoveredDevice]]:
-    """The first pair of devices for each link pattern."""
-    return {_pattern(src, dst): (src, dst) for src, dst in reversed(list(permutations(devices, 2)))}
 
 
 def _pattern(src: DiscoveredDevice, dst: DiscoveredDevice) -> tuple[str, ...]:

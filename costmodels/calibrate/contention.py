@@ -19,13 +19,13 @@ import queue
 from collections.abc import Sequence
 from functools import partial
 from threading import Barrier, BrokenBarrierError
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
+from costmodels.calibrate.runs import Inference, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
 from costmodels.table import Floats
@@ -39,16 +39,6 @@ Parts: TypeAlias = Sequence[range]
 MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
 
-class InParts(Pass, Protocol):
-    """A pass that can run a part of the program."""
-
-    given: dict[str, torch.Tensor]  # inputs, parameters and buffers by name
-
-    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
-        """[n_phases][stop - start], seconds, see `Inference` and `Training`."""
-        ...
-
-
 class CoRun:
     """Equal devices that run parts of a program at once, each a thread, until it is closed."""
 
@@ -59,7 +49,7 @@ class CoRun:
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 
-        def brought() -> InParts:
+        def brought() -> Inference | Training:
             return (
                 Training(program, torch_device, clock)
                 if training

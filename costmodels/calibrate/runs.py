@@ -188,7 +188,7 @@ class Training:
     def _forward(self, op: Op, env: dict[str, torch.Tensor]) -> tuple[Marks, _ForwardPass]:
         check_stopped()
         call = self.program.calls[op.name]
-        args, kwargs = _arguments(self.program, op, env, self.torch_device)
+        args, kwargs = (on_device(each, self.torch_device) for each in self.program.arguments(op, env.__getitem__))
         target = kernel_of(self.program, op, self.torch_device).target
         start = self.clock.mark()
         result = target(*args, **kwargs)
@@ -266,13 +266,6 @@ def _call_s(torch_device: torch.device, clock: Clock) -> float:
 
     one_s, many_s = views_s(1), views_s(1 + VIEWS)
     return max(0.0, one_s - (many_s - one_s) / VIEWS)
-
-
-def _arguments(
-    program: Program, op: Op, env: Mapping[str, torch.Tensor], torch_device: torch.device
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = program.arguments(op, env.__getitem__)
-    return on_device(args, torch_device), on_device(kwargs, torch_device)
 
 
 def _brought(program: Program, torch_device: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:

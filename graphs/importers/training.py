@@ -94,7 +94,7 @@ def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None
         for parent in node.all_input_nodes:
             if parent in differentiable:
                 if parent not in detached:
-                    detached[parent] = _detach(graph, parent, node)
+                    detached[parent] = _call(graph, torch.ops.aten.detach.default, (parent,), node, "detach")
                     shown.add(detached[parent])
                 node.replace_input_with(parent, detached[parent])
         if unseen is None and not shown.isdisjoint(written_by(node)):
@@ -127,18 +127,11 @@ def differentiable_copies(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], before: fx.Node) -> fx.Node:
+def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], before: fx.Node, name: str | None = None) -> fx.Node:
     """Insert an operator before a node."""
     with graph.inserting_before(before):
-        made = graph.call_function(target, args)
+        made = graph.create_node("call_function", target, args, name=name)
     made.meta = before.meta | {"val": target(*fx.map_arg(args, lambda argument: argument.meta["val"]))}
-    return made
-
-
-def _detach(graph: fx.Graph, tensor: fx.Node, before: fx.Node) -> fx.Node:
-    with graph.inserting_before(before):
-        made = graph.create_node("call_function", torch.ops.aten.detach.default, (tensor,), name="detach")
-    made.meta = before.meta | {"val": tensor.meta["val"]}
     return made
 
 

@@ -58,17 +58,12 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     parser.add_argument(
         "--against",
-        type=_names,
+        type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
         help="measure these beside the plan, with commas between: onnxruntime, openvino (float32), openvino-bf16",
     )
     declare_writes(parser, "output")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas between."""
-    return tuple(text.split(","))
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

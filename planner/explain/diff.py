@@ -176,13 +176,9 @@ def _asked(plan: Plan) -> dict[str, str]:
         asked["micro-batches in flight"] = str(work.in_flight)
     return asked | {
         "constraints": "; ".join(map(str, plan.constraints)),
-        "devices compute while they send": _yes(cluster.overlap),
+        "devices compute while they send": "yes" if cluster.overlap else "no",
         "sharing of channels": cluster.sharing,
     }
-
-
-def _yes(fact: bool) -> str:
-    return "yes" if fact else "no"
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:

@@ -104,10 +104,9 @@ class Suspects:
         applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
         if backward:
             expected = {position for reader, position in self.reference.contributions if reader == i}
-            for position in sorted(expected | gradients.keys()):
-                if position in expected:
-                    zeros = torch.zeros_like(self.reference.contributions[i, position])
-                    yield position, gradients.get(position, zeros)
+            for position in sorted(expected):
+                zeros = torch.zeros_like(self.reference.contributions[i, position])
+                yield position, gradients.get(position, zeros)
         else:
             yield from enumerate(applied.results[: len(op.outputs)])
 
