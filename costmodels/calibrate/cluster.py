@@ -25,7 +25,7 @@ MeasureLink: TypeAlias = Callable[[Processor, Processor], LinkTimes]
 
 CHANNELS: Mapping[str, MeasureLink] = {
     THREADS: lambda src, dst: measure_link(src, dst),
-    "gloo": lambda src, dst: measure_distributed_link(src, dst, "gloo"),
+    "gloo": lambda src, dst: measure_distributed_link(src, dst),
 }
 """The channels between devices of a host: between threads of one process, or between processes."""
 

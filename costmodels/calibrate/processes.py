@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from datetime import timedelta
 from multiprocessing import get_context
 from typing import TypeAlias
@@ -26,6 +27,7 @@ from graphs.errors import InputError, first_line
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
+BACKEND = "gloo"  # of torch.distributed
 ROUNDS, ROUNDS_LARGE = 20, 5
 LIMIT_S = 120.0  # time limit of a measurement, including the start of two interpreters
 
@@ -36,7 +38,7 @@ def unchanged(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def measure_distributed_link(
-    src: Processor, dst: Processor, backend: str = "gloo", sizes: tuple[int, ...] = SIZES, echo: Echo = unchanged
+    src: Processor, dst: Processor, sizes: tuple[int, ...] = SIZES, echo: Echo = unchanged
 ) -> LinkTimes:
     """One-way times between two processes of this host, the first of which sends first; ``echo`` makes the answer.
 
@@ -46,27 +48,28 @@ def measure_distributed_link(
     """
     for device in (src, dst):
         torch_device_of(device)  # fails here rather than in another process
-    link = f"the link from '{src.name}' to '{dst.name}' over {backend}"
+    link = f"the link from '{src.name}' to '{dst.name}' over {BACKEND}"
     store = served_store()
     spawn = get_context("spawn")  # a forked one would inherit OpenMP's locks, not its threads
     # Ctrl-C reaches all processes; the first one ends the others.
     pool = ProcessPoolExecutor(2, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     try:
-        runs = [pool.submit(_work, rank, src, dst, backend, store.port, sizes, echo) for rank in (0, 1)]
-        done, late = wait(runs, LIMIT_S, FIRST_EXCEPTION)
+        runs = [pool.submit(_work, rank, src, dst, store.port, sizes, echo) for rank in (0, 1)]
+        done, _ = wait(runs, LIMIT_S, FIRST_EXCEPTION)
         times, *_ = [run.result() for run in sorted(done, key=runs.index)] or [None]
     except InputError:
         raise
-    except Exception as error:  # of a process, or that one ended without a word
+    except Exception as error:  # whatever a process raises
+        silent = isinstance(error, BrokenProcessPool)
+        why = "a process ended without a word" if silent else f"{type(error).__name__}: {first_line(error)}"
         raise InputError(
-            f"{link} failed: {type(error).__name__}: {first_line(error)}; "
-            "see that the host lets processes talk to each other, or use the channel 'threads'"
+            f"{link} failed: {why}; see that the host lets processes talk to each other, or use the channel 'threads'"
         ) from error
     finally:
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown()
-    if late or times is None:
+    if times is None:
         raise InputError(
             f"{link} gave no answer in {LIMIT_S:.0f} s; calibrate on a quieter host, or use the channel 'threads'"
         )
@@ -74,13 +77,13 @@ def measure_distributed_link(
 
 
 def _work(
-    rank: int, src: Processor, dst: Processor, backend: str, port: int, sizes: tuple[int, ...], echo: Echo
+    rank: int, src: Processor, dst: Processor, port: int, sizes: tuple[int, ...], echo: Echo
 ) -> dict[int, list[float]] | None:
     """Measure or answer in the new process; the first one returns one-way seconds by size."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     with bound((src, dst)[rank]):
         limit = timedelta(seconds=LIMIT_S)
-        dist.init_process_group(backend, store=visited_store(port), rank=rank, world_size=2, timeout=limit)
+        dist.init_process_group(BACKEND, store=visited_store(port), rank=rank, world_size=2, timeout=limit)
         times = _ask(src, dst, sizes) if rank == 0 else None
         if rank == 1:
             _answer(dst, sizes, echo)

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
-from planner.cli.answer import Answer
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one, bandwidth, share, size
+from planner.cli.solution import Solution
 from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
 from planner.cli.solve_layerwise import solve_layerwise_setting
 from planner.cli.solve_layouts import solve_layers, solve_layouts
@@ -36,7 +36,7 @@ class Format(NamedTuple):
     name: str
     field: str  # no other kind has it
     options: tuple[str, ...]  # those that not every kind has
-    solve: Callable[[Mapping[str, Any], argparse.Namespace, Console], Answer]
+    solve: Callable[[Mapping[str, Any], argparse.Namespace, Console], Solution]
 
 
 FORMATS = (

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodels.units import format_bytes
-from planner.cli.answer import Answer, no_answer, proof
 from planner.cli.console import Console
+from planner.cli.solution import Solution, no_solution, proof
 from planner.cli.text import table
 from planner.problem.hybrid_pipeline.network import HybridNetwork, hybrid_network
 from planner.problem.hybrid_pipeline.stages import loads_of, stages_document
@@ -25,7 +25,7 @@ FIELDS = {
 HEADS = ("stage", "nodes", "data", "tensor", "time", "memory", "in flight")
 
 
-def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Answer:
+def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """The stages of the fastest pipeline."""
     from planner.solvers.dp.hybrid.hybrid_dp import solve_hybrid  # late: numba takes half a second to load
 
@@ -35,7 +35,9 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
     result = solve_hybrid(network, options.time_limit)
     if result.stages is None:
         memory = format_bytes(network.memory_bytes)
-        return no_answer(f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory")
+        return no_solution(
+            f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory"
+        )
     stages = stages_document(network, result.stages)
     answer = {
         "status": str(result.status),
@@ -44,7 +46,7 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
         "wall_s": round(result.wall_s, 3),
         **stages,
     }
-    return Answer("pipeline", stages, answer, _lines(network, result))
+    return Solution("pipeline", stages, answer, _lines(network, result))
 
 
 def _lines(network: HybridNetwork, result: "HybridResult") -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphs.documents import read_json
-from planner.cli.answer import Answer, no_answer, proof
 from planner.cli.console import Console
+from planner.cli.solution import Solution, no_solution, proof
 from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.layerwise.plan import LayerwisePlan, LayerwisePrice, layerwise_plan, price_of
@@ -18,7 +18,7 @@ from planner.solvers.layerwise import solve_layerwise
 MS_PER_S = 1e3
 
 
-def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Answer:
+def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """The best plan, or the one that is given, and its price."""
     setting = layerwise_setting(document)
     if options.given is not None:
@@ -30,7 +30,9 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
     console.searching(f"solving {options.problem}", options.time_limit)
     result = solve_layerwise(setting, options.time_limit)
     if result.plan is None:
-        return no_answer(f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs")
+        return no_solution(
+            f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs"
+        )
     best = setting.batch / result.bound_ms * MS_PER_S
     found = {"status": str(result.status), "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
     proved = proof(result.status, f"no plan has more than {best:.7g}")
@@ -40,14 +42,14 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
 
 def _answer(
     setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice, document: dict[str, Any], said: str
-) -> Answer:
+) -> Solution:
     """A plan, a row for each strategy of each stage, and its price, which ``said`` has a place for."""
     rate = setting.batch / price.step_ms * MS_PER_S
     document |= {"samples_per_s": rate, "step_ms": price.step_ms, "memory_mb": list(price.memory_mb)}
     document |= {"limit_mb": price.limit_mb, "plan": plan.to_dict()}
     rows = table(("stage", "layers", "strategy", "memory, MB"), _rows(setting, plan, price))
     text = f"{rate:.7g} samples/s, {price.step_ms / MS_PER_S:.7g} s a step, {price.limit_mb:,} MB a GPU"
-    return Answer("layers", plan.to_dict(), document, [*rows, said.format(text)], indent=1)
+    return Solution("layers", plan.to_dict(), document, [*rows, said.format(text)], indent=1)
 
 
 def _rows(setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice) -> Iterator[tuple[str, ...]]:

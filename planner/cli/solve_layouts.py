@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodels.units import format_bytes
-from planner.cli.answer import Answer
 from planner.cli.console import Console
+from planner.cli.solution import Solution
 from planner.cli.text import count, table
 from planner.problem.deadline import Deadline
 from planner.problem.dimension_layout import layout_problems
@@ -16,7 +16,7 @@ from planner.solvers.dimension_layout import solve_layout
 from planner.solvers.dp.layer_modes import best_modes
 
 
-def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, _: Console) -> Answer:
+def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, _: Console) -> Solution:
     """The layout of lowest peak memory of each case."""
     problems, deadline = layout_problems(document), Deadline(options.time_limit)
     cases, rows = [], []
@@ -27,10 +27,10 @@ def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, _: C
         shown = ", ".join(f"{name} over {axis}" for name, axis in layout.items()) or "nothing split"
         rows.append((problem.name, shown, format_bytes(peak_bytes), status))
     answer = {"cases": cases}
-    return Answer("layouts", answer, answer, table(("case", "layout", "peak memory", "status"), rows))
+    return Solution("layouts", answer, answer, table(("case", "layout", "peak memory", "status"), rows))
 
 
-def solve_layers(document: Mapping[str, Any], _: argparse.Namespace, __: Console) -> Answer:
+def solve_layers(document: Mapping[str, Any], _: argparse.Namespace, __: Console) -> Solution:
     """Data or model parallelism for each layer of each case."""
     cases, rows = [], []
     for problem in layer_problems(document):
@@ -43,7 +43,7 @@ def solve_layers(document: Mapping[str, Any], _: argparse.Namespace, __: Console
         rows.append((name, "".join(modes), _megabytes(sent_bytes), _megabytes(problem.sent_bytes(data))))
     answer = {"cases": cases}
     heads = ("case", "d: data, m: model", "each sends", "all data-parallel")
-    return Answer("layers", answer, answer, table(heads, rows))
+    return Solution("layers", answer, answer, table(heads, rows))
 
 
 def _megabytes(n_bytes: float) -> str:

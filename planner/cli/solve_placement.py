@@ -7,8 +7,8 @@ from typing import Any
 
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from planner.cli.answer import Answer
 from planner.cli.console import Console
+from planner.cli.solution import Solution
 from planner.cli.statuses import INTERRUPTED, NO_PLAN
 from planner.cli.text import table
 from planner.problem.evaluate import evaluate
@@ -21,7 +21,7 @@ GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
 TELL_S = 1.0  # between two lines of progress that cannot be overwritten
 
 
-def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Answer:
+def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """The best assignment; on Ctrl-C, the best one so far."""
     if options.goal is None:
         raise InputError(f"a placement problem needs --goal, {' or '.join(GOALS)}; add it")
@@ -39,7 +39,7 @@ def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, co
     return answer
 
 
-def _answer(asked: PlacementProblem, result: Result, status: str) -> Answer:
+def _answer(asked: PlacementProblem, result: Result, status: str) -> Solution:
     """The file. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
     answer: dict[str, Any] = {
         "status": status,
@@ -53,7 +53,7 @@ def _answer(asked: PlacementProblem, result: Result, status: str) -> Answer:
         answer |= {"advice": result.advice, "assignment": None}
     else:
         answer["assignment"] = asked.assignment(result.placement)
-    return Answer(str(asked.problem.goal), answer, answer, _lines(asked, result, status), indent=1)
+    return Solution(str(asked.problem.goal), answer, answer, _lines(asked, result, status), indent=1)
 
 
 def _lines(asked: PlacementProblem, result: Result, status: str) -> Iterator[str]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphs.errors import InputError
-from planner.cli.answer import Answer, no_answer, proof
 from planner.cli.console import Console
+from planner.cli.solution import Solution, no_solution, proof
 from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.contest_format import contest_problem
@@ -19,13 +19,13 @@ from planner.solvers.strategies.solve import solve_strategies
 HEADS = ("mesh", "price", "bound", "status", "seconds")
 
 
-def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Answer:
+def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """Choose a strategy for each node; the file has the list of them."""
     problem = contest_problem(document)
     console.searching(f"solving {options.problem}", options.time_limit)
     result = solve_strategies(problem, options.time_limit)
     if result.choice is None:
-        return no_answer(f"{result.status}: no strategies keep the usage limit of {problem.limit:.12g}; raise it")
+        return no_solution(f"{result.status}: no strategies keep the usage limit of {problem.limit:.12g}; raise it")
     peak, choice = problem.peak(result.choice), list(result.choice)
     answer = {
         "status": str(result.status),
@@ -40,10 +40,10 @@ def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namesp
         f"{result.status}: {result.objective:.12g} by {result.solver}, usage {peak:.12g} of {problem.limit:.12g}, in "
         f"{result.wall_s:.1f} s{proof(result.status, f'no choice costs less than {result.bound:.12g}')}"
     )
-    return Answer("strategies", choice, answer, [line])
+    return Solution("strategies", choice, answer, [line])
 
 
-def solve_sharding(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Answer:
+def solve_sharding(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """Choose a spec for each parameter and each dot, on every mesh or on the one that is asked for.
 
     The file has the specs, those of several meshes by the names of these.
@@ -58,7 +58,7 @@ def solve_sharding(document: Mapping[str, Any], options: argparse.Namespace, con
     assignments = {answer["mesh"]: answer["assignment"] for answer in answers}
     content = assignments if len(cases) > 1 else answers[0]["assignment"]
     rows = [(a["mesh"], f"{a['price']:.12g}", f"{a['bound']:.12g}", a["status"], f"{a['wall_s']:.2f}") for a in answers]
-    answer = Answer("sharding", content, {"cases": answers}, table(HEADS, rows))
+    answer = Solution("sharding", content, {"cases": answers}, table(HEADS, rows))
     missing = ", ".join(mesh for mesh, assignment in assignments.items() if assignment is None)
     trouble = f"no specs keep all ties and reshapes on mesh {missing}; leave some of them out"
     return answer._replace(trouble=trouble, status=NO_PLAN) if missing else answer

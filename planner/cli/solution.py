@@ -7,7 +7,7 @@ from planner.cli.statuses import DONE, NO_PLAN
 from planner.problem.result import Status
 
 
-class Answer(NamedTuple):
+class Solution(NamedTuple):
     """An answer, or why there is none."""
 
     title: str = ""  # of the lines, before the name of the file
@@ -19,9 +19,9 @@ class Answer(NamedTuple):
     status: int = DONE
 
 
-def no_answer(trouble: str) -> Answer:
+def no_solution(trouble: str) -> Solution:
     """Nothing is written, since nothing keeps the constraints."""
-    return Answer(trouble=trouble, status=NO_PLAN)
+    return Solution(trouble=trouble, status=NO_PLAN)
 
 
 def proof(status: Status, bound: str) -> str:
