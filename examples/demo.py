@@ -5,6 +5,7 @@
 
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import planner
@@ -45,7 +46,7 @@ def main() -> int:
 
     plan = planner.plan(program, cluster=cluster.first(DEVICES), search=planner.Search(reporter=console))
     planner.save_plan(plan, Path("plan.json"))
-    show_plan(plan, Path("plan.json"), console)
+    show_plan(plan, Namespace(output="plan.json", tokens=None, samples=None), console)
 
     predicted = plan.simulate()
     for line in ("", *ascii_chart(predicted, 100).splitlines(), ""):

@@ -1,6 +1,6 @@
 """Measures this host as a cluster: every device and every link."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import TypeAlias
@@ -25,7 +25,7 @@ MeasureLink: TypeAlias = Callable[[Processor, Processor], LinkTimes]
 
 CHANNELS: Mapping[str, MeasureLink] = {
     THREADS: lambda src, dst: measure_link(src, dst),
-    "gloo": lambda src, dst: measure_distributed_link(src, dst, "gloo"),
+    "gloo": lambda src, dst: measure_distributed_link(src, dst),
 }
 """The channels between devices of a host: between threads of one process, or between processes."""
 
@@ -43,22 +43,14 @@ def calibrate_host(
 ) -> Host:
     """Measure this host, in some seconds for each kind of device and each kind of link.
 
-    One device of each kind is measured, and one link for each pair of kinds and memory nodes. Devices compute while
-    they send.
-
-    Args:
-        name: name of the cluster.
-        cores_per_device: cores of each device that is no GPU.
-        channel: one of `CHANNELS`.
-        on_step: is called at every measurement.
-
-    Raises:
-        InputError: if there are fewer cores than one device needs, or a link corrupts data.
+    One device of each kind is measured, each of so many cores if it is no GPU, and one link for each pair of kinds and
+    memory nodes. Devices compute while they send. Raise InputError if there are fewer cores than one device needs, or a
+    link corrupts data.
     """
     measure = CHANNELS[channel]
     devices = discover(cores_per_device)
     examples = {device.kind: device for device in reversed(devices)}
-    link_classes = _examples(devices)
+    link_classes = {_pattern(src, dst): (src, dst) for src, dst in reversed(list(permutations(devices, 2)))}
     total = len(examples) + len(link_classes)
     peaks: dict[str, Peaks] = {}
     for kind, device in sorted(examples.items()):
@@ -77,8 +69,7 @@ def calibrate_host(
 def with_kernels(cluster: Cluster, kernels: Kernels | None) -> Cluster:
     """The cluster with other kernels on its cores, and so with profiles of their own; by default the quickest here.
 
-    Raises:
-        InputError: if PyTorch does not have these kernels here.
+    Raise InputError if PyTorch does not have these kernels here.
     """
     if kernels is None:
         kernels = "quick" if onednn() else "exact"
@@ -97,8 +88,7 @@ def _with_kernels(device: Device, kernels: Kernels) -> Device:
 def host_divisions() -> Mapping[int, int]:
     """The possible numbers of devices on the cores of this host, with the cores of each device.
 
-    Raises:
-        InputError: if threads cannot be bound to cores.
+    Raise InputError if threads cannot be bound to cores.
     """
     return cpu_divisions(ROOT, usable_cores())
 
@@ -106,19 +96,13 @@ def host_divisions() -> Mapping[int, int]:
 def host_fingerprint(cores_per_device: int = 1, channel: str = THREADS) -> str:
     """The fingerprint of all devices and their properties, on which the result of `calibrate_host` depends.
 
-    Raises:
-        InputError: as `calibrate_host`.
+    Raise InputError as `calibrate_host`.
     """
     words = {"channel": channel}
     for device in discover(cores_per_device):
         about = f"{device.kind} {device.memory_bytes:.0f} {device.cores} {device.cuda} {device.node}"
         words[device.name] = f"{about} {fingerprint_of(machine_of(device))}"
     return fingerprint_of(words)
-
-
-def _examples(devices: Sequence[DiscoveredDevice]) -> dict[tuple[str, ...], tuple[DiscoveredDevice, DiscoveredDevice]]:
-    """The first pair of devices for each link pattern."""
-    return {_pattern(src, dst): (src, dst) for src, dst in reversed(list(permutations(devices, 2)))}
 
 
 def _pattern(src: DiscoveredDevice, dst: DiscoveredDevice) -> tuple[str, ...]:

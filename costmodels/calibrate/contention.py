@@ -16,17 +16,16 @@ backward pass of its part right after the forward pass, with ones as gradients f
 """
 
 import queue
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from threading import Barrier, BrokenBarrierError
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
+from costmodels.calibrate.runs import Inference, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
 from costmodels.table import Floats
@@ -40,31 +39,17 @@ Parts: TypeAlias = Sequence[range]
 MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
 
-class InParts(Pass, Protocol):
-    """A pass that can run a part of the program."""
-
-    given: dict[str, torch.Tensor]  # inputs, parameters and buffers by name
-
-    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
-        """[n_phases][stop - start], seconds, see `Inference` and `Training`."""
-        ...
-
-
 class CoRun:
-    """Equal devices that run parts of a program at once, each a thread. Use `co_run`."""
+    """Equal devices that run parts of a program at once, each a thread, until it is closed."""
 
     def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
-        """Bring the program's state to the devices, which share it.
+        """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
-        Args:
-            program: the program; tensors without values get values.
-            devices: CPU devices of this host.
-            parts: [n_devices], the operators of each; together they are all operators.
-            training: whether to run backward passes, too.
+        ``parts`` has [n_devices], the operators of each; together they are all operators.
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 
-        def brought() -> InParts:
+        def brought() -> Inference | Training:
             return (
                 Training(program, torch_device, clock)
                 if training
@@ -128,13 +113,6 @@ class CoRun:
         while (env := self._inbox[part].get()) is not None:
             self._outbox[part].put(self._tried(part, env))
             del env
-
-
-@contextmanager
-def co_run(program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> Iterator[CoRun]:
-    """Devices whose threads end with the block; see `CoRun`."""
-    with closing(CoRun(program, devices, parts, training)) as together:
-        yield together
 
 
 def balanced_parts(seconds: Floats, n: int) -> Parts:

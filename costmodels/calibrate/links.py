@@ -36,9 +36,8 @@ LOOK_S = 0.1  # between two polls of whether the thread was stopped
 def measure_link(src: Processor, dst: Processor) -> LinkTimes:
     """One-way times of messages from 64 KiB to 64 MiB.
 
-    Raises:
-        InputError: if this host does not have both devices, is too busy to schedule both threads, or the link corrupts
-            data.
+    Raise InputError if this host does not have both devices, is too busy to schedule both threads, or the link corrupts
+    data.
     """
     wakes_s = _exchange(src, dst, EMPTY, _waking)
     wake_s = statistics.median(wakes_s)

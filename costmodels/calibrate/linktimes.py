@@ -48,9 +48,7 @@ def link_times(seconds: Mapping[int, Sequence[float]]) -> LinkTimes:
 def fit_line(n_bytes: Sequence[float], seconds: Sequence[float] | Floats) -> tuple[float, float]:
     """The line ``latency_s + n_bytes * s_per_byte`` of least squared relative error, neither number below 0.
 
-    Args:
-        n_bytes: [n], sizes.
-        seconds: [n], times above 0.
+    Sizes and times, which are above 0, are [n].
     """
     x, y = np.asarray(n_bytes, dtype=float), np.asarray(seconds, dtype=float)
     latency_s, s_per_byte = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))[0].tolist()
@@ -66,8 +64,7 @@ def pattern(n_bytes: int, number: int, torch_device: torch.device | None = None)
 def check_arrived(src: Processor, dst: Processor, sent: torch.Tensor, arrived: torch.Tensor) -> None:
     """Check that a tensor arrived bit for bit.
 
-    Raises:
-        InputError: if not; the error names the link and the first element that differs.
+    Raise InputError if not; the error names the link and the first element that differs.
     """
     arrived = arrived.cpu()
     if sent.shape == arrived.shape and sent.dtype == arrived.dtype and torch.equal(sent, arrived):

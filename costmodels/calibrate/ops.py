@@ -6,6 +6,7 @@ so that an interrupted calibration continues, and equal operators of other progr
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.contention import Parts, balanced_parts, co_run
+from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
 from costmodels.cluster import Device
@@ -73,21 +74,10 @@ def profile_program(
 
     An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of their medians.
     Between passes the machine's pace is measured, and all times of a profile are those at the pace of its first ones.
+    ``cache`` is the folder of profiles, which is read before and written during the measurement.
 
-    Args:
-        program: the program of one micro-batch.
-        device: device of this host.
-        effort: effort of the measurement.
-        on_step: is called after every pass.
-        training: whether to measure forward and backward passes instead of inference.
-        cache: folder of profiles, which is read before and written during the measurement; None for no cache.
-
-    Returns:
-        The measurements of all operators of the program, cached and new ones.
-
-    Raises:
-        InputError: if this host does not have the device, the device was calibrated with other hard- or software, the
-            program has weights without values that do not fit into free memory, or the cache is damaged.
+    Raise InputError if this host does not have the device, the device was calibrated with other hard- or software, the
+    program has weights without values that do not fit into free memory, or the cache is damaged.
     """
     machine, fingerprint = _identified(device)
     keys = training_keys(program.graph) if training else op_keys(program.graph)
@@ -125,24 +115,10 @@ def profile_contended(
     training: bool = False,
     cache: Path | None = None,
 ) -> Profile:
-    """Measure the operators of a program while several equal devices compute (see `co_run`).
+    """Measure the operators of a program while two or more equal CPU devices of this host compute (see `CoRun`).
 
-    They are measured while each device computes a part, and in inference also while each computes a copy in lockstep.
-
-    Args:
-        program: the program of one micro-batch.
-        devices: two or more CPU devices of this host, of one kind; isolated times that the cache lacks are measured on
-            the first device.
-        effort: effort of each measurement.
-        on_step: is called after every pass.
-        training: as for `profile_program`.
-        cache: as for `profile_program`.
-
-    Returns:
-        The isolated and the contended measurements of all operators of the program.
-
-    Raises:
-        InputError: as `profile_program`.
+    They are measured while each device computes a part, and in inference also while each computes a copy in lockstep;
+    isolated times that the cache lacks are measured on the first device. Raise InputError as `profile_program`.
     """
     isolated = profile_program(program, devices[0], effort, on_step, training, cache)
     keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
@@ -161,7 +137,7 @@ def profile_contended(
         rows: Rows = []
         if session.task.wanted:
             activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
-            with co_run(program, devices, parts, training) as together:
+            with closing(CoRun(program, devices, parts, training)) as together:
                 rows = _passes(together, session, activity)
         found = session.result(rows)
     return found
@@ -190,13 +166,7 @@ class Unmeasured:
 
 
 def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Unmeasured:
-    """The operators without a measurement, or with one of too few passes.
-
-    Args:
-        keys: [n_ops], keys of all operators.
-        phases: cached measurements of each phase.
-        effort: effort of the measurement.
-    """
+    """The operators, by their keys [n_ops], without a measurement in a phase, or with one of too few passes."""
     missing: dict[str, int] = {}  # key -> passes
     for phase in phases:
         for key in dict.fromkeys(keys):
@@ -212,13 +182,10 @@ class SessionPace:
     """The machine's pace during a measurement, against the pace that times are given for."""
 
     def __init__(self, graph: Graph, devices: Sequence[Device], reference: Mapping[str, float], here: bool) -> None:
-        """Prepare for the operators of a graph.
+        """Prepare for the operators of a graph on devices that are measured at once.
 
-        Args:
-            graph: the graph.
-            devices: the devices that are measured, at once if there are several.
-            reference: the pace that times are given for; what it lacks is the pace of this measurement.
-            here: whether `sample` is called on the device's own thread.
+        What the ``reference``, the pace that times are given for, lacks is the pace of this measurement; ``here`` is
+        whether `sample` is called on the device's own thread.
         """
         self._graph, self._given, self._here, self._n_devices = graph, reference, here, len(devices)
         self._meter = PaceMeter(devices)
@@ -347,12 +314,9 @@ def _steps(phases: Sequence[Phase]) -> dict[str, TrainingMeasurement]:
 
 
 def _joined(before: Sequence[Phase], keys: Sequence[str], seconds: Floats | None) -> list[Phase]:
-    """The cached measurements with new ones; an operator that has both gets the two joined.
+    """The cached measurements of each phase with new ones; an operator that has both gets the two joined.
 
-    Args:
-        before: the cached ones of each phase.
-        keys: [n_measured], of the operators that were measured.
-        seconds: [n_passes, n_phases, n_measured]; None without a pass.
+    ``keys`` are those of the operators that were measured, in ``seconds`` [n_passes, n_phases, n_measured].
     """
     if seconds is None:
         return list(before)

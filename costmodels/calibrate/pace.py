@@ -39,8 +39,7 @@ class PaceMeter:
     def sample(self) -> None:
         """Measure each computation `REPEATS` times, in about 20 ms each, on threads of the devices.
 
-        Raises:
-            InputError: if this host does not have one of the devices.
+        Raise InputError if this host does not have one of the devices.
         """
         first, n_devices = self._devices[0], len(self._devices)
         run_on(first, self.sample_here)

@@ -25,14 +25,9 @@ class Peaks:
 
 
 def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:
-    """Measure a device of this host on its own thread.
+    """Measure a device of this host on its own thread, in six measurements of so many seconds each.
 
-    Args:
-        device: the device.
-        limit_s: time limit of each of the six measurements.
-
-    Raises:
-        InputError: if this host does not have the device.
+    Raise InputError if this host does not have the device.
     """
     return run_on(device, lambda: _peaks(device, limit_s))
 

@@ -36,10 +36,7 @@ Built: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Probe:
-    """A network to measure.
-
-    Times in training follow from times in inference, so few networks are enough.
-    """
+    """A network to measure. Times in training follow from times in inference, so few networks are enough."""
 
     name: str  # unique name
     build: Callable[[], Built]  # function that makes the module and example inputs when the probe is measured

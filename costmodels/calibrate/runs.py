@@ -10,17 +10,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from threading import get_ident
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
-from costmodels.host.buffers import buffers_of
+from costmodels.host.buffers import PlannedMemory, planned_memory
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.fixed import fixed_results
-from costmodels.host.kernel import RESULT, Kernel
+from costmodels.host.kernel import RESULT
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
@@ -43,13 +42,6 @@ class Pass(Protocol):
         ...
 
 
-class _Memory(NamedTuple):
-    """Memory of results that are written where they are told, and the results that are the same in every run."""
-
-    buffers: Mapping[str, torch.Tensor]
-    fixed: Mapping[str, torch.Tensor]
-
-
 class Inference:
     """The forward pass without gradients, in which a tensor is released after its last reader."""
 
@@ -61,15 +53,7 @@ class Inference:
         n_ops: int | None = None,
         kernels: Kernels = "exact",
     ) -> None:
-        """Bring the program's state to the device.
-
-        Args:
-            program: the program; tensors without values get values.
-            torch_device: torch device of the tensors.
-            clock: clock of the device.
-            n_ops: number of operators to run; None for all.
-            kernels: kernels of the device.
-        """
+        """Bring the program's state to the device, with values where it has none; ``n_ops`` operators run, or all."""
         self.program = program
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
@@ -81,7 +65,7 @@ class Inference:
         ]
         self._last = _last_read(program)
         self.dead = _dead_after(program, self._last)[:n_ops]
-        self._memory: dict[tuple[int, int, int], _Memory] = {}  # by thread and part
+        self._memory: dict[tuple[int, int, int], PlannedMemory] = {}  # by thread and part
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
@@ -98,18 +82,17 @@ class Inference:
         self.clock.settle()
         return [[self.clock.seconds(before, after) for before, after in marks]]
 
-    def _memory_of(self, start: int, stop: int) -> _Memory:
+    def _memory_of(self, start: int, stop: int) -> PlannedMemory:
         """The calling thread's memory for results of some operators, the same from run to run."""
         key = get_ident(), start, stop
         if key not in self._memory:
             kernels = [kernel for each in self.kernels[start:stop] for kernel in each]
             packed = [self.packed[number] for number in range(start, stop) for _ in self.kernels[number]]
             kept = [name for kernel in kernels for name in kernel.op.outputs if self._last.get(name, -1) >= stop]
-            buffers = buffers_of(self.program, kernels, kept)
-            self._memory[key] = _Memory(buffers, fixed_results(self.program, kernels, packed, buffers))
+            self._memory[key] = planned_memory(self.program, kernels, packed, kept)
         return self._memory[key]
 
-    def _timed(self, number: int, env: dict[str, torch.Tensor], memory: _Memory) -> Marks:
+    def _timed(self, number: int, env: dict[str, torch.Tensor], memory: PlannedMemory) -> Marks:
         """The marks before and after one operator, which updates ``env``."""
         check_stopped()
         op, mark = self.ops[number], self.clock.mark
@@ -119,10 +102,14 @@ class Inference:
             if kernel.op.outputs[0] in memory.fixed:
                 local.update({name: memory.fixed[name] for name in kernel.op.outputs})
                 continue
-            args, kwargs = self._bound(kernel, local, memory.buffers)
+            args, kwargs = kernel.bound(self.program, local.__getitem__)
+            if (buffer := memory.buffers.get(kernel.op.outputs[0])) is not None:
+                kwargs = {RESULT: buffer}
             start = mark() if start is None else start
-            local.update(self._written(kernel, kernel.target(*args, **kwargs)))
-            del args, kwargs
+            result = kernel.target(*args, **kwargs)
+            written = result if kernel.unpacks(self.program) else (result,)
+            local.update(zip(kernel.op.outputs, written, strict=True))
+            del args, kwargs, result, written
         if start is None:
             start, end = mark(), mark()
         env.update({name: local[name] for name in op.outputs})
@@ -130,20 +117,6 @@ class Inference:
         for name in self.dead[number]:
             del env[name]
         return start, mark() if end is None else end
-
-    def _bound(
-        self, kernel: Kernel, env: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a kernel."""
-        args, kwargs = kernel.bound(self.program, env.__getitem__)
-        buffer = buffers.get(kernel.op.outputs[0])
-        return args, kwargs if buffer is None else {RESULT: buffer}
-
-    def _written(self, kernel: Kernel, result: Any) -> dict[str, torch.Tensor]:
-        """What a kernel has written, by name."""
-        outputs = kernel.op.outputs
-        unpack = kernel.unpacks(self.program)
-        return dict(zip(outputs, result, strict=True)) if unpack else {outputs[0]: result}
 
 
 @dataclass
@@ -215,7 +188,7 @@ class Training:
     def _forward(self, op: Op, env: dict[str, torch.Tensor]) -> tuple[Marks, _ForwardPass]:
         check_stopped()
         call = self.program.calls[op.name]
-        args, kwargs = _arguments(self.program, op, env, self.torch_device)
+        args, kwargs = (on_device(each, self.torch_device) for each in self.program.arguments(op, env.__getitem__))
         target = kernel_of(self.program, op, self.torch_device).target
         start = self.clock.mark()
         result = target(*args, **kwargs)
@@ -293,13 +266,6 @@ def _call_s(torch_device: torch.device, clock: Clock) -> float:
 
     one_s, many_s = views_s(1), views_s(1 + VIEWS)
     return max(0.0, one_s - (many_s - one_s) / VIEWS)
-
-
-def _arguments(
-    program: Program, op: Op, env: Mapping[str, torch.Tensor], torch_device: torch.device
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = program.arguments(op, env.__getitem__)
-    return on_device(args, torch_device), on_device(kwargs, torch_device)
 
 
 def _brought(program: Program, torch_device: torch.device, working_bytes: int) -> dict[str, torch.Tensor]:

@@ -27,16 +27,10 @@ TRAINING = Effort(passes=2, least_s=0.1, most_s=1.0, patience=1)
 def sweep(
     device: Device, directory: Path, on_step: OnStep = lambda *_: None, wanted: tuple[Probe, ...] | None = None
 ) -> Sweep:
-    """Measure the probes that the file lacks, and write the file every few seconds and at the end in any case.
+    """Measure the probes that the file of the device lacks: all, or those that are ``wanted``.
 
-    Args:
-        device: device of this host.
-        directory: folder of the file, the cache of profiles.
-        on_step: is called after every probe.
-        wanted: the probes; all if left out.
-
-    Raises:
-        InputError: if this host does not have the device, or the file cannot be read or written.
+    The file is in the cache of profiles, and written every few seconds and at the end in any case. Raise InputError if
+    this host does not have the device, or the file cannot be read or written.
     """
     wanted = spread(probes() if wanted is None else wanted)
     fingerprint = fingerprint_of(machine_of(device))

@@ -10,6 +10,7 @@ from typing import Any
 
 PARAMETERS: dict[str, tuple[str, Any]] = {
     "p": ("CPointer(float32)", ctypes.c_void_p),
+    "c": ("CPointer(int64)", ctypes.c_void_p),
     "n": ("int64", ctypes.c_int64),
     "x": ("float32", ctypes.c_float),
 }
@@ -17,12 +18,10 @@ PARAMETERS: dict[str, tuple[str, Any]] = {
 
 @cache
 def compiled(kernel: Callable[..., None], parameters: str) -> Any:
-    """The compiled kernel.
+    """The compiled kernel, which reads and writes elements of pointers by their index.
 
-    Args:
-        kernel: reads and writes elements of pointers by their index.
-        parameters: a letter for each: "p" for the address of dense float32 numbers, "n" for a whole number, "x" for a
-            float32 number.
+    Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"
+    for a whole number, "x" for a float32 number.
     """
     from numba import cfunc  # late: numba takes half a second to load
 

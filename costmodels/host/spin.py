@@ -5,6 +5,8 @@ import os
 from functools import cache
 from typing import Any
 
+from costmodels.host.native import compiled
+
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
 TURNS = 300  # of 0.4 µs; who waits longer may as well sleep
 
@@ -33,17 +35,14 @@ class Count:
 
 @cache
 def _compiled() -> Any:
-    from numba import cfunc, types  # late: numba takes half a second to load
+    from numba import types  # late: numba takes half a second to load
 
     rest = types.ExternalFunction("sched_yield", types.int32())  # other threads of the core may run
 
-    @cfunc("void(CPointer(int64), int64, int64)")  # type: ignore[untyped-decorator]  # numba has no types
     def spin(number: Any, seen: int, turns: int) -> None:
         for _ in range(turns):
             if number[0] != seen:
                 break
             rest()
 
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(spin.address)
-    function.kernel = spin  # type: ignore[attr-defined]  # keeps the code in memory
-    return function
+    return compiled(spin, "cnn")

@@ -124,8 +124,7 @@ def _by_family(features: Iterable[Features]) -> Mapping[str, list[int]]:
 def learn(directory: Path, fingerprint: str) -> Learned | None:
     """Fit a model to the files of a kind of device; None without a sweep, since one network's operators are too few.
 
-    Raises:
-        InputError: if a file is damaged.
+    Raise InputError if a file is damaged.
     """
     swept = read_sweep(directory, fingerprint)
     return fit(read_profile(directory, fingerprint), swept) if swept is not None else None
@@ -134,10 +133,8 @@ def learn(directory: Path, fingerprint: str) -> Learned | None:
 def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
     """Fit a model to the measurements on one kind of device.
 
-    The measurements are those of whole networks (``profile``) and of probes (``sweep``).
-
-    Raises:
-        InputError: for measurements of different machines, none at all, or one whose key is damaged.
+    The measurements are those of whole networks (``profile``) and of probes (``sweep``). Raise InputError for
+    measurements of different machines, none at all, or one whose key is damaged.
     """
     prints = {part.fingerprint for part in (profile, sweep) if part is not None}
     if len(prints) != 1:

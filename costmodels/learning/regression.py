@@ -40,9 +40,7 @@ class Prices:
 def fit_prices(terms: Floats, seconds: Floats) -> Prices:
     """Non-negative least squares of the relative error, reweighted in rounds towards least absolute error.
 
-    Args:
-        terms: [n, n_terms], amounts of work, at least one of them above 0 in every row.
-        seconds: [n], measured, above 0.
+    Amounts of work are [n, n_terms], at least one of them above 0 in every row, and measured seconds [n], above 0.
     """
     scale = np.maximum(terms.max(axis=0), 1.0)
     weight = np.ones(len(seconds))
@@ -107,10 +105,8 @@ class Process:
 def fit_process(terms: Floats, places: Floats, seconds: Floats) -> Process:
     """Fit prices, then the kernel with the highest marginal likelihood of the residuals.
 
-    Args:
-        terms: [n, n_terms], amounts of work.
-        places: [n, n_dims], scaled so that units of all dimensions have about the same effect.
-        seconds: [n], measured, above 0.
+    Amounts of work are [n, n_terms], places [n, n_dims], scaled so that units of all dimensions have about the same
+    effect, and measured seconds [n], above 0.
     """
     prices = fit_prices(terms, seconds)
     left = np.log(seconds / prices.seconds(terms))

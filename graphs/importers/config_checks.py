@@ -23,10 +23,8 @@ SIMILARITY = 0.85  # least similarity of a name and its misspelling
 def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
     """Check a config, and the configs within it, before the network is built.
 
-    ``kinds`` are transformers' classes of configs, by model type.
-
-    Raises:
-        InputError: for a wrong count, an unknown dtype, or quantised weights.
+    ``kinds`` are transformers' classes of configs, by model type. Raise InputError for a wrong count, an unknown dtype,
+    or quantised weights.
     """
     for where, part, kind in _parts(document, "", kinds):
         _check_dtype(where, part)
@@ -39,8 +37,7 @@ def check_config(document: Mapping[str, Any], kinds: Mapping[str, type]) -> None
 def check_architecture(document: Mapping[str, Any], library: Any, config: Any) -> Any:
     """The class that a config's ``architectures`` names; None if it names none.
 
-    Raises:
-        InputError: if transformers has no such network for this config.
+    Raise InputError if transformers has no such network for this config.
     """
     names = [] if document.get("architectures") is None else document["architectures"]
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
@@ -166,10 +163,7 @@ def _defaults(kind: type) -> Mapping[str, Any]:
 def check_no_code(document: Any, where: str = "") -> None:
     """Refuse an implementation that is a repository, such as ``"attn_implementation": "owner/name"``.
 
-    ``where`` is the path of a part of the config.
-
-    Raises:
-        InputError: if the document names a repository.
+    ``where`` is the path of a part of the config. Raise InputError if the document names a repository.
     """
     parts = document.items() if isinstance(document, dict) else ()
     for key, value in parts:

@@ -82,21 +82,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         self.peak_bytes = max(self.peak_bytes, self.n_bytes)
 
 
-class Names:
-    """Names of storages, each while its storage is alive; a later storage may have the same address."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
-
-    def add(self, storage: torch.UntypedStorage, name: str) -> None:
-        """Name a storage that has no name yet."""
-        if self.of(storage) is None:
-            self._names[storage._cdata] = name, weakref.ref(storage)
-
-    def of(self, storage: torch.UntypedStorage) -> str | None:
-        """The name of a storage; None if it has no name."""
-        name, named = self._names.get(storage._cdata, (None, None))
-        return name if named is not None and named() is not None else None
+Names: TypeAlias = weakref.WeakKeyDictionary[torch.UntypedStorage, str]
+"""Names of storages, each while its storage is alive."""
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -281,7 +268,7 @@ class _Recording:
         self.meter = Meter()
         self.names = Names()
         for number, tensor in enumerate(self.inputs):
-            self.names.add(tensor.untyped_storage(), str(number))
+            self.names.setdefault(tensor.untyped_storage(), str(number))
 
     def recorded(self, training: bool) -> _NumberedFootprint:
         kept: list[weakref.ref[torch.UntypedStorage]] = []
@@ -299,7 +286,7 @@ class _Recording:
         run = Run(storages, max(0, self.meter.peak_bytes - self.meter.n_bytes))
         layouts = tuple(_layout(output, output.requires_grad) for output in outputs)
         alive = [storage for storage in (of() for of in kept) if storage is not None]
-        saved = tuple(dict.fromkeys(name for name in map(self.names.of, alive) if name is not None))
+        saved = tuple(dict.fromkeys(name for name in map(self.names.get, alive) if name is not None))
         saved_bytes = self.meter.n_bytes - own_bytes
         if not training:
             if saved_bytes > 0:  # an output is a view of a part of a larger storage
@@ -317,8 +304,8 @@ class _Recording:
         result: list[Storage] = []
         for number, output in enumerate(outputs, len(self.inputs)):
             storage = output.untyped_storage()
-            result.append(self.names.of(storage) or storage.nbytes())
-            self.names.add(storage, str(number))
+            result.append(self.names.get(storage) or storage.nbytes())
+            self.names.setdefault(storage, str(number))
         return tuple(result)
 
     def _backward(self, outputs: list[torch.Tensor], saved: tuple[str, ...], saved_bytes: int) -> Backward:
@@ -333,7 +320,7 @@ class _Recording:
         def started(gradients: list[torch.Tensor]) -> None:
             nonlocal start_bytes
             for number, gradient in zip(numbers, gradients, strict=True):
-                names.add(gradient.untyped_storage(), str(len(self.inputs) + number))
+                names.setdefault(gradient.untyped_storage(), str(len(self.inputs) + number))
             start_bytes = self.meter.n_bytes
             self.meter.restart()
 
@@ -345,10 +332,10 @@ class _Recording:
         for (name, _), gradient in zip(wanted, results, strict=True):
             if gradient is not None:
                 storage = gradient.untyped_storage()
-                shown = names.of(storage)
+                shown = names.get(storage)
                 own_bytes += storage.nbytes() if shown is None else 0
                 gradients.append(Gradient(name, shown or storage.nbytes(), gradient._is_view()))
-                names.add(storage, name)
+                names.setdefault(storage, name)
         extra_bytes = max(0, self.meter.peak_bytes - start_bytes - own_bytes)
         return Backward(saved, saved_bytes, tuple(gradients), extra_bytes)
 

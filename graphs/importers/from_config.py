@@ -28,10 +28,8 @@ def read_config(path: Path, batch: int | None = None, training: bool = False, we
     """Import the network that a config.json describes, without weights, or with random ones that are always the same.
 
     The path is a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head. A
-    training import has the config's dropout.
-
-    Raises:
-        InputError: if the file is no such config, transformers does not know it, or the network cannot be traced.
+    training import has the config's dropout. Raise InputError if the file is no such config, transformers does not know
+    it, or the network cannot be traced.
     """
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
@@ -44,8 +42,7 @@ def read_config(path: Path, batch: int | None = None, training: bool = False, we
 def build(path: Path, device: torch.device = META) -> nn.Module:
     """The module in evaluation mode; on the meta device its tensors have shapes alone.
 
-    Raises:
-        InputError: as `read_config`.
+    Raise InputError as `read_config`.
     """
     import transformers
 
@@ -90,8 +87,7 @@ def _why(error: Exception, document: Mapping[str, Any]) -> str:
 def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:
     """Keyword arguments with the shapes that the config asks for, on the current default device.
 
-    Raises:
-        InputError: if the network takes other inputs than tokens, images, videos, audio or time series.
+    Raise InputError if the network takes other inputs than tokens, images, videos, audio or time series.
     """
     try:
         return _example_inputs(module, batch)

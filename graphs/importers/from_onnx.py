@@ -22,9 +22,8 @@ OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
 def read(path: Path) -> ModelProto:
     """Read and check an ONNX file with its external data, and inline its functions.
 
-    Raises:
-        InputError: if the file is missing or not an ONNX file, external data is missing, or a version or an operator is
-            not supported.
+    Raise InputError if the file is missing or not an ONNX file, external data is missing, or a version or an operator
+    is not supported.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of an .onnx file")
@@ -107,8 +106,7 @@ class Input:
 def declared_inputs(graph: GraphProto) -> list[Input]:
     """The inputs that a caller has to give, without the weights, which files up to IR version 3 list as inputs, too.
 
-    Raises:
-        InputError: for an input that is no tensor, or has elements with which PyTorch can't compute.
+    Raise InputError for an input that is no tensor, or has elements with which PyTorch can't compute.
     """
     weights = {initializer.name for initializer in graph.initializer}
     inputs = []
@@ -140,8 +138,7 @@ def first_dimension(inputs: Sequence[Input]) -> int | None:
 def check_sizes(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, int]) -> None:
     """Check the sizes that a user gives for symbols.
 
-    Raises:
-        InputError: for an unknown symbol, a size below 1, or a size that contradicts the batch.
+    Raise InputError for an unknown symbol, a size below 1, or a size that contradicts the batch.
     """
     symbols = dict.fromkeys(dim for declared in inputs for dim in declared.dims if isinstance(dim, str) and dim)
     for name, size in sizes.items():
@@ -174,10 +171,8 @@ def shapes_for(inputs: Sequence[Input], batch: int | None, sizes: Mapping[str, i
     """The shape of every input.
 
     A symbolic first dimension is the batch (1 by default), and so is the same symbol elsewhere. If all first dimensions
-    are the same number, the batch replaces it.
-
-    Raises:
-        InputError: for a symbol without a size, or first dimensions that no batch can replace.
+    are the same number, the batch replaces it. Raise InputError for a symbol without a size, or first dimensions that
+    no batch can replace.
     """
     batch_symbols = {declared.dims[0] for declared in inputs if declared.dims and isinstance(declared.dims[0], str)}
     sizes = {str(symbol): batch or 1 for symbol in batch_symbols if symbol} | dict(sizes)
@@ -238,24 +233,16 @@ def onnx_module(
     sizes: Mapping[str, int] | None = None,
     like: Sequence[Sequence[int]] | None = None,
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A module that computes the graph of an ONNX file, and example inputs.
+    """A module in evaluation mode that computes the graph of an ONNX file, and a deterministic example for each input.
 
     Every node that depends on the inputs becomes a submodule under its name ("/layer1/conv1/Conv" is
     `layer1.conv1.Conv`), with its weights as parameters that require no gradient; all other nodes are computed here.
     `torch.export.export(strict=False)` can trace the module.
 
-    Args:
-        path: the .onnx file, with its external data in the same folder.
-        batch: samples per run, the first dimension of every input; None for the file's batch, or 1.
-        sizes: sizes of symbolic dimensions, by symbol.
-        like: shapes of the inputs at an earlier import, for the symbols that ``sizes`` leaves out.
-
-    Returns:
-        The module in evaluation mode, and one deterministic example for each input.
-
-    Raises:
-        InputError: if the file cannot be read, uses unsupported operators, has a symbolic dimension without a size, or
-            does not allow that batch.
+    ``batch`` is the first dimension of every input, by default the file's, or 1; ``sizes`` are those of symbolic
+    dimensions, and ``like`` are shapes of the inputs at an earlier import, for the symbols that ``sizes`` leaves out.
+    Raise InputError if the file cannot be read, uses unsupported operators, has a symbolic dimension without a size, or
+    does not allow that batch.
     """
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")

@@ -40,10 +40,8 @@ OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 def imported(model: nn.Module | Program, example_inputs: Any, name: str = "", training: bool = False) -> Program:
     """The program of a model that a user of the Python API gives.
 
-    ``example_inputs`` have any form of `arguments_of`; the name is the class of the module if left out.
-
-    Raises:
-        InputError: as `program_from_module`, and for a model of another type or without inputs.
+    ``example_inputs`` have any form of `arguments_of`; the name is the class of the module if left out. Raise
+    InputError as `program_from_module`, and for a model of another type or without inputs.
     """
     if isinstance(model, Program):
         return model
@@ -104,10 +102,8 @@ def program_from_exported(
     """The operators of an exported program.
 
     The module is the exported program's own if left out; for the mode of the export and footprints see
-    `program_from_module`.
-
-    Raises:
-        InputError: if a shape is not fixed, an operator has no tensors to place, or state is written.
+    `program_from_module`. Raise InputError if a shape is not fixed, an operator has no tensors to place, or state is
+    written.
     """
     code, counted = _prepared(exported, name, training)
     buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
@@ -213,15 +209,9 @@ def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
 
 
 def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Program:
-    """Import a file of torch.export.save.
+    """Import a file of torch.export.save, in the mode of the export, with its own batch or another one.
 
-    Args:
-        path: the file.
-        batch: first dimension of every input; None for the batch of the saved example inputs.
-        training: whether it will be trained, in the mode of the export.
-
-    Raises:
-        InputError: if the file is missing or damaged, or has fixed shapes of another batch.
+    Raise InputError if the file is missing or damaged, or has fixed shapes of another batch.
     """
     try:
         with quiet():

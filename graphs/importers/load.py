@@ -66,12 +66,9 @@ def load(
         return read_config(path, batch, training)
     from graphs.importers.from_onnx import onnx_module
 
-    module, inputs = onnx_module(path, batch, sizes, _input_shapes(like))
+    shapes = None if like is None else [like.tensor[name].shape for name in like.inputs]
+    module, inputs = onnx_module(path, batch, sizes, shapes)
     return program_from_module(module, inputs, name=path.stem, training=training)
-
-
-def _input_shapes(graph: Graph | None) -> list[tuple[int, ...]] | None:
-    return None if graph is None else [graph.tensor[name].shape for name in graph.inputs]
 
 
 def load_graph(

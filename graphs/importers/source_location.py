@@ -94,8 +94,7 @@ def _way_out(error: BaseException, module: nn.Module, given: Arguments) -> str:
 def product_of_two_dtypes(code: fx.Graph) -> str | None:
     """The first operator that multiplies tensors of different dtypes, which torch.export accepts, and the way out.
 
-    Returns:
-        `` in 'fc': linear multiplies float64 by float32; ...``, with a leading space; None if there is none.
+    Such as `` in 'fc': linear multiplies float64 by float32; ...``, with a leading space; None if there is none.
     """
     for node in code.nodes:
         if isinstance(node.target, OpOverload) and node.target._opname in PRODUCTS and AUTOCAST not in node.meta:
@@ -115,11 +114,10 @@ def depends_on_values(error: BaseException) -> bool:
 
 
 def at_error(error: BaseException, module: nn.Module) -> str:
-    """The place in the code of a module where an error arose.
+    """The place in the code of a module where an error arose; empty if the module did not run.
 
-    Returns:
-        `` in 'encoder.0' (net.py:12: if x.sum() > 0:)``, with a leading space: the innermost part of the module that
-        was running and the innermost line that is not torch's own. Empty if the module did not run.
+    Such as `` in 'encoder.0' (net.py:12: if x.sum() > 0:)``, with a leading space: the innermost part of the module
+    that was running and the innermost line that is not torch's own.
     """
     names = {id(part): name for name, part in module.named_modules()}
     for raised in _chain(error):

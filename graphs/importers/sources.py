@@ -43,8 +43,7 @@ def sources_of(model: str) -> tuple[Path, ...]:
 def file_of(model: str) -> Path | None:
     """The file of a model; None for a factory.
 
-    Raises:
-        InputError: for a folder without a model, or with several models.
+    Raise InputError for a folder without a model, or with several models.
     """
     path = Path(os.path.expanduser(model))
     if not (model and path.is_dir()):

@@ -184,10 +184,8 @@ def without_stacks() -> Iterator[None]:
 def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Let a trace know whole numbers that a module holds in buffers, such as the stride of a convolution.
 
-    Fake tensors have no values, so that a shape that follows from such a buffer would not be fixed.
-
-    Yields:
-        Each such buffer, and the value that the trace assumes; if they differ afterwards, the module has written to it.
+    Fake tensors have no values, so that a shape that follows from such a buffer would not be fixed. Yield each such
+    buffer, and the value that the trace assumes; if they differ afterwards, the module has written to it.
     """
     whole = (b for b in module.buffers() if not (b.is_meta or b.is_floating_point() or b.is_complex()))
     numbers = [buffer for buffer in whole if buffer.numel() == 1]

@@ -25,12 +25,10 @@ COUNTING = (*ADDITIONS, *ADDITIONS_IN_PLACE, torch.ops.aten.copy_.default)
 
 
 def take_counters(graph: fx.Graph, buffers: Mapping[str, str]) -> dict[str, float]:
-    """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches.
+    """Remove additions of a number to a buffer without other use, such as a batch norm's count of batches, in place.
 
-    The graph has no blocks, and is changed in place; ``buffers`` are the names of buffers by the names of their nodes.
-
-    Returns:
-        The increment that one run of the graph adds to each buffer, by the buffer's name.
+    The graph has no blocks; ``buffers`` are the names of buffers by the names of their nodes. Return the increment that
+    one run of the graph adds to each buffer, by the buffer's name.
     """
     increments: dict[str, float] = {}
     for buffer in [node for node in graph.nodes if node.name in buffers and node.users]:
@@ -80,11 +78,9 @@ def _increment(buffer: fx.Node, users: list[fx.Node]) -> float | None:
 def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None:
     """Detach the inputs of operators from a block without gradients (``torch.no_grad``), in place.
 
-    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients.
-
-    Returns:
-        The first operator of a block that writes in place to a tensor with a gradient outside of the block, or None.
-        No operator can express such a write.
+    `inline_blocks` has marked the operators of blocks; the nodes named in ``parameters`` get gradients. Return the
+    first operator of a block that writes in place to a tensor with a gradient outside of the block, or None. No
+    operator can express such a write.
     """
     differentiable: set[fx.Node] = set()
     detached: dict[fx.Node, fx.Node] = {}
@@ -98,7 +94,7 @@ def detach_blocks(graph: fx.Graph, parameters: frozenset[str]) -> fx.Node | None
         for parent in node.all_input_nodes:
             if parent in differentiable:
                 if parent not in detached:
-                    detached[parent] = _detach(graph, parent, node)
+                    detached[parent] = _call(graph, torch.ops.aten.detach.default, (parent,), node, "detach")
                     shown.add(detached[parent])
                 node.replace_input_with(parent, detached[parent])
         if unseen is None and not shown.isdisjoint(written_by(node)):
@@ -131,18 +127,11 @@ def differentiable_copies(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], before: fx.Node) -> fx.Node:
+def _call(graph: fx.Graph, target: Any, args: tuple[Any, ...], before: fx.Node, name: str | None = None) -> fx.Node:
     """Insert an operator before a node."""
     with graph.inserting_before(before):
-        made = graph.call_function(target, args)
+        made = graph.create_node("call_function", target, args, name=name)
     made.meta = before.meta | {"val": target(*fx.map_arg(args, lambda argument: argument.meta["val"]))}
-    return made
-
-
-def _detach(graph: fx.Graph, tensor: fx.Node, before: fx.Node) -> fx.Node:
-    with graph.inserting_before(before):
-        made = graph.create_node("call_function", torch.ops.aten.detach.default, (tensor,), name="detach")
-    made.meta = before.meta | {"val": tensor.meta["val"]}
     return made
 
 
@@ -162,10 +151,8 @@ WAY_OUT = (
 def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None = None) -> None:
     """Check that a model to be trained has no hooks of the backward pass.
 
-    ``state`` has the tensors that it reads besides its parameters and buffers, by name.
-
-    Raises:
-        InputError: if it has such a hook.
+    ``state`` has the tensors that it reads besides its parameters and buffers, by name. Raise InputError if it has such
+    a hook.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), **(state or {})}
     for place, hook in (*_on_tensors(tensors), *_on_modules(module)):

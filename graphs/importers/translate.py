@@ -27,8 +27,7 @@ STATE_ROLES = {
 def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.Module) -> Program:
     """Build the Program of ``code``, a rewritten graph of ``exported``.
 
-    Raises:
-        InputError: if a shape is not fixed, an operator yields no tensors, or updated statistics have another reader.
+    Raise InputError if a shape is not fixed, an operator yields no tensors, or updated statistics have another reader.
     """
     _drop_checks(code)
     return _Translation(exported, code, name).program(module)

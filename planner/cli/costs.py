@@ -2,9 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import replace
+from typing import Any
 
 from costmodels.cluster import Cluster
 from costmodels.prices import HOUR_S, HourlyPrice
@@ -41,79 +40,35 @@ def check_target(options: argparse.Namespace, graph: Graph) -> None:
         raise InputError("--tokens is for networks that read tokens, and this one reads none; give --samples")
 
 
-class Target(NamedTuple):
-    """Tokens or samples whose time and cost are asked for; at most one of them."""
+def speed_and_cost(plan: Plan, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Speed in the units of language models, and time and cost until the target: for ``--json``, and lines for people.
 
-    tokens: float | None = None
-    samples: float | None = None
-
-
-NO_TARGET = Target()
-
-
-def target_of(options: argparse.Namespace) -> Target:
-    """What the options of `declare_costs` ask for."""
-    return Target(options.tokens, options.samples)
-
-
-@dataclass(frozen=True)
-class SpeedAndCost:
-    """Speed in the units of language models, and time and cost until a target.
-
-    Attributes:
-        samples_per_s: of all replicas together.
-        tokens_per_s: None for a network that reads no tokens.
-        mfu: model FLOPs utilisation.
-        devices: in words, those that ``mfu`` is about.
-        price: of all devices; None if that is unknown.
-        target: what time and cost are asked for.
+    There are no lines where a network reads no tokens and nothing is asked.
     """
-
-    samples_per_s: float
-    tokens_per_s: float | None
-    mfu: float
-    devices: str
-    price: HourlyPrice | None
-    target: Target = NO_TARGET
-
-    @classmethod
-    def of(cls, plan: Plan, target: Target = NO_TARGET) -> Self:
-        """Those of a plan."""
-        speeds = plan.samples_per_s, tokens_per_s(plan), model_flops_utilisation(plan)
+    price, rate, utilisation = plan.cluster.price, tokens_per_s(plan), model_flops_utilisation(plan)
+    target, what, per_s = options.samples, "samples", plan.samples_per_s
+    if options.tokens is not None and rate:
+        target, what, per_s = options.tokens, "tokens", rate
+    seconds = None if target is None else target / per_s
+    document = {
+        "tokens_per_s": rate,
+        "mfu": utilisation,
+        "price_per_h": price.per_h if price else None,
+        "currency": price.currency if price else None,
+        "target_s": seconds,
+        "target_cost": price.per_h * seconds / HOUR_S if price and seconds is not None else None,
+    }
+    lines = []
+    if rate is not None:
         replicas = plan.cluster.replicas.count if plan.cluster.replicas else 1
-        return cls(*speeds, count(replicas * plan.n_used, "device"), plan.cluster.price, target)
-
-    @property
-    def target_s(self) -> float | None:
-        """Seconds until the target."""
-        tokens, samples = self.target
-        if tokens is not None and self.tokens_per_s:
-            return tokens / self.tokens_per_s
-        return None if samples is None else samples / self.samples_per_s
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` shows."""
-        seconds, price = self.target_s, self.price
-        return {
-            "tokens_per_s": self.tokens_per_s,
-            "mfu": self.mfu,
-            "price_per_h": price.per_h if price else None,
-            "currency": price.currency if price else None,
-            "target_s": seconds,
-            "target_cost": price.per_h * seconds / HOUR_S if price and seconds is not None else None,
-        }
-
-    def lines(self) -> Iterator[str]:
-        """What people read: nothing, where a network reads no tokens and nothing is asked."""
-        if self.tokens_per_s is not None:
-            yield f"{self.tokens_per_s:,.0f} tokens/s; model FLOPs utilisation {self.mfu:.1%} of {self.devices}"
-        if self.price:
-            yield f"all devices together cost {self.price}"
-        if (seconds := self.target_s) is not None:
-            tokens, samples = self.target
-            number, what = (samples, "samples") if tokens is None else (tokens, "tokens")
-            cost = f" and cost {self.price.of(seconds)}" if self.price else ""
-            yield f"{_written(number or 0.0)} {what} take {_duration(seconds)}{cost}"
+        devices = count(replicas * plan.n_used, "device")
+        lines.append(f"{rate:,.0f} tokens/s; model FLOPs utilisation {utilisation:.1%} of {devices}")
+    if price:
+        lines.append(f"all devices together cost {price}")
+    if seconds is not None:
+        cost = f" and cost {price.of(seconds)}" if price else ""
+        lines.append(f"{_written(target)} {what} take {_duration(seconds)}{cost}")
+    return document, lines
 
 
 def _price(text: str) -> HourlyPrice:

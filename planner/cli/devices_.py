@@ -45,9 +45,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _lines(devices: Mapping[str, Entry], links: Mapping[str, Entry]) -> Iterator[str]:
     """A row for each entry, with its source below."""
+    link_rows = [(link.name, link.keys["bandwidth"], link.keys["latency"]) for link in links.values()]
     for entries, rows in (
         (devices, [HEADS, *map(_device_row, devices.values())]),
-        (links, [("link", "bandwidth", "latency"), *map(_link_row, links.values())]),
+        (links, [("link", "bandwidth", "latency"), *link_rows]),
     ):
         if entries:
             head, *lines = aligned(rows, "<".ljust(len(rows[0]), ">"), indent=0)
@@ -68,7 +69,3 @@ def _device_row(entry: Entry) -> tuple[str, ...]:
         format_flops_per_s(device.flops_per_s["float32"]),
         format_flops_per_s(short) if short else "",
     )
-
-
-def _link_row(entry: Entry) -> tuple[str, ...]:
-    return entry.name, entry.keys["bandwidth"], entry.keys["latency"]

@@ -36,9 +36,8 @@ def check_writes(options: argparse.Namespace) -> None:
 def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace) -> None:
     """Check files that are to be written, before anything is computed.
 
-    Raises:
-        InputError: for a file that exists, without ``--force``; for a file that the command reads, even with
-            ``--force``; for a file that is to be written twice, or a place where no file can be.
+    Raise InputError for a file that exists, without ``--force``; for a file that the command reads, even with
+    ``--force``; for a file that is to be written twice, or a place where no file can be.
     """
     folder = getattr(options, "writes_folder", False)
     written = [path for path in paths if path is not None]

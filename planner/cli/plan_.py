@@ -18,7 +18,7 @@ from costmodels.units import format_bytes, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.costs import NO_TARGET, SpeedAndCost, Target, check_target, declare_costs, priced, target_of
+from planner.cli.costs import check_target, declare_costs, priced, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
@@ -138,13 +138,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)
-        show_plan(stopped.best, options.output, console, target=target_of(options))
+        show_plan(stopped.best, options, console)
         console.error(f"interrupted: '{options.output}' is the best plan until then")
         return INTERRUPTED
     save_plan(plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
     more = _choice_document(choice) if divided else {}
-    show_plan(plan, options.output, console, more, target_of(options))
+    show_plan(plan, options, console, more)
     for line in (*lines, *_unchanged(plan, options), *(_choice_lines(choice, options) if divided else ())):
         console.say(line)
     return DONE
@@ -176,14 +176,10 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
 
 
 def show_plan(
-    plan: Plan,
-    output: Path,
-    console: Console,
-    more: Mapping[str, Any] = MappingProxyType({}),
-    target: Target = NO_TARGET,
+    plan: Plan, options: argparse.Namespace, console: Console, more: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """A row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
-    speed = SpeedAndCost.of(plan, target)
+    speed, speed_lines = speed_and_cost(plan, options)
     evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
     advice = out_of_reach(plan.table, plan.placement)
     rows = [
@@ -197,8 +193,8 @@ def show_plan(
         for i, device in enumerate(plan.cluster.devices)
     ]
     document = answer_to_dict(plan)
-    document |= {**speed.document(), "times_one_device": times, "advice": advice, **more, "output": str(output)}
-    console.show(document, f"{plan.graph.name} for {plan.goal} → {output}", COLUMNS, rows)
+    document |= {**speed, "times_one_device": times, "advice": advice, **more, "output": str(options.output)}
+    console.show(document, f"{plan.graph.name} for {plan.goal} → {options.output}", COLUMNS, rows)
     work = plan.workload
     if work.trains:
         again = {"none": "", "selective": ", recomputing selectively", "full": ", recomputing"}[work.recompute]
@@ -211,7 +207,7 @@ def show_plan(
         console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
         slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
         console.say(f"80 % of runs: {slowest:.4g} – {fastest:.4g} samples/s, {plan.latency_range}")
-    for line in speed.lines():
+    for line in speed_lines:
         console.say(line)
     if one is None or times is None:
         console.say("no single device can run and hold all of it")

@@ -38,10 +38,8 @@ def fastest_training(
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan, or a faster one if the options leave open how to train; and what to say of it.
 
-    A configuration that no plan.json holds is written beside it if it is faster still.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the plan.
+    A configuration that no plan.json holds is written beside it if it is faster still. Raise Interrupted on Ctrl-C,
+    with the plan.
     """
     if not plan.workload.trains or options.cluster is None:
         return plan, ()

@@ -31,7 +31,7 @@ from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
 from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of, used_devices
+from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.rendezvous import (
     MEET_S,
@@ -153,7 +153,7 @@ def _take(
             os.sched_setaffinity(0, cores)
             torch.set_num_threads(len(cores))
         check_seed(options.seed)
-        device = (layout.devices[rank_environment.rank] or used_devices(plan))[0]
+        device = (layout.devices[rank_environment.rank] or plan.placement.used)[0]
         program = import_part(plan, options, plan.cluster.devices[device].name)
         program = rewritten_for(plan, program)
         check_runs(plan, program)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
+from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.cli.figures import (
     contender_rows,
@@ -24,7 +25,6 @@ from planner.cli.figures import (
     told_interrupted,
 )
 from planner.cli.files import declare_writes
-from planner.cli.hybrid_run import run_hybrid
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
@@ -34,7 +34,7 @@ from planner.plans.compare import Comparison, compare_stream, pace_change, paced
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run, streamed
-from planner.problem.hybrid_training.config_file import is_config
+from planner.problem.hybrid_training.config_file import is_config, load_config
 from planner.problem.result import Interrupted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     parser.add_argument(
         "--against",
-        type=_names,
+        type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
         help="measure these beside the plan, with commas between: onnxruntime, openvino (float32), openvino-bf16",
@@ -66,15 +66,10 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     declare_writes(parser, "output")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas between."""
-    return tuple(text.split(","))
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the plan, check its answers, measure it and print the figures."""
     if is_config(options.plan):
-        return run_hybrid(options, console)
+        return _run_row(options, console)
     plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_run import run_training
@@ -87,14 +82,28 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return run_with(runner, options, console, plan.cluster.devices)
 
 
+def _run_row(options: argparse.Namespace, console: Console) -> int:
+    """Train a row of ``planner choose`` small, in a process for each of its devices on this host; rank 0 prints."""
+    from planner.runtime.hybrid.launch import run_ranks
+
+    if options.output is not None or options.against:
+        raise InputError("--output and --against are for plans; leave them out for a row of planner choose")
+    config = load_config(options.plan)
+    console.on_step(f"training in {config.shape.devices} processes", 0, 0)
+    words = [str(options.plan), options.model, "--rounds", str(options.rounds)]
+    words += [word for name, size in options.sizes for word in ("--size", f"{name}={size}")]
+    end = run_ranks([*words, *(["--json"] if console.json else [])], config.shape.devices)
+    if end.said and (console.json or not console.quiet):
+        console.print(end.said)
+    if end.trouble:
+        console.error(end.trouble)
+    return end.status
+
+
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
     """Check the answers of a runner, measure it and print the figures.
 
-    Args:
-        runner: of the plan.
-        options: from `declare_measuring`.
-        console: to print to.
-        beside: devices of this host for the reference model; empty if this process does not have the whole model.
+    ``beside`` are devices of this host for the reference model; none if this process does not have the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load
@@ -133,14 +142,7 @@ def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
 
 
 def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answers | None", console: Console) -> None:
-    """A row for each contender, then predicted against measured, then whether the answers are the same.
-
-    Args:
-        plan: that ran.
-        measurement: of the plan and of other contenders.
-        answers: compared with the reference model's; None if they were not compared.
-        console: to print to.
-    """
+    """A row for each contender, then predicted against measured, then whether the answers are the same, if compared."""
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)

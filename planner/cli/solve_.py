@@ -8,22 +8,25 @@ planner solve pipeline.json --devices 64 --memory 8GiB --bandwidth 25GiB/s -o st
 """
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphs.documents import read_json
 from graphs.errors import InputError
+from graphs.files import write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one, bandwidth, share, size
+from planner.cli.solution import Solution
 from planner.cli.solve_hybrid import FIELDS, solve_hybrid_pipeline
 from planner.cli.solve_layerwise import solve_layerwise_setting
 from planner.cli.solve_layouts import solve_layers, solve_layouts
 from planner.cli.solve_placement import GOALS, solve_placement
-from planner.cli.solve_sharding import solve_sharding
-from planner.cli.solve_strategies import solve_strategy_problem
+from planner.cli.solve_strategies import solve_sharding, solve_strategy_problem
 from planner.solvers.portfolio import AUTO
 
 
@@ -33,7 +36,7 @@ class Format(NamedTuple):
     name: str
     field: str  # no other kind has it
     options: tuple[str, ...]  # those that not every kind has
-    solve: Callable[[Mapping[str, Any], argparse.Namespace, Console], int]
+    solve: Callable[[Mapping[str, Any], argparse.Namespace, Console], Solution]
 
 
 FORMATS = (
@@ -58,16 +61,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: a gap that is good enough (0)")
     parser.add_argument("--mesh", metavar="NxM", help="sharding: this mesh alone (all)")
     parser.add_argument("--given", type=Path, metavar="PLAN", help="layers: price this plan instead of searching")
-    parser.add_argument(
-        "--devices", type=at_least_one, metavar="N", help="pipeline: how many there are (as the file says)"
-    )
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="pipeline: of each device (as the file says)")
-    parser.add_argument(
-        "--micro-batches", type=at_least_one, metavar="N", help="pipeline: of a step (as the file says)"
-    )
-    parser.add_argument(
-        "--bandwidth", type=bandwidth, metavar="RATE", help="pipeline: of each device (as the file says)"
-    )
+    for option, read, metavar, help in (
+        ("--devices", at_least_one, "N", "how many there are"),
+        ("--memory", size, "SIZE", "of each device"),
+        ("--micro-batches", at_least_one, "N", "of a step"),
+        ("--bandwidth", bandwidth, "RATE", "of each device"),
+    ):
+        parser.add_argument(option, type=read, metavar=metavar, help=f"pipeline: {help} (as the file says)")
     declare_output(parser, "answer.json")
 
 
@@ -77,9 +77,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
     try:
         form = _format_of(document)
         _check_options(form, options)
-        return form.solve(document, options, console)
+        answer = form.solve(document, options, console)
+        if answer.document is not None:
+            text = json.dumps(answer.content, indent=answer.indent)
+            write_text(text + "\n", options.output)
+            title = [f"{answer.title} → {options.output}"] if answer.title else []
+            console.tell({**answer.document, "output": str(options.output)}, chain(title, answer.lines))
     except InputError as error:
         raise InputError(f"{options.problem}: {error}") from error
+    if answer.trouble:
+        console.error(answer.trouble)
+    return answer.status
 
 
 def _format_of(document: Mapping[str, Any]) -> Format:

@@ -1,18 +1,15 @@
 """What ``planner solve`` does with a hybrid pipeline: stages, each data- and tensor-parallel."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodels.units import format_bytes
-from graphs.files import write_text
 from planner.cli.console import Console
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.solution import Solution, no_solution, proof
 from planner.cli.text import table
 from planner.problem.hybrid_pipeline.network import HybridNetwork, hybrid_network
 from planner.problem.hybrid_pipeline.stages import loads_of, stages_document
-from planner.problem.result import Status
 
 if TYPE_CHECKING:
     from planner.solvers.dp.hybrid.hybrid_dp import HybridResult
@@ -28,8 +25,8 @@ FIELDS = {
 HEADS = ("stage", "nodes", "data", "tensor", "time", "memory", "in flight")
 
 
-def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> int:
-    """Find the fastest pipeline and write its stages."""
+def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
+    """The stages of the fastest pipeline."""
     from planner.solvers.dp.hybrid.hybrid_dp import solve_hybrid  # late: numba takes half a second to load
 
     given = {field: getattr(options, name) for name, field in FIELDS.items() if getattr(options, name) is not None}
@@ -38,23 +35,21 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
     result = solve_hybrid(network, options.time_limit)
     if result.stages is None:
         memory = format_bytes(network.memory_bytes)
-        console.error(f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory")
-        return NO_PLAN
+        return no_solution(
+            f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory"
+        )
     stages = stages_document(network, result.stages)
-    write_text(json.dumps(stages) + "\n", options.output)
     answer = {
         "status": str(result.status),
         "time_s": result.time_s,
         "bound_s": result.bound_s,
         "wall_s": round(result.wall_s, 3),
         **stages,
-        "output": str(options.output),
     }
-    console.tell(answer, _lines(network, result, options))
-    return DONE
+    return Solution("pipeline", stages, answer, _lines(network, result))
 
 
-def _lines(network: HybridNetwork, result: "HybridResult", options: argparse.Namespace) -> Iterator[str]:
+def _lines(network: HybridNetwork, result: "HybridResult") -> Iterator[str]:
     """A row for each stage, then the proof."""
     stages = result.stages or ()
     rows = [
@@ -69,11 +64,9 @@ def _lines(network: HybridNetwork, result: "HybridResult", options: argparse.Nam
         )
         for number, (stage, load) in enumerate(zip(stages, loads_of(network, stages), strict=True))
     ]
-    yield f"pipeline → {options.output}"
     yield from table(HEADS, rows)
-    proof = "" if result.status is Status.OPTIMAL else f"; no pipeline takes less than {result.bound_s:.7g} s"
     used = sum(stage.data * stage.tensor for stage in stages)
     yield (
         f"{result.status}: {result.time_s:.12g} s a sample on {used} of {network.devices} devices "
-        f"in {result.wall_s:.1f} s{proof}"
+        f"in {result.wall_s:.1f} s{proof(result.status, f'no pipeline takes less than {result.bound_s:.7g} s')}"
     )

@@ -1,76 +1,55 @@
 """What ``planner solve`` does with a layer-wise setting: stages, and a strategy for each layer."""
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphs.documents import read_json
-from graphs.files import write_text
 from planner.cli.console import Console
-from planner.cli.statuses import DONE, NO_PLAN
+from planner.cli.solution import Solution, no_solution, proof
+from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.layerwise.plan import LayerwisePlan, LayerwisePrice, layerwise_plan, price_of
 from planner.problem.layerwise.prices import StagePrices
 from planner.problem.layerwise.setting import LayerStrategy, LayerwiseSetting, layerwise_setting
-from planner.problem.result import Status
 from planner.solvers.layerwise import solve_layerwise
 
 MS_PER_S = 1e3
 
 
-def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> int:
-    """Find the best plan, or price the one that is given, and write it."""
+def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
+    """The best plan, or the one that is given, and its price."""
     setting = layerwise_setting(document)
     if options.given is not None:
-        return _priced(setting, layerwise_plan(read_json(options.given, "plan")), options, console)
+        plan = layerwise_plan(read_json(options.given, "plan"))
+        price = price_of(setting, plan)
+        answer = _answer(setting, plan, price, {"status": "given"}, "given: {}")
+        needs = f"a stage needs {max(price.memory_mb):,} MB of {price.limit_mb:,} MB a GPU; share or recompute more"
+        return answer if price.feasible else answer._replace(trouble=needs, status=NO_PLAN)
     console.searching(f"solving {options.problem}", options.time_limit)
     result = solve_layerwise(setting, options.time_limit)
     if result.plan is None:
-        console.error(f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs")
-        return NO_PLAN
-    write_text(json.dumps(result.plan.to_dict(), indent=1) + "\n", options.output)
-    best = setting.batch / result.bound_ms * MS_PER_S
-    document = {"status": str(result.status), "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
-    proof = "" if result.status is Status.OPTIMAL else f"; no plan has more than {best:.7g}"
-    said = f"{result.status}: {{}} in {result.wall_s:.1f} s{proof}"
-    _show(setting, result.plan, document, said, options, console)
-    return DONE
-
-
-def _priced(setting: LayerwiseSetting, plan: LayerwisePlan, options: argparse.Namespace, console: Console) -> int:
-    """Price a plan and write it."""
-    write_text(json.dumps(plan.to_dict(), indent=1) + "\n", options.output)
-    price = _show(setting, plan, {"status": "given"}, "given: {}", options, console)
-    if not price.feasible:
-        console.error(
-            f"a stage needs {max(price.memory_mb):,} MB of {price.limit_mb:,} MB a GPU; share or recompute more"
+        return no_solution(
+            f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs"
         )
-        return NO_PLAN
-    return DONE
+    best = setting.batch / result.bound_ms * MS_PER_S
+    found = {"status": str(result.status), "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
+    proved = proof(result.status, f"no plan has more than {best:.7g}")
+    said = f"{result.status}: {{}} in {result.wall_s:.1f} s{proved}"
+    return _answer(setting, result.plan, price_of(setting, result.plan), found, said)
 
 
-def _show(
-    setting: LayerwiseSetting,
-    plan: LayerwisePlan,
-    document: dict[str, Any],
-    said: str,
-    options: argparse.Namespace,
-    console: Console,
-) -> LayerwisePrice:
-    """Print a plan, a row for each strategy of each stage, and its price."""
-    price = price_of(setting, plan)
+def _answer(
+    setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice, document: dict[str, Any], said: str
+) -> Solution:
+    """A plan, a row for each strategy of each stage, and its price, which ``said`` has a place for."""
     rate = setting.batch / price.step_ms * MS_PER_S
     document |= {"samples_per_s": rate, "step_ms": price.step_ms, "memory_mb": list(price.memory_mb)}
-    document |= {"limit_mb": price.limit_mb, "plan": plan.to_dict(), "output": str(options.output)}
-    lines = [
-        f"layers → {options.output}",
-        *table(("stage", "layers", "strategy", "memory, MB"), _rows(setting, plan, price)),
-    ]
-    price_text = f"{rate:.7g} samples/s, {price.step_ms / MS_PER_S:.7g} s a step, {price.limit_mb:,} MB a GPU"
-    console.tell(document, [*lines, said.format(price_text)])
-    return price
+    document |= {"limit_mb": price.limit_mb, "plan": plan.to_dict()}
+    rows = table(("stage", "layers", "strategy", "memory, MB"), _rows(setting, plan, price))
+    text = f"{rate:.7g} samples/s, {price.step_ms / MS_PER_S:.7g} s a step, {price.limit_mb:,} MB a GPU"
+    return Solution("layers", plan.to_dict(), document, [*rows, said.format(text)], indent=1)
 
 
 def _rows(setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice) -> Iterator[tuple[str, ...]]:

@@ -1,15 +1,13 @@
 """What ``planner solve`` does with layout problems and layer problems: the best layout, or the best modes, a case."""
 
 import argparse
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from costmodels.units import format_bytes
-from graphs.files import write_text
 from planner.cli.console import Console
-from planner.cli.statuses import DONE
-from planner.cli.text import count
+from planner.cli.solution import Solution
+from planner.cli.text import count, table
 from planner.problem.deadline import Deadline
 from planner.problem.dimension_layout import layout_problems
 from planner.problem.layer_parallelism import LayerMode, layer_problems
@@ -18,24 +16,22 @@ from planner.solvers.dimension_layout import solve_layout
 from planner.solvers.dp.layer_modes import best_modes
 
 
-def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> int:
-    """Write the layout of lowest peak memory of each case."""
-    problems = layout_problems(document)
-    deadline = Deadline(options.time_limit)
-    found = [(p, solve_layout(p, deadline.left_s / (len(problems) - i))) for i, p in enumerate(problems)]
-    cases = [
-        {"name": problem.name, "layout": result.layout, "peak_bytes": result.peak_bytes, "status": str(result.status)}
-        for problem, result in found
-    ]
-    rows = [
-        (problem.name, _shown(result.layout), format_bytes(result.peak_bytes), str(result.status))
-        for problem, result in found
-    ]
-    return _told({"cases": cases}, "layouts", ("case", "layout", "peak memory", "status"), rows, options, console)
+def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, _: Console) -> Solution:
+    """The layout of lowest peak memory of each case."""
+    problems, deadline = layout_problems(document), Deadline(options.time_limit)
+    cases, rows = [], []
+    for number, problem in enumerate(problems):
+        result = solve_layout(problem, deadline.left_s / (len(problems) - number))
+        status, layout, peak_bytes = str(result.status), result.layout, result.peak_bytes
+        cases.append({"name": problem.name, "layout": layout, "peak_bytes": peak_bytes, "status": status})
+        shown = ", ".join(f"{name} over {axis}" for name, axis in layout.items()) or "nothing split"
+        rows.append((problem.name, shown, format_bytes(peak_bytes), status))
+    answer = {"cases": cases}
+    return Solution("layouts", answer, answer, table(("case", "layout", "peak memory", "status"), rows))
 
 
-def solve_layers(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> int:
-    """Write data or model parallelism for each layer of each case."""
+def solve_layers(document: Mapping[str, Any], _: argparse.Namespace, __: Console) -> Solution:
+    """Data or model parallelism for each layer of each case."""
     cases, rows = [], []
     for problem in layer_problems(document):
         modes = best_modes(problem)
@@ -45,27 +41,10 @@ def solve_layers(document: Mapping[str, Any], options: argparse.Namespace, conso
         cases.append({**case, "sent_bytes": sent_bytes, "status": str(Status.OPTIMAL)})
         name = f"{problem.network}, {count(problem.batch, 'sample')}, {count(problem.devices, 'device')}"
         rows.append((name, "".join(modes), _megabytes(sent_bytes), _megabytes(problem.sent_bytes(data))))
+    answer = {"cases": cases}
     heads = ("case", "d: data, m: model", "each sends", "all data-parallel")
-    return _told({"cases": cases}, "layers", heads, rows, options, console)
+    return Solution("layers", answer, answer, table(heads, rows))
 
 
 def _megabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e6:.3f} MB"
-
-
-def _shown(layout: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} over {axis}" for name, axis in layout.items()) or "nothing split"
-
-
-def _told(
-    answer: dict[str, Any],
-    title: str,
-    heads: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    options: argparse.Namespace,
-    console: Console,
-) -> int:
-    """Write the answer and show its table."""
-    write_text(json.dumps(answer) + "\n", options.output)
-    console.show({**answer, "output": str(options.output)}, f"{title} → {options.output}", heads, rows)
-    return DONE

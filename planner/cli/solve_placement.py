@@ -1,17 +1,15 @@
 """What ``planner solve`` does with a placement problem: a device for each node."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.files import write_text
 from planner.cli.console import Console
-from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
+from planner.cli.solution import Solution
+from planner.cli.statuses import INTERRUPTED, NO_PLAN
 from planner.cli.text import table
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
@@ -23,8 +21,8 @@ GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
 TELL_S = 1.0  # between two lines of progress that cannot be overwritten
 
 
-def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> int:
-    """Solve the problem and write the answer; on Ctrl-C, write the best one so far."""
+def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
+    """The best assignment; on Ctrl-C, the best one so far."""
     if options.goal is None:
         raise InputError(f"a placement problem needs --goal, {' or '.join(GOALS)}; add it")
     asked = problem_from_dict(document, Goal(options.goal), options.contiguous)
@@ -33,18 +31,16 @@ def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, co
     try:
         result = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, console)
     except Interrupted as stopped:
-        _show(asked, stopped.best, "interrupted", options.output, console)
-        console.error(f"interrupted: '{options.output}' is the best answer until then")
-        return INTERRUPTED
-    _show(asked, result, str(result.status), options.output, console)
+        trouble = f"interrupted: '{options.output}' is the best answer until then"
+        return _answer(asked, stopped.best, "interrupted")._replace(trouble=trouble, status=INTERRUPTED)
+    answer = _answer(asked, result, str(result.status))
     if result.placement is None:
-        console.error(f"{result.status}: {result.advice}")
-        return NO_PLAN
-    return DONE
+        return answer._replace(title="", trouble=f"{result.status}: {result.advice}", status=NO_PLAN)
+    return answer
 
 
-def _show(asked: PlacementProblem, result: Result, status: str, output: Path, console: Console) -> None:
-    """Write the answer and print it. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
+def _answer(asked: PlacementProblem, result: Result, status: str) -> Solution:
+    """The file. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
     answer: dict[str, Any] = {
         "status": status,
         "objective": result.objective_s / S_PER_MS if isfinite(result.objective_s) else None,
@@ -57,11 +53,10 @@ def _show(asked: PlacementProblem, result: Result, status: str, output: Path, co
         answer |= {"advice": result.advice, "assignment": None}
     else:
         answer["assignment"] = asked.assignment(result.placement)
-    write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n", output)
-    console.tell({**answer, "output": str(output)}, _lines(asked, result, status, output))
+    return Solution(str(asked.problem.goal), answer, answer, _lines(asked, result, status), indent=1)
 
 
-def _lines(asked: PlacementProblem, result: Result, status: str, output: Path) -> Iterator[str]:
+def _lines(asked: PlacementProblem, result: Result, status: str) -> Iterator[str]:
     """A row for each device, then the proof; nothing without an assignment."""
     if result.placement is None:
         return
@@ -76,7 +71,6 @@ def _lines(asked: PlacementProblem, result: Result, status: str, output: Path) -
         )
         for d, name in enumerate(costs.devices)
     ]
-    yield f"{asked.problem.goal} → {output}"
     yield from table(("device", "nodes", "load", "memory", "of"), rows)
     proof = "" if status == Status.OPTIMAL else f"; no assignment can be more than {result.gap:.2%} better"
     objective = f"{result.objective_s / S_PER_MS:.7g} ms"

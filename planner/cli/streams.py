@@ -61,9 +61,7 @@ def documents_alone(asked: bool) -> Iterator[None]:
 def printing() -> Iterator[TextIO]:
     """The stream to print tables and documents to.
 
-    Raises:
-        InputError: if it cannot be written to, as on a full disk.
-        BrokenPipeError: if the reader has gone.
+    Raise InputError if it cannot be written to, as on a full disk; BrokenPipeError if the reader has gone.
     """
     stream = _documents[-1] if _documents else sys.stdout
     try:

@@ -56,9 +56,8 @@ LIMIT_S = 600.0  # for a rank to come
 def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_environment: RankEnvironment) -> int:
     """Train some steps with the mean square as the loss, and return the exit status.
 
-    Raises:
-        InputError: if there are more or fewer ranks than devices, or this rank cannot run here.
-        RankError: if another rank fails, is stopped or sends no heartbeat.
+    Raise InputError if there are more or fewer ranks than devices, or this rank cannot run here; RankError if another
+    rank fails, is stopped or sends no heartbeat.
     """
     devices = layout_of(plan).devices
     check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
@@ -95,11 +94,8 @@ def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
 def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int) -> None:
     """Run a rank that `planner.train` has started, until something fails; the coordinator gets the reason.
 
-    MODEL is a folder of shards. The rank is 1 or more; the coordinator, which trains nothing, is 0.
-
-    Raises:
-        InputError: if the shard, the loss or the optimizer of this rank cannot be read.
-        RankError: if another rank does not come.
+    MODEL is a folder of shards. The rank is 1 or more; the coordinator, which trains nothing, is 0. Raise InputError if
+    the shard, the loss or the optimizer of this rank cannot be read; RankError if another rank does not come.
     """
     folder, layout = Path(options.model), training_layout(plan, coordinator=True)
     (device,) = layout.devices[rank]

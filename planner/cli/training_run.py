@@ -23,7 +23,7 @@ from planner.problem.result import Interrupted
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from planner.runtime.benchmark.training import StepTimes
+    from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.training.check import GradientDifference
 
 
@@ -33,7 +33,7 @@ STEP = "a step; per micro-batch"  # what is predicted and measured
 def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> int:
     """Train with the mean square as the loss, check the gradients, measure and print the figures."""
     from planner.runtime.benchmark.load import Load
-    from planner.runtime.benchmark.training import measure_steps
+    from planner.runtime.benchmark.measure import measure_steps
     from planner.runtime.start import train
     from planner.runtime.training.check import (
         TINY_STEPS,
@@ -59,9 +59,10 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
             times, interrupted = measure_steps(contenders, options.rounds, console.on_step, load), False
         except Interrupted as stopped:
             times, interrupted = stopped.best, True
+    step_s = times["plan"].latency_s
     if options.output is not None:
-        save_run(plan, MeasuredRun(recorded, times.step_s("plan")), options.output)
-    compared = compare_step(plan, recorded, times.step_s("plan"))
+        save_run(plan, MeasuredRun(recorded, step_s), options.output)
+    compared = compare_step(plan, recorded, step_s)
     comparison = replace(compared, pace=pace_change(plan, times.pace), spreads={False: plan.spread()})
     status = _show(plan, times, comparison, differences, console)
     return told_interrupted(console) if interrupted else status
@@ -76,18 +77,22 @@ def compare_step(plan: Plan, recorded: Timeline, step_s: float) -> Comparison:
 
 
 def _show(
-    plan: Plan, times: "StepTimes", comparison: Comparison, differences: "list[GradientDifference]", console: Console
+    plan: Plan,
+    times: "BenchmarkResult",
+    comparison: Comparison,
+    differences: "list[GradientDifference]",
+    console: Console,
 ) -> int:
     """A row for each contender, then predicted against measured, then whether the gradients are the same."""
     samples = plan.workload.batch * plan.workload.micro_batches
     speedup = times.speedup("plan", "one device")
-    measured = ((name, samples / times.step_s(name), times.step_s(name), speedup) for name in times.steps_s)
+    measured = ((each.name, samples / each.latency_s, each.latency_s, speedup) for each in times.contenders)
     document = {
         "pace": pace_document(comparison.pace),
         "bit_equal": not differences,
         "differences": [str(one) for one in differences],
         "predicted": {"samples_per_s": plan.samples_per_s, "step_s": plan.latency_s},
-        "measured": {name: {"step_s": times.step_s(name)} for name in times.steps_s},
+        "measured": {each.name: {"step_s": each.latency_s} for each in times.contenders},
         "speedup": {"one device": speedup},
         "against_prediction": figures_document(comparison),
         "foreign_cores": times.foreign_cores,

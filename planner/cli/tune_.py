@@ -10,8 +10,8 @@ from typing import Any
 
 from costmodels.units import format_seconds
 from graphs.errors import InputError
-from planner.cli.console import Console
-from planner.cli.costs import check_target, target_of
+from planner.cli.console import Console, attributes
+from planner.cli.costs import check_target
 from planner.cli.files import declare_output
 from planner.cli.models import constraints_of, workload_of
 from planner.cli.numbers import positive_seconds
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(tuned.plan, options.output)
     for line in _turn_lines(tuned):
         console.say(line)
-    show_plan(tuned.plan, options.output, console, _document(tuned), target_of(options))
+    show_plan(tuned.plan, options, console, _document(tuned))
     if status == INTERRUPTED:
         console.error(f"interrupted: '{options.output}' is the best plan until then")
     return status
@@ -106,11 +106,8 @@ def _document(tuned: Tuned) -> dict[str, Any]:
         {
             "predicted_s": turn.plan.predicted_s,
             "measured_s": turn.seconds,
-            "speedup": turn.speedup,
-            "moved": turn.moved,
-            "kept": turn.kept,
+            **attributes(turn, "speedup", "moved", "kept"),
         }
         for turn in tuned.turns
     ]
-    summary = {"speedup": tuned.speedup, "why": tuned.why, "learned": tuned.learned}
-    return {"turns": turns, **summary, "foreign_cores": tuned.foreign_cores}
+    return {"turns": turns, **attributes(tuned, "speedup", "why", "learned", "foreign_cores")}

@@ -77,10 +77,7 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int, copy: int = 0) -> CutMove
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
     """Every cut of any copy once: those that limit first, then those that take longest.
 
-    Args:
-        plan: whose cuts.
-        limit: the plan's bottleneck.
-        n_moved: for how many cuts, from the first, moves are evaluated; each cut takes two calls of the evaluator.
+    Moves are evaluated for ``n_moved`` cuts, from the first; each takes two calls of the evaluator.
     """
     table, copies = plan.table, plan.placement.copies
     cuts: list[Cut] = []

@@ -118,8 +118,7 @@ class PlanDifference:
 def diff(before: Plan, after: Plan) -> PlanDifference:
     """Compare two plans for one network; devices are the same if they have the same name.
 
-    Raises:
-        InputError: if the plans are for different networks.
+    Raise InputError if the plans are for different networks.
     """
     if before.graph.fingerprint != after.graph.fingerprint:
         ends = [f"'{plan.graph.name}' (fingerprint {plan.graph.fingerprint})" for plan in (before, after)]
@@ -177,13 +176,9 @@ def _asked(plan: Plan) -> dict[str, str]:
         asked["micro-batches in flight"] = str(work.in_flight)
     return asked | {
         "constraints": "; ".join(map(str, plan.constraints)),
-        "devices compute while they send": _yes(cluster.overlap),
+        "devices compute while they send": "yes" if cluster.overlap else "no",
         "sharing of channels": cluster.sharing,
     }
-
-
-def _yes(fact: bool) -> str:
-    return "yes" if fact else "no"
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:

@@ -40,8 +40,7 @@ class Elsewhere:
 def elsewhere(plan: Plan, op: str) -> Elsewhere:
     """What an operator costs on each device; in a plan with several copies, the first copy's operator moves.
 
-    Raises:
-        InputError: if there is no operator of that name; it names the nearest.
+    Raise InputError if there is no operator of that name; it names the nearest.
     """
     if op not in plan.graph.index:
         one_of(op, "the operator", plan.graph.index)

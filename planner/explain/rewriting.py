@@ -50,7 +50,9 @@ def fused(plan: Plan) -> tuple[Fused, ...]:
     """The fusions of a plan, the longest time first."""
     graph = plan.graph
     work = work_of(graph).n_bytes
-    apart = dict(zip((op.name for op in unfused(graph.ops)), _bytes_apart(plan), strict=True))
+    members = tuple(unfused(graph.ops))
+    bytes_apart = work_of(replace(graph, ops=members)).n_bytes.tolist()  # that each reads and writes if none is fused
+    apart = dict(zip((op.name for op in members), bytes_apart, strict=True))
     found: dict[tuple[str, ...], Fused] = {}
     for number, op in enumerate(graph.ops):
         if op.members:
@@ -63,9 +65,3 @@ def fused(plan: Plan) -> tuple[Fused, ...]:
                 seconds=before.seconds + float(plan.costs.forward_s[number, plan.placement.device[number]]),
             )
     return tuple(sorted(found.values(), key=lambda each: -each.seconds))
-
-
-def _bytes_apart(plan: Plan) -> list[float]:
-    """Bytes that each operator reads and writes if none is fused."""
-    apart: list[float] = work_of(replace(plan.graph, ops=tuple(unfused(plan.graph.ops)))).n_bytes.tolist()
-    return apart

@@ -51,9 +51,7 @@ class Remedy:
 def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
     """Remedies for this very placement: free transfers, memory for a move, more micro-batches in flight.
 
-    Args:
-        plan: the plan.
-        moves: those that were evaluated; a better move that has no room shows that memory limits.
+    Of the ``moves`` that were evaluated, a better one that has no room shows that memory limits.
     """
     remedies, table = [], plan.problem.table
     if plan.n_used > 1:
@@ -114,15 +112,9 @@ class Replanned:
 
 
 def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned:
-    """Search again, for everything in the time of one search.
+    """Search again, for everything in the time of one search, which is divided equally; ``moves`` are those of `helps`.
 
-    Args:
-        plan: the answer wherever no better plan is found.
-        moves: those that were evaluated; a better move that has no room shows that memory limits.
-        search: how to search; its time is divided equally.
-
-    Raises:
-        Interrupted: on Ctrl-C, with the results so far.
+    The plan is the answer wherever no better one is found. Raise Interrupted on Ctrl-C, with the results so far.
     """
     constraints = plan.constraints
     without = [replace(plan, constraints=constraints[:i] + constraints[i + 1 :]) for i in range(len(constraints))]

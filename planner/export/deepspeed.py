@@ -27,8 +27,7 @@ Module = TypeVar("Module")
 def deepspeed(plan: Plan) -> Export:
     """The parts of DeepSpeed's PipelineModule, for a list of layers.
 
-    Raises:
-        InputError: if the model is no chain of its children, a child is on two devices, or a device has two stages.
+    Raise InputError if the model is no chain of its children, a child is on two devices, or a device has two stages.
     """
     (parts, devices), words = layers_of(plan, NAME), device_words(plan.cluster)
     for number, device in enumerate(devices):
@@ -55,8 +54,7 @@ def uniform_parts(n_layers: int, n_stages: int) -> list[int]:
 def with_parts(pipeline_module: type[Module], parts: Sequence[int]) -> type[Module]:
     """A class like ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
 
-    Raises:
-        InputError: from the class, if the model has another number of layers or stages.
+    Raise InputError from the class, if the model has another number of layers or stages.
     """
 
     class Parted(pipeline_module):  # type: ignore[valid-type, misc]  # DeepSpeed is not installed when types are checked

@@ -24,10 +24,8 @@ def hf_device_map(plan: Plan) -> Export:
     It names the outermost modules that are on a single device, so that parameters that no operator reads have a device
     too. Parameters that are read outside of these modules have entries of their own, which transformers needs to load
     them. Operators outside of these modules that read only the model's arguments run on the ``main_device`` of
-    accelerate.dispatch_model.
-
-    Raises:
-        InputError: if an operator outside of these modules is on another device than the tensors that it reads.
+    accelerate.dispatch_model. Raise InputError if an operator outside of these modules is on another device than the
+    tensors that it reads.
     """
     graph, device, words = plan.graph, plan.placement.device, device_words(plan.cluster)
     entries = dict(Modules(graph).whole(device))
@@ -49,14 +47,11 @@ def hf_device_map(plan: Plan) -> Export:
 
 
 def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
-    """[n_ops], the device on which accelerate runs each operator.
+    """[n_ops], the device on which accelerate runs each operator, by module or parameter path → device (not empty).
 
     This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
-    reads, or of the first operator that reads from it: the first of these that exists.
-
-    Args:
-        graph: of the model.
-        entries: module or parameter path → device, not empty; the longest path of an operator counts.
+    reads, or of the first operator that reads from it: the first of these that exists. The longest path of an operator
+    counts.
     """
     device: list[int | None] = []
     for op in graph.ops:

@@ -22,10 +22,8 @@ def megatron_layout(plan: Plan) -> Export:
     """The pipeline layout of Megatron-LM: decoder layers of each stage, embedding first, loss last.
 
     Decoder layers are the numbered children (``layers.0``, ``layers.1``, ...) in which most operators are; all before
-    them counts as the embedding, all behind them as the loss.
-
-    Raises:
-        InputError: if there are no such layers, or a layer, the embedding or the loss is on two devices.
+    them counts as the embedding, all behind them as the loss. Raise InputError if there are no such layers, or a layer,
+    the embedding or the loss is on two devices.
     """
     modules, device = Modules(plan.graph), plan.placement.device
     layers = decoder_layers(modules)

@@ -81,11 +81,7 @@ class Modules:
         return named if len(named) == len(children) and ascending else list(range(len(children)))
 
     def known(self, path: str) -> str:
-        """The path itself.
-
-        Raises:
-            InputError: if no operator is under it.
-        """
+        """The path itself. Raise InputError if no operator is under it."""
         if path not in self.under:
             close = get_close_matches(path, list(self.under)[1:], n=3, cutoff=0.5)
             hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(list(self.under)[1:4])}, ..."

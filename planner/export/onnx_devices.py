@@ -29,14 +29,9 @@ DEVICE = "device"  # the key of the metadata
 
 
 def onnx_devices(plan: Plan, path: Path) -> ModelProto:
-    """The model of a plan with the device of each node; weights in other files stay there.
+    """The model that a plan was made for, with the device of each node; weights in other files stay there.
 
-    Args:
-        plan: of operators that are neither fused nor split, on one copy of the network.
-        path: the .onnx that the plan was made for.
-
-    Raises:
-        InputError: if the plan is for another model, or has copies or other operators.
+    Raise InputError if the plan is for another model, has copies of the network, or fused or split operators.
     """
     if plan.placement.others or plan.rewrites:
         reason, rule = "the plan has copies, fused or split operators", "has one device for each node"

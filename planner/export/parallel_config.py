@@ -29,8 +29,7 @@ TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 def export_config(setting: TrainingSetting, config: ParallelConfig, target: str) -> Export:
     """A configuration in the format of another tool.
 
-    Raises:
-        InputError: if the tool cannot do it: the error names the reason and the way out.
+    Raise InputError if the tool cannot do it: the error names the reason and the way out.
     """
     return CONFIG_TARGETS[target](setting, config)
 
@@ -148,16 +147,17 @@ def _deepspeed(setting: TrainingSetting, config: ParallelConfig) -> Export:
     """What DeepSpeed's config says; its pipelines and tensor parallelism are set in code."""
     _check_data_alone(DEEPSPEED, config)
     _check_alike(DEEPSPEED, config)
-    shape = config.shape
+    shape, gradients = config.shape, "fp32" if setting.gradient_bytes == FLOAT32_GRADIENT else "bf16"
     document = {
         "train_batch_size": setting.batch,
         "train_micro_batch_size_per_gpu": shape.samples,
         "gradient_accumulation_steps": shape.micro_batches,
         "bf16": {"enabled": True},
-        "data_types": {"grad_accum_dtype": _gradients(setting)},
+        "data_types": {"grad_accum_dtype": gradients},
         "zero_optimization": {"stage": shape.zero},
     }
-    return Export(document, _recompute_note(config))
+    again = f"the row recomputes {config.recompute}: the model does that, with torch.utils.checkpoint"
+    return Export(document, () if config.recompute == "none" else (again,))
 
 
 def _accelerate(setting: TrainingSetting, config: ParallelConfig) -> Export:
@@ -190,15 +190,6 @@ def _accelerate(setting: TrainingSetting, config: ParallelConfig) -> Export:
     }
     accumulated = f"accumulate gradients over {shape.micro_batches} micro-batches of {shape.samples}"
     return Export(document, (f"the script says it: Accelerator(gradient_accumulation_steps=..); {accumulated}",))
-
-
-def _gradients(setting: TrainingSetting) -> str:
-    return "fp32" if setting.gradient_bytes == FLOAT32_GRADIENT else "bf16"
-
-
-def _recompute_note(config: ParallelConfig) -> tuple[str, ...]:
-    again = f"the row recomputes {config.recompute}: the model does that, with torch.utils.checkpoint"
-    return () if config.recompute == "none" else (again,)
 
 
 def _check_schedule(target: str, config: ParallelConfig) -> None:

@@ -15,8 +15,7 @@ RULE = "cuts an nn.Sequential between its children"
 def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
     """[n_stages], the operators of each stage, if the model's own order runs through one stage after the other.
 
-    Raises:
-        InputError: if the model comes back to a stage that it has left; the error names the operator.
+    Raise InputError if the model comes back to a stage that it has left; the error names the operator.
     """
     graph, device = plan.graph, plan.placement.device
     runs = [tuple(run) for _, run in groupby(range(len(device)), key=device.__getitem__)]
@@ -46,12 +45,9 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
 def layers_of(plan: Plan, target: str) -> tuple[list[int], list[int]]:
     """The plan in layers of an nn.Sequential; a layer without operators belongs to the one before it.
 
-    Returns:
-        [n_stages + 1], the bounds of stages, each of which runs the layers from its bound up to the next one, and
-        [n_stages], their devices.
-
-    Raises:
-        InputError: if the model is no chain of its children, or a child is on two devices.
+    The result is [n_stages + 1], the bounds of stages, each of which runs the layers from its bound up to the next one,
+    and [n_stages], their devices. Raise InputError if the model is no chain of its children, or a child is on two
+    devices.
     """
     graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
     children = modules.children[ROOT]

@@ -74,8 +74,7 @@ def device_words(cluster: Cluster) -> tuple[Word, ...]:
 def device_called(word: object, cluster: Cluster) -> int:
     """The number of the device that a map calls by name, "cuda:0", 0, "0", "cpu" or "cpu:1".
 
-    Raises:
-        InputError: if there is no such device.
+    Raise InputError if there is no such device.
     """
     words = device_words(cluster)
     if isinstance(word, str) and word in cluster.index:

@@ -30,10 +30,8 @@ def torch_split_spec(plan: Plan) -> Export:
     """The split_spec of torch.distributed.pipelining, and the device of each stage.
 
     torch cuts at every call of a module. A module that the model has under two paths is called twice, which the graph
-    does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own.
-
-    Raises:
-        InputError: if a stage begins in the middle of a module, or the model comes back to a stage.
+    does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own. Raise InputError
+    if a stage begins in the middle of a module, or the model comes back to a stage.
     """
     runs = pipeline_runs(plan, NAME)
     words = device_words(plan.cluster)
@@ -50,14 +48,9 @@ def torch_split_spec(plan: Plan) -> Export:
 
 
 def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
-    """The split_spec of an exported file, for `pipeline`.
+    """The split_spec of a file that `torch_split_spec` wrote, for `pipeline`; InputError for another file.
 
-    Args:
-        path: of a file that `torch_split_spec` wrote.
-        split_point: ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
-
-    Raises:
-        InputError: if the file is something else.
+    ``split_point`` is ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
     """
     points = read_json(path, "split spec").get("split_spec")
     if not isinstance(points, dict) or not all(point in (BEGINNING, END) for point in points.values()):

@@ -56,11 +56,6 @@ def _schedule_csv(plan: Plan) -> Export:
     return Export(plan.training_run.pipeline.lowered.schedule.to_csv())
 
 
-def _graph_json(plan: Plan) -> Export:
-    """The network alone, as `planner import` writes it and `planner plan` reads it."""
-    return Export(graph_to_dict(plan.graph))
-
-
 def _node_link(plan: Plan) -> Export:
     """Operators, tensors between them, devices and times as node-link JSON."""
     device, forward_s = plan.placement.device, plan.costs.forward_s
@@ -91,7 +86,7 @@ TARGETS: dict[str, Callable[[Plan], Export]] = {
     megatron.NAME: megatron.megatron_layout,
     deepspeed.NAME: deepspeed.deepspeed,
     TORCHGPIPE: _torchgpipe,
-    GRAPH: _graph_json,
+    GRAPH: lambda plan: Export(graph_to_dict(plan.graph)),  # as `planner import` writes it
     "networkx": _node_link,
     model_explorer.DEVICES: model_explorer.devices,
     model_explorer.SECONDS: model_explorer.seconds,

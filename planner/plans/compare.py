@@ -37,17 +37,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaceChange:
-    """How many times as long a machine takes during a run as when its operators were measured.
+    """How many times as long a machine takes during a run as when its operators were measured."""
 
-    Attributes:
-        network: all operators of the plan, each kind in proportion to its time, while one device computes.
-        contended: the same while all devices of the plan compute.
-        kinds: each kind of operator while one device computes, see `costmodels.pace`.
-    """
-
-    network: float
-    contended: float
-    kinds: Mapping[PaceKind, float]
+    network: float  # all operators of the plan, each kind in proportion to its time, while one device computes
+    contended: float  # the same while all devices of the plan compute
+    kinds: Mapping[PaceKind, float]  # each kind of operator while one device computes, see `costmodels.pace`
 
     def of(self, alone: bool) -> float:
         """That of a micro-batch alone, on one device after the other, or of micro-batches that stream."""
@@ -89,14 +83,9 @@ class Comparison:
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
-    """Put two runs of one plan side by side.
+    """Put a prediction and a run beside each other; ``totals`` are of the whole run, measured apart from the recording.
 
     Spans of the two timelines match by device and number of the stage, or by link and number of the flow.
-
-    Args:
-        predicted: by the simulator.
-        measured: of any number of micro-batches, recorded while they streamed.
-        totals: of the whole run, measured apart from the recording.
     """
     expected, seen = (_seconds(timeline, "compute") for timeline in (predicted, measured))
     labels = {(span.resource, span.index): span.label for span in predicted.spans if span.kind == "compute"}
@@ -119,9 +108,7 @@ def paced_devices(plan: Plan) -> tuple[Device, ...]:
 def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
     """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
 
-    Args:
-        plan: with a pace for the kind of its first used device.
-        now: seconds of the reference computations on the devices of `paced_devices`.
+    ``now`` has the seconds of the reference computations on the devices of `paced_devices`.
     """
     table, device, paced = plan.table, list(plan.placement.device), paced_devices(plan)
     if not paced or not now:
@@ -133,14 +120,7 @@ def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
 
 
 def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
-    """Put a measured stream beside the prediction; what devices and links do is that of the steady parts of both.
-
-    Args:
-        plan: that ran.
-        stream: as it was recorded.
-        period_s: measured on it.
-        latency_s: of one micro-batch alone.
-    """
+    """Put a measured stream beside the prediction; what devices and links do is that of the steady parts of both."""
     totals = (
         Figure("time per micro-batch", plan.period_s, period_s),
         Figure("latency", plan.latency_s, latency_s, alone=True),
@@ -160,11 +140,8 @@ def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: flo
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
     """A training step for `compare`: one span for each stage and micro-batch, as long as forward and backward together.
 
-    The transfers of a stage and micro-batch over one link are one span too.
-
-    Args:
-        step: whose spans are actions of a schedule; what is done once a step, like the optimizer, is left out.
-        labels: [n_stages], for people.
+    The transfers of a stage and micro-batch over one link are one span too; what is done once a step, like the
+    optimizer, is left out. ``labels`` has [n_stages], for people.
     """
     seconds: dict[tuple[Kind, str, int, int], float] = {}
     for span in step.spans:

@@ -25,22 +25,14 @@ MODEL = "an nn.Module, what an importer made of one, or a model as on the comman
 
 
 def given_cluster(value: Cluster | Named) -> Cluster:
-    """A cluster, or what its cluster.toml holds.
-
-    Raises:
-        InputError: for anything else, or a file that holds none.
-    """
+    """A cluster, or what its cluster.toml holds. Raise InputError for anything else, or a file that holds none."""
     if isinstance(value, Cluster):
         return value
     return read_cluster(checks.path(value, "the cluster", "a Cluster or the path of a cluster.toml"))
 
 
 def given_clusters(value: Iterable[Cluster | Named]) -> list[Cluster]:
-    """Several of them.
-
-    Raises:
-        InputError: for anything else, or none.
-    """
+    """Several of them. Raise InputError for anything else, or none."""
     several = checks.instance(value, (tuple, list), "the cluster", "a Cluster, the path of a cluster.toml, or several")
     if not several:
         raise InputError("there is no cluster; give at least one")
@@ -48,19 +40,14 @@ def given_clusters(value: Iterable[Cluster | Named]) -> list[Cluster]:
 
 
 def given_plan(value: Plan | Named) -> Plan:
-    """A plan, or what its plan.json holds.
-
-    Raises:
-        InputError: for anything else, or a file that holds none.
-    """
+    """A plan, or what its plan.json holds. Raise InputError for anything else, or a file that holds none."""
     return value if isinstance(value, Plan) else load_plan(checks.path(value, "the plan", "a Plan or the path of one"))
 
 
 def given_model(value: Any, batch: int | None = None, training: bool = False) -> nn.Module | Program | Graph:
     """A model; one that is named as on the command line is imported.
 
-    Raises:
-        InputError: for anything else, or a model that cannot be imported.
+    Raise InputError for anything else, or a model that cannot be imported.
     """
     if isinstance(value, Graph) or _is_model(value):
         return cast("nn.Module | Program | Graph", value)

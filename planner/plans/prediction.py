@@ -17,17 +17,11 @@ from simulator.training import simulate_training
 
 @dataclass(frozen=True)
 class Prediction:
-    """A simulated run.
+    """A simulated run."""
 
-    Attributes:
-        timeline: what runs where and when.
-        memory: what devices hold over time; in training, of those that have a stage.
-        transfers: the spans of sender, transfer and receiver of every message.
-    """
-
-    timeline: Timeline
-    memory: tuple[DeviceMemory, ...]
-    transfers: tuple[TransferSpans, ...]
+    timeline: Timeline  # what runs where and when
+    memory: tuple[DeviceMemory, ...]  # what devices hold over time; in training, of those that have a stage
+    transfers: tuple[TransferSpans, ...]  # the spans of sender, transfer and receiver of every message
 
     __repr__ = brief
 

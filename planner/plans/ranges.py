@@ -84,11 +84,7 @@ def spreads_of(
 ) -> Mapping[bool, Spread]:
     """By how much runs of a placement differ from what is predicted: micro-batches that stream, and one alone (True).
 
-    Args:
-        graph: the network.
-        table: its costs.
-        placement: where the operators run.
-        pace_spread: of the reference computations, see `costmodels.measured.Profile.pace_spread`; empty if unknown.
+    ``pace_spread`` is that of `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """
     device = placement.device  # the operators of another copy of the network are as uncertain
     seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]

@@ -29,20 +29,14 @@ SHOWN = 16  # micro-batches of a stream that are kept
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run of a plan.
+    """A run of a plan."""
 
-    Attributes:
-        timeline: the first micro-batches of a stream, or a training step.
-        seconds: from one micro-batch to the next in the steady part of the whole stream; of a training step, the
-            median. None if only the timeline is known.
-        latency_s: of one micro-batch alone; None in training.
-        usage: what devices and links did in the steady part; None in training and for a short stream.
-    """
-
-    timeline: Timeline
-    seconds: float | None = None
-    latency_s: float | None = None
-    usage: Usage | None = None
+    timeline: Timeline  # the first micro-batches of a stream, or a training step
+    seconds: float | None = (
+        None  # of a training step, or from one micro-batch to the next in the steady part; None if unknown
+    )
+    latency_s: float | None = None  # of one micro-batch alone; None in training
+    usage: Usage | None = None  # what devices and links did in the steady part; None in training and for a short stream
 
     __repr__ = brief
 
@@ -70,8 +64,7 @@ def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
 def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
     """The inverse of `run_to_dict`.
 
-    Raises:
-        InputError: if the version is newer, a field is missing, or the run is one of another plan.
+    Raise InputError if the version is newer, a field is missing, or the run is one of another plan.
     """
     if document.get("version") not in range(OLDEST, VERSION + 1):
         raise InputError(
@@ -117,9 +110,5 @@ def save_run(plan: Plan, run: MeasuredRun, path: Path) -> None:
 
 
 def load_run(path: Path, plan: Plan) -> MeasuredRun:
-    """Read run.json.
-
-    Raises:
-        InputError: if the file is missing, not JSON, or not a run of this plan.
-    """
+    """Read run.json. Raise InputError if the file is missing, not JSON, or not a run of this plan."""
     return run_from_dict(read_json(path, "run"), plan)

@@ -18,8 +18,7 @@ from planner.plans.plan import Plan
 def check_runs(plan: Plan, program: Program) -> None:
     """Check that a plan can be run with a model.
 
-    Raises:
-        InputError: if it is for another model or for training, or the default dtype is another one now.
+    Raise InputError if it is for another model or for training, or the default dtype is another one now.
     """
     check_types(plan, program)
     if plan.workload.trains:
@@ -37,8 +36,7 @@ def check_runs(plan: Plan, program: Program) -> None:
 def rewritten_for(plan: Plan, program: Program) -> Program:
     """Return the program after the rewrites of a plan, or as it is if it has had them.
 
-    Raises:
-        InputError: if a rewrite names operators that the program does not have.
+    Raise InputError if a rewrite names operators that the program does not have.
     """
     check_types(plan, program)
     if plan.graph.fingerprint == program.graph.fingerprint:
@@ -75,8 +73,7 @@ def _first_difference(planned: Graph, given: Graph) -> str:
 def program_for(plan: Plan, model: nn.Module | Program | Named, example_inputs: Any) -> Program:
     """Return the program of a plan's model; without example inputs a module is imported with zeros.
 
-    Raises:
-        InputError: if the model is none, or cannot be imported.
+    Raise InputError if the model is none, or cannot be imported.
     """
     from graphs.importers.from_torch import imported  # late: ranks that read shards need no importer
 

@@ -22,8 +22,8 @@ from graphs.importers.from_torch import program_from_module
 from graphs.importers.load import load_program
 from graphs.ir import Role
 from graphs.program.program import Program
-from planner.runtime.benchmark.check import differences
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.planner.runtime.bits import differences
 
 QUICK = ["mnist", "cifar10", "alexnet", "nin", "googlenet", "resnet50", "bert_base"]
 LLAMA = {

@@ -19,7 +19,7 @@ from costmodels.workload import Workload
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.problem.evaluate import evaluate
-from planner.runtime.benchmark.training import StepTimes, measure_steps
+from planner.runtime.benchmark.measure import BenchmarkResult, measure_steps
 from planner.runtime.training.check import (
     TINY_STEPS,
     GradientDifference,
@@ -44,7 +44,7 @@ class Row:
 
     name: str
     plan: planner.Plan
-    times: StepTimes
+    times: BenchmarkResult
     differences: list[GradientDifference]
 
     @property
@@ -55,14 +55,14 @@ class Row:
     @property
     def error(self) -> float:
         """Predicted seconds of a step against measured, relative to the measured."""
-        return self.plan.latency_s / self.times.step_s("plan") - 1
+        return self.plan.latency_s / self.times["plan"].latency_s - 1
 
     @property
     def error_alone(self) -> float:
         """The same if no device slowed down another."""
         table = self.plan.table
         problem = replace(self.plan.problem, table=replace(table, slowdown=np.zeros_like(table.slowdown)))
-        return evaluate(problem, self.plan.placement).objective_s / self.times.step_s("plan") - 1
+        return evaluate(problem, self.plan.placement).objective_s / self.times["plan"].latency_s - 1
 
     @property
     def equal(self) -> bool:
@@ -73,7 +73,7 @@ class Row:
         cuts = sum(1 for _ in self.plan.placement.cuts(self.plan.table))
         worst = f"differ by {self.differences[0].share:.1e}" if self.differences else "bit-equal"
         return (
-            f"{self.name:14}{cuts:5}{self.plan.latency_s:11.3f}s{self.times.step_s('plan'):10.3f}s{self.error:+8.1%}"
+            f"{self.name:14}{cuts:5}{self.plan.latency_s:11.3f}s{self.times['plan'].latency_s:10.3f}s{self.error:+8.1%}"
             f"{self.error_alone:+8.1%}"
             f"{self.speedup:11.2f}{worst:>22}{self.times.foreign_cores:9.2f}"
         )

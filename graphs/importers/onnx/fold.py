@@ -62,10 +62,7 @@ def fold(
     """Fold a graph whose inputs have the given shapes.
 
     Of the inputs, only shapes and dtypes matter; ``rebatch`` is the batch in the file, and that of the inputs, if they
-    differ.
-
-    Raises:
-        InputError: if a node can't be computed on these shapes, or a shape depends on the inputs' values.
+    differ. Raise InputError if a node can't be computed on these shapes, or a shape depends on the inputs' values.
     """
     n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
     folder = _Folder(opset, n_readers + Counter(output.name for output in graph.output), rebatch)

@@ -1,7 +1,9 @@
 """A folded ONNX graph as a PyTorch module: a tree of small modules that follows the nodes' names."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -132,12 +134,13 @@ def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> s
 
 def _free_name(text: str, module: nn.Module) -> str:
     """A name that is no attribute of the module yet."""
-    name = stem = re.sub(r"\W", "_", text, flags=re.ASCII) or "constant"
-    count = 0
-    while hasattr(module, name):
-        count += 1
-        name = f"{stem}_{count}"
-    return name
+    return _numbered(re.sub(r"\W", "_", text, flags=re.ASCII) or "constant", partial(hasattr, module))
+
+
+def _numbered(stem: str, taken: Callable[[str], bool]) -> str:
+    """The stem, or the stem with a number if it is taken."""
+    names = chain([stem], (f"{stem}_{number}" for number in count(1)))
+    return next(name for name in names if not taken(name))
 
 
 def path_of(step: RemainingNode) -> tuple[str, ...]:
@@ -165,11 +168,6 @@ def unique_paths(paths: Iterable[tuple[str, ...]]) -> list[str]:
     taken = {".".join(path[:depth]) for path in paths for depth in range(1, len(path))}
     unique = []
     for path in paths:
-        stem = name = ".".join(path)
-        count = 0
-        while name in taken:
-            count += 1
-            name = f"{stem}_{count}"
-        taken.add(name)
-        unique.append(name)
+        unique.append(_numbered(".".join(path), taken.__contains__))
+        taken.add(unique[-1])
     return unique

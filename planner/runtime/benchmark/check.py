@@ -73,11 +73,6 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
     return Answers(tuple(wrong), rounding)
 
 
-def differences(expected: Any, got: Any) -> list[str]:
-    """Return one line for each leaf of two results that differs in any bit."""
-    return list(answers(expected, got, {}).wrong)
-
-
 def _line(name: str, expected: Any, got: Any, difference: Deviation | None) -> str:
     where = f"output {name}" if name else "the output"
     if difference is None or difference.form:

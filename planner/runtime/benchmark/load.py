@@ -13,14 +13,9 @@ class Load:
     """What else this host did since this was made, and its pace."""
 
     def __init__(self, pids: Sequence[int] = (), devices: Sequence[Device] = ()) -> None:
-        """Begin.
+        """Begin; processes of this host with these ``pids`` count as our own, and the pace of devices is measured.
 
-        Args:
-            pids: other processes of this host that count as our own.
-            devices: whose pace is measured; none to measure no pace.
-
-        Raises:
-            InputError: if this host does not have one of the devices.
+        Raise InputError if this host does not have one of the devices.
         """
         self._pids = pids
         self._meter = PaceMeter(devices) if devices else None

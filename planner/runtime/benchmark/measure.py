@@ -30,7 +30,6 @@ from planner.runtime.inference.runner import Runner
 from simulator.timeline import Timeline
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 BLOCK_S = 0.6  # one contender's turn
 MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
@@ -194,15 +193,15 @@ class EagerCopies:
 
     def stream(self, count: int) -> float:
         """Run micro-batches on all devices, after one on each to warm up; return the seconds for each."""
-        copies, begun = self._copies, iter(range(count))
-        taking, meeting = threading.Lock(), threading.Barrier(len(copies), timeout=MEET_S)
+        copies, left = self._copies, threading.Semaphore(count)
+        meeting = threading.Barrier(len(copies), timeout=MEET_S)
         times_s: list[tuple[float, float]] = []
 
         def work(copy: Eager) -> None:
             copy.call()
             meeting.wait()
             start_s = time.perf_counter()
-            while _next(begun, taking):
+            while left.acquire(blocking=False):
                 copy.call()
             times_s.append((start_s, time.perf_counter()))
 
@@ -217,12 +216,6 @@ class EagerCopies:
     def single(self, count: int) -> list[float]:
         """Run micro-batches on the first device, one after the other; return the seconds of each."""
         return self._copies[0].single(count)
-
-
-def _next(begun: Iterator[int], taking: threading.Lock) -> bool:
-    """Whether there is another micro-batch, which the calling thread takes."""
-    with taking:
-        return next(begun, None) is not None
 
 
 def baselines(program: Program, devices: Sequence[Device]) -> list[Contender]:
@@ -245,11 +238,8 @@ def measure(
 ) -> BenchmarkResult:
     """Let contenders take turns and keep medians; raise Interrupted with the complete rounds on Ctrl-C.
 
-    Args:
-        contenders: at least one.
-        rounds: turns of each.
-        on_step: called with (what, done, total) after every turn.
-        load: knows which processes are our own and whose pace to measure; by default this process, and no pace.
+    ``on_step`` is called with (what, done, total) after every turn. The load knows which processes are our own and
+    whose pace to measure; by default this process, and no pace.
     """
     counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
 
@@ -257,33 +247,39 @@ def measure(
         count = counts[contender.name]
         return lambda: ContenderTurn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
 
-    def result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
-        measured = tuple(_measured(name, done) for name, done in turns.items())
-        return BenchmarkResult(measured, load.foreign_cores(), load.pace)
-
     turns = {each.name: turn_of(each) for each in contenders}
-    return take_turns(turns, result, rounds, "measuring", on_step, load or Load())
+    return _take_turns(turns, rounds, "measuring", on_step, load or Load())
 
 
-def take_turns(
-    contenders: Mapping[str, Callable[[], T]],
-    result: Callable[[Mapping[str, Sequence[T]], Load], R],
+def measure_steps(
+    contenders: Mapping[str, Callable[[], float]],
+    rounds: int = 5,
+    on_step: Callable[[str, int, int], Any] = lambda *_: None,
+    load: Load | None = None,
+) -> BenchmarkResult:
+    """Let contenders take a training step in every round and return its seconds, after one that does not count.
+
+    The rest is that of `measure`; a step takes the place of a stream and of a micro-batch alone.
+    """
+    for step in contenders.values():
+        step()
+
+    def turn_of(step: Callable[[], float]) -> Callable[[], ContenderTurn]:
+        return lambda: ContenderTurn(step_s := step(), [step_s], None)
+
+    turns = {name: turn_of(step) for name, step in contenders.items()}
+    return _take_turns(turns, rounds, "training", on_step, load or Load())
+
+
+def _take_turns(
+    contenders: Mapping[str, Callable[[], ContenderTurn]],
     rounds: int,
     verb: str,
     on_step: Callable[[str, int, int], Any],
     load: Load,
-) -> R:
-    """Call each contender once in every round and measure the pace; raise Interrupted with complete rounds on Ctrl-C.
-
-    Args:
-        contenders: at least one, by name.
-        result: makes the result from the returned values and the load.
-        rounds: turns of each.
-        verb: for ``on_step``, before the name of a contender.
-        on_step: called with (what, done, total) after every turn.
-        load: of this host meanwhile.
-    """
-    turns: dict[str, list[T]] = {name: [] for name in contenders}
+) -> BenchmarkResult:
+    """Call each contender once in every round and measure the pace; on Ctrl-C, complete rounds are in Interrupted."""
+    turns: dict[str, list[ContenderTurn]] = {name: [] for name in contenders}
     try:
         for number in range(rounds):
             for position, (name, turn) in enumerate(contenders.items()):
@@ -295,9 +291,13 @@ def take_turns(
         complete = min(map(len, turns.values()))
         if not complete:
             raise
-        partial_result = result({name: done[:complete] for name, done in turns.items()}, load)
-        raise Interrupted(partial_result) from stopped
-    return result(turns, load)
+        raise Interrupted(_result({name: done[:complete] for name, done in turns.items()}, load)) from stopped
+    return _result(turns, load)
+
+
+def _result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
+    measured = tuple(_measured(name, done) for name, done in turns.items())
+    return BenchmarkResult(measured, load.foreign_cores(), load.pace)
 
 
 def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:

@@ -17,7 +17,7 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.plans.plan import Plan
+from planner.plans.plan import BY_HAND, Plan
 from planner.problem.problem import Goal
 from planner.problem.result import Status
 from planner.runtime.inference.runner import Runner
@@ -34,9 +34,8 @@ DIGITS = 3
 def measure_overhead(devices: Sequence[Device]) -> float:
     """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
-    Args:
-        devices: the first two take part, each with one core and exact kernels: the runtime's own work is on one thread,
-            and threads that spin while they wait would count as work. For fewer than two devices the result is 0.
+    The first two devices take part (for fewer the result is 0), each with one core and exact kernels: the runtime's own
+    work is on one thread, and threads that spin while they wait would count as work.
     """
     if len(devices) < 2:
         return 0.0
@@ -67,17 +66,7 @@ def _chain() -> Program:
 def _runner(program: Program, pair: tuple[Device, ...], placed: list[int]) -> Runner:
     a, b = (device.name for device in pair)
     cluster = Cluster("a pair", pair, (Link(a, b, float("inf")), Link(b, a, float("inf"))))
-    workload = Workload(in_flight=IN_FLIGHT)
-    table = tabulate(program.graph, cluster, workload, {})
-    plan = Plan(
-        graph=program.graph,
-        cluster=cluster,
-        workload=workload,
-        table=table,
-        goal=Goal.THROUGHPUT,
-        placement=Placement(tuple(placed)),
-        status=str(Status.FEASIBLE),
-        solver="given",
-        bound_s=0.0,
-    )
+    graph, workload, placement = program.graph, Workload(in_flight=IN_FLIGHT), Placement(tuple(placed))
+    table = tabulate(graph, cluster, workload, {})
+    plan = Plan(graph, cluster, workload, table, Goal.THROUGHPUT, placement, str(Status.FEASIBLE), BY_HAND, bound_s=0.0)
     return Runner(plan, program)

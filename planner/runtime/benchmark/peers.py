@@ -146,11 +146,7 @@ PEERS: Mapping[str, Make] = {
 
 
 def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:
-    """Check that peers are known and installed, and that devices are CPUs of this process.
-
-    Raises:
-        InputError: if not.
-    """
+    """Check that peers are known and installed, and that devices are CPUs of this process. Raise InputError if not."""
     for name in names:
         one_of(name, "the peer", PEERS)
     for name in ("onnxscript", *names) if names else ():
@@ -164,15 +160,9 @@ def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:
 
 @contextmanager
 def peers(program: Program, devices: Sequence[Device], names: Sequence[str]) -> Iterator[list[Contender]]:
-    """Make the contenders of some peers on the cores of CPU devices, each peer in all its modes.
+    """Make the contenders of some peers on the cores of CPU devices of this host, each peer in all its modes.
 
-    Args:
-        program: the network; its module is exported to ONNX.
-        devices: of this host, whose cores the peers use.
-        names: of `PEERS`.
-
-    Raises:
-        InputError: as `check_peers`, or if a peer cannot take the network.
+    Raise InputError as `check_peers`, or if a peer cannot take the network.
     """
     check_peers(names, devices)
     if not names:

@@ -53,20 +53,11 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False) -> tuple[Path, ...]:
-    """Write the folder, whole or not at all: the same bytes for the same plan and model.
+    """Write the folder, whole or not at all: the same bytes for the same plan and model. With ``force``, old shards go.
 
-    Args:
-        plan: for this model.
-        program: the model with its weights.
-        folder: of which nothing, or an empty folder, is there.
-        force: replace the shards that are there.
-
-    Returns:
-        The files of weights, one for each device that has operators, in the order of the cluster.
-
-    Raises:
-        InputError: if the plan is for another model, a weight has no values, or the folder is taken or cannot be
-            written; what was there stays as it was.
+    Return the files of weights, one for each device that has operators, in the order of the cluster. Raise InputError
+    if the plan is for another model, a weight has no values, or the folder is taken or cannot be written; what was
+    there stays as it was.
     """
     program = rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
@@ -108,15 +99,8 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
 def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
     """What a process for one device needs: the plan, and the network with the weights of that device alone.
 
-    Args:
-        folder: from `write_shards`.
-        device: name of one that has operators.
-
-    Returns:
-        The plan, and a program whose state is on the CPU as far as the device holds it, and on the meta device else.
-
-    Raises:
-        InputError: if a file is missing, damaged, or of other shards, or the plan has nothing on that device.
+    The state of other devices is on the meta device. Raise InputError if a file is missing, damaged, or of other
+    shards, or the plan has nothing on that device.
     """
     plan = load_plan(folder / PLAN)
     held = names_held(plan)

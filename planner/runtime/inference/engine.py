@@ -75,14 +75,10 @@ class Engine:
         awaited: Sequence[Collection[int]] = ((),),
         hand_on: HandOn | None = None,
     ) -> None:
-        """Start a thread for each device that has a stage.
+        """Start a thread for each device of the cluster that has a stage; stages are given by their numbers.
 
-        Args:
-            devices: of the cluster.
-            stages: by their numbers.
-            outputs: tensors that a micro-batch is answered with.
-            awaited: [n_copies], for each copy of the network the stages elsewhere whose end `arrive` tells.
-            hand_on: called behind each stage.
+        A micro-batch is answered with the ``outputs``. ``awaited`` has [n_copies], for each copy of the network the
+        stages elsewhere whose end `arrive` tells; ``hand_on`` is called behind each stage.
         """
         self._devices = devices
         self._stages = stages

@@ -16,8 +16,7 @@ from torch import fx
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.buffers import buffers_of
-from costmodels.host.fixed import fixed_results
+from costmodels.host.buffers import PlannedMemory, planned_memory
 from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.kernels import kernels_of
 from graphs.errors import InputError
@@ -168,17 +167,10 @@ class ShardedState:
 def compile_stages(
     program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int] | None = None
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
-    """Generate the function of each stage of some devices; the state of other devices is not touched.
+    """Generate the function of each stage of the devices of this process, ``local``; by default of all.
 
-    Args:
-        program: the whole network; state that only other devices hold needs no values.
-        stages: all of them, from `simulator.stages.split_stages`.
-        devices: of the cluster.
-        local: indices of the devices of this process; all if left out.
-
-    Raises:
-        InputError: if this host does not have a device, a weight of a stage has no values, or an operator draws random
-            numbers that cannot be seeded.
+    State that only other devices hold needs no values. Raise InputError if this host does not have a device, a weight
+    of a stage has no values, or an operator draws random numbers that cannot be seeded.
     """
     used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
@@ -232,12 +224,11 @@ def _compile(
     kernels = [kernel for op in ops for kernel in kernels_of(program, op, torch_device, device.kernels)]
     inputs = inputs_of(program.graph, stage)
 
-    def made() -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def made() -> tuple[list[dict[str, torch.Tensor]], PlannedMemory]:
         own = [{name: state.packed(stage.device, kernel, name, device) for name in kernel.packs} for kernel in kernels]
-        planned = buffers_of(program, kernels, outputs)
-        return own, planned, fixed_results(program, kernels, own, planned)
+        return own, planned_memory(program, kernels, own, outputs)
 
-    weights, planned, fixed = run_on(device, made)
+    weights, (planned, fixed) = run_on(device, made)
     graph, held = fx.Graph(), list[torch.Tensor]()
 
     def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:

@@ -104,10 +104,9 @@ class Suspects:
         applied, gradients = run_on(part.device, lambda: self._run(i, part, backward))
         if backward:
             expected = {position for reader, position in self.reference.contributions if reader == i}
-            for position in sorted(expected | gradients.keys()):
-                if position in expected:
-                    zeros = torch.zeros_like(self.reference.contributions[i, position])
-                    yield position, gradients.get(position, zeros)
+            for position in sorted(expected):
+                zeros = torch.zeros_like(self.reference.contributions[i, position])
+                yield position, gradients.get(position, zeros)
         else:
             yield from enumerate(applied.results[: len(op.outputs)])
 
@@ -187,17 +186,13 @@ class Verification:
 def verify(plan: Plan, program: Program, training: bool | None = None, tolerance: float | None = None) -> Verification:
     """Run the stages of a plan one after the other on the example inputs, beside the reference network.
 
-    Args:
-        plan: for this model.
-        program: the model with its weights.
-        training: compare gradients too; if left out, they are compared for a training plan.
-        tolerance: as a share of the largest element of each tensor, 0 for every bit. If left out, every bit counts if
-            all devices are of one kind; else `TOLERANCE` for the dtype.
+    Gradients are compared too in ``training``, by default for a training plan. The tolerance is a share of the largest
+    element of each tensor, 0 for every bit; by default every bit counts if all devices are of one kind, else
+    `TOLERANCE` for the dtype.
 
-    Raises:
-        InputError: if the plan is for another model, a device is not on this host, a weight has no values, or an
-            operator draws random numbers that are not the same on all the devices.
-        StageError: if a stage fails where the reference network does not.
+    Raise InputError if the plan is for another model, a device is not on this host, a weight has no values, or an
+    operator draws random numbers that are not the same on all the devices; StageError if a stage fails where the
+    reference network does not.
     """
     network, program = program, rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
@@ -269,13 +264,10 @@ def _finding(crossing: Crossing, difference: Deviation, parts: Sequence[StageUnd
 def _compared_with(
     network: Program, reference: Reference, program: Program, parts: Sequence[StageUnderTest]
 ) -> tuple[int, Finding | None]:
-    """Compare a split network with the network as it was imported, in the tensors that both have.
+    """Count the tensors that a split network and the network as it was imported have in common, until one differs.
 
     Parts add up in another order, so the tolerance is that of devices of different kinds. Random numbers depend on the
     positions of operators, so networks with them are not compared.
-
-    Returns:
-        How many tensors were compared, and the first one that differs.
     """
     if random_operators(network):
         return 0, None

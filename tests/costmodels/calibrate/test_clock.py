@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from costmodels.calibrate.clock import clock_of, times_s
+from costmodels.calibrate.clock import Clock, clock_of, times_s
 from tests.costmodels.calibrate.hosts import device
 
 
@@ -17,26 +17,9 @@ def test_marks_count_in_seconds() -> None:
     assert clock_of(device()).seconds(1_000_000_000, 3_500_000_000) == 2.5
 
 
-class Script:
-    """A clock that shows given times."""
-
-    def __init__(self, *marks: float) -> None:
-        self.marks = list(marks)
-        self.settled = 0
-
-    def mark(self) -> float:
-        return self.marks.pop(0)
-
-    def settle(self) -> None:
-        self.settled += 1
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-
 @pytest.mark.parametrize("marks", [(0, 5, 10, 12, 20, 23)])
 def test_at_least_three_times_after_one_to_warm_up(marks: tuple[float, ...]) -> None:
-    calls: list[int] = []
-    clock = Script(*marks)
-    assert times_s(clock, lambda: calls.append(1), limit_s=0) == [5, 2, 3]
-    assert (len(calls), clock.settled, clock.marks) == (4, 4, [])
+    left, calls, settled = list(marks), list[int](), list[int]()
+    script = Clock(lambda: left.pop(0), lambda: settled.append(1), lambda start, end: float(end - start))
+    assert times_s(script, lambda: calls.append(1), limit_s=0) == [5, 2, 3]
+    assert (len(calls), len(settled), left) == (4, 4, [])

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.calibrate import Effort, ops, profile_contended
-from costmodels.calibrate.contention import Parts, balanced_parts, co_run
+from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
 from costmodels.opkeys import op_keys, training_keys
@@ -69,7 +70,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
     names = [op.name for op in program.graph.ops]
     first, second = parts_of(program)
-    with co_run(program, two(), (first, second)) as one:
+    with closing(CoRun(program, two(), (first, second))) as one:
         monkeypatch.setattr(Inference, "_timed", spied)
         (seconds,) = one.one_pass()
     assert len(seconds) == len(names)
@@ -81,7 +82,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
 def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:
     everything = range(len(program.graph.ops))
-    with co_run(program, two(), (everything, everything)) as both:
+    with closing(CoRun(program, two(), (everything, everything))) as both:
         for _ in range(2):
             envs = both._inputs
             (seconds,) = both.one_pass()
@@ -92,7 +93,7 @@ def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:
 
 
 def test_a_micro_batch_goes_through_all_parts_and_leaves_nothing(program: Program) -> None:
-    with co_run(program, two(), parts_of(program)) as one:
+    with closing(CoRun(program, two(), parts_of(program))) as one:
         for _ in range(3):
             last = one._inputs[-1]
             one.one_pass()
@@ -109,7 +110,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
             raise ZeroDivisionError("the last operator")
         return timed(self, number, *given)
 
-    with co_run(program, two(), parts_of(program)) as one:
+    with closing(CoRun(program, two(), parts_of(program))) as one:
         one.one_pass()
         monkeypatch.setattr(Inference, "_timed", failing)
         with pytest.raises(ZeroDivisionError, match="the last operator"):
@@ -118,7 +119,7 @@ def test_who_fails_is_heard_and_nobody_waits(program: Program, monkeypatch: pyte
 
 
 def test_who_fails_before_the_start_lets_nobody_wait(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    with co_run(program, two(), parts_of(program)) as one:
+    with closing(CoRun(program, two(), parts_of(program))) as one:
         wait = one._start.wait
 
         def failing(timeout: float) -> int:
@@ -158,7 +159,7 @@ class TestTraining:
             return back(self, number, recorded)
 
         n, (first, second) = len(trained.graph.ops), parts_of(trained)
-        with co_run(trained, two(), (first, second), training=True) as one:
+        with closing(CoRun(trained, two(), (first, second), training=True)) as one:
             monkeypatch.setattr(Training, "_backward", spied)
             forward, backward = one.one_pass()
         assert (len(forward), len(backward)) == (n, n)
@@ -166,7 +167,7 @@ class TestTraining:
         assert seen == {"device-cpu0": list(first)[::-1], "device-cpu1": list(second)[::-1]}
 
     def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
-        with co_run(trained, two(), parts_of(trained), training=True) as one:
+        with closing(CoRun(trained, two(), parts_of(trained), training=True)) as one:
             for _ in range(3):
                 last = one._inputs[-1]
                 one.one_pass()
@@ -174,7 +175,7 @@ class TestTraining:
 
     def test_generators_and_the_model_stay_as_they_were(self, trained: Program) -> None:
         generator = torch.get_rng_state()
-        with co_run(trained, two(), parts_of(trained), training=True) as one:
+        with closing(CoRun(trained, two(), parts_of(trained), training=True)) as one:
             one.one_pass()
         assert torch.equal(torch.get_rng_state(), generator)
         assert all(tensor.grad is None for tensor in trained.state.values())

@@ -81,6 +81,6 @@ def test_no_answer_in_time_is_told_and_leaves_no_process(monkeypatch: pytest.Mon
 
 
 def test_a_device_that_is_not_here_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_running", None)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
     with pytest.raises(InputError, match="device 'far' is bound to core 100000, which this process may not use"):
         measure_distributed_link(A, device("far", 100000))

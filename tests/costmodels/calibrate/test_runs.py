@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from costmodels.calibrate import Effort, profile_program, runs
-from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.clock import Clock, clock_of
 from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after, _last_read
 from costmodels.host import affinity as pinned
 from costmodels.host.affinity import Stopped, run_on
@@ -40,16 +40,20 @@ class Ticks:
         assert self.settled
         return float(end - start)
 
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.mark, self.settle, self.seconds)
+
 
 def test_a_pass_marks_before_and_after_each_operator(program: Program) -> None:
-    clock = Ticks()
+    ticks = Ticks()
     n_ops = len(program.graph.ops)
-    assert Inference(program, CPU, clock).one_pass() == [[1.0] * n_ops]
-    assert (clock.marks, clock.settled) == (2 * n_ops, 1)
+    assert Inference(program, CPU, ticks.clock).one_pass() == [[1.0] * n_ops]
+    assert (ticks.marks, ticks.settled) == (2 * n_ops, 1)
 
 
 def test_a_pass_may_end_early(program: Program) -> None:
-    assert Inference(program, CPU, Ticks(), n_ops=2).one_pass() == [[1.0, 1.0]]
+    assert Inference(program, CPU, Ticks().clock, n_ops=2).one_pass() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("kind", [Inference, Training])
@@ -66,10 +70,10 @@ def test_a_pass_stops_when_it_is_told_to(
                 pinned._THREAD.stop_event.set()
             return super().mark()
 
-    clock = Telling()
+    telling = Telling()
     with pytest.raises(Stopped):
-        run_on(device(), lambda: kind(program, CPU, clock).one_pass())
-    assert clock.marks == 4  # two operators
+        run_on(device(), lambda: kind(program, CPU, telling.clock).one_pass())
+    assert telling.marks == 4  # two operators
 
 
 def test_what_nobody_reads_any_more_is_dropped(program: Program) -> None:
@@ -134,7 +138,7 @@ def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module], x: to
             kept.update({name: env[name] for name in program.graph.outputs if name in env})
             return marks
 
-    run_on(device(), lambda: Kept(program, CPU, Ticks()).one_pass())
+    run_on(device(), lambda: Kept(program, CPU, Ticks().clock).one_pass())
     expected = torch.utils._pytree.tree_leaves(run_on(device(), lambda: module(x)))
     got = torch.utils._pytree.tree_leaves(program.unflatten(kept))
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
@@ -161,7 +165,7 @@ def test_the_gradients_are_those_of_the_model() -> None:
     program = program_from_module(module, inputs)
 
     def two_passes() -> dict[str, torch.Tensor | None]:
-        run = Training(program, CPU, Ticks())
+        run = Training(program, CPU, Ticks().clock)
         forward, backward = run.one_pass()
         assert len(forward) == len(backward) == len(program.graph.ops)
         run.one_pass()
@@ -187,7 +191,7 @@ def test_parts_one_after_the_other_read_what_the_whole_reads(cut: int) -> None:
     n = len(program.graph.ops)
 
     def in_parts() -> tuple[list[list[list[float]]], dict[str, torch.Tensor]]:
-        run = Training(program, CPU, Ticks())
+        run = Training(program, CPU, Ticks().clock)
         env = dict(run.given)
         return [run.run(env, 0, cut), run.run(env, cut, n)], env
 
@@ -229,7 +233,7 @@ def test_a_network_as_it_is_trained_is_left_as_it_was(training: bool) -> None:
 
 
 def _ran(kind: type[Inference] | type[Training], program: Program) -> Inference | Training:
-    run = kind(program, CPU, Ticks())
+    run = kind(program, CPU, Ticks().clock)
     run.one_pass()
     return run
 
@@ -252,12 +256,12 @@ def test_the_gradients_are_those_of_the_module_in_training() -> None:
 def test_the_call_itself_is_taken_off_what_goes_back(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_call_s", lambda *_: 0.25)
     keys = training_keys(program.graph)
-    _, backward = run_on(device(), lambda: Training(program, CPU, Ticks()).one_pass())
+    _, backward = run_on(device(), lambda: Training(program, CPU, Ticks().clock).one_pass())
     # an operator takes one tick; what makes ones reads nothing that gets a gradient
     assert backward == [0.75 if "+grad" in key else 0.0 for key in keys]
     assert 0.0 in backward
     monkeypatch.setattr(runs, "_call_s", lambda *_: 5.0)
-    assert set(run_on(device(), lambda: Training(program, CPU, Ticks()).one_pass())[1]) == {0.0}
+    assert set(run_on(device(), lambda: Training(program, CPU, Ticks().clock).one_pass())[1]) == {0.0}
 
 
 def test_a_call_of_the_engine_takes_longer_than_one_operators_way_back() -> None:

@@ -51,16 +51,16 @@ def test_fake_tensors_count_as_real_ones() -> None:
 def test_a_name_goes_with_its_storage() -> None:
     names = Names()
     first = torch.ones(10)
-    names.add(first.untyped_storage(), "first")
-    names.add(first.view(2, 5).untyped_storage(), "second")
-    assert names.of(first[1:].untyped_storage()) == "first"
-    assert names.of(torch.ones(10).untyped_storage()) is None
+    names.setdefault(first.untyped_storage(), "first")
+    names.setdefault(first.view(2, 5).untyped_storage(), "second")
+    assert names.get(first[1:].untyped_storage()) == "first"
+    assert names.get(torch.ones(10).untyped_storage()) is None
     address = storage_key(first)
     del first
     others: list[torch.Tensor] = []
     while not others or storage_key(others[-1]) != address:  # what is freed is soon taken again
         others.append(torch.ones(10))
         assert len(others) < 100_000
-        assert names.of(others[-1].untyped_storage()) is None
-    names.add(others[-1].untyped_storage(), "third")
-    assert names.of(others[-1].untyped_storage()) == "third"
+        assert names.get(others[-1].untyped_storage()) is None
+    names.setdefault(others[-1].untyped_storage(), "third")
+    assert names.get(others[-1].untyped_storage()) == "third"

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from planner.runtime.benchmark.check import differences
 from planner.runtime.errors import StageError
 from planner.runtime.inference.runner import Runner
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import PATIENCE_S, fresh_arguments, program_of, reference
 
 CALLERS, TURNS = 6, 5

@@ -11,10 +11,10 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import run_on
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.benchmark.check import differences
 from planner.runtime.inference.runner import Runner
 from planner.runtime.start import start
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import (
     CORE,
     Tied,

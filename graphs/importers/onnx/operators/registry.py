@@ -30,10 +30,8 @@ DTYPES: dict[int, torch.dtype] = {
 def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
     """PyTorch's dtype for an ONNX element type.
 
-    Messages name the owner of the type.
-
-    Raises:
-        InputError: if PyTorch can't compute with that type (strings, 4- and 8-bit formats, complex numbers).
+    Messages name the owner of the type. Raise InputError if PyTorch can't compute with that type (strings, 4- and 8-bit
+    formats, complex numbers).
     """
     if onnx_type not in DTYPES:
         names = {number: name.lower() for name, number in TensorProto.DataType.items()}
@@ -45,11 +43,7 @@ def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
 
 
 def tensor_of(proto: TensorProto) -> torch.Tensor:
-    """A copy of the value of an ONNX tensor.
-
-    Raises:
-        InputError: if PyTorch can't compute with the element type.
-    """
+    """A copy of the value of an ONNX tensor. Raise InputError if PyTorch can't compute with the element type."""
     dtype = dtype_of(proto.data_type, f"tensor {proto.name!r}")
     array = numpy_helper.to_array(proto)
     if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are copied
@@ -156,8 +150,7 @@ OPERATORS: dict[str, Operator] = {}
 def operator(*kinds: str, **traits: Any) -> Callable[[Compute], Compute]:
     """Enter a function into the table under each of the kinds; the traits are the fields of `Operator`.
 
-    Raises:
-        ValueError: if a kind is in the table already.
+    Raise ValueError if a kind is in the table already.
     """
 
     def enter(compute: Compute) -> Compute:

@@ -22,7 +22,7 @@ from planner.runtime.checkpoint.shard_folder import PLAN
 from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of, used_devices
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of
 from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
@@ -36,11 +36,10 @@ ROOT = Path(__file__).parents[4]
 def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
     """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
-    Raises:
-        InputError: if a process cannot have its device or its weights.
-        RankError: if one ends or does not come within ``timeout_s``.
+    Raise InputError if a process cannot have its device or its weights, RankError if one ends or does not come within
+    ``timeout_s``.
     """
-    layout = layout_of(plan, len(used_devices(plan)) + 1)
+    layout = layout_of(plan, len(plan.placement.used) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
         launcher = LocalLauncher(layout, plan, program, Path(folder))
         undo.callback(launcher.close)

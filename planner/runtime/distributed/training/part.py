@@ -218,20 +218,14 @@ class RankStages:
     def run(
         self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
     ) -> Outcome:
-        """Run forward and backward of all micro-batches; gradients are added to those that are there.
+        """Run forward and backward of all micro-batches of this replica; gradients are added to those that are there.
 
-        Args:
-            batches: of this replica.
-            step: its number.
-            first: number of the first micro-batch among those of all replicas.
-            share: how many micro-batches make up one gradient.
-            factor: factor of the loss, and so of the gradients.
-            timed: whether to keep the times of messages.
+        ``first`` is the number of the first micro-batch among those of all replicas, of which ``share`` make up one
+        gradient; ``factor`` multiplies the loss, and so the gradients. The times of messages are kept if it is
+        ``timed``.
 
-        Raises:
-            StageError: if a stage of this rank fails, or the loss.
-            InputError: if the loss is none, or the mean of the losses is not that of the batch.
-            RuntimeError: if another rank is gone.
+        Raise StageError if a stage of this rank fails, or the loss; InputError if the loss is none, or the mean of the
+        losses is not that of the batch; RuntimeError if another rank is gone.
         """
         self._share, self._factor = share, factor
         self._shares.clear()

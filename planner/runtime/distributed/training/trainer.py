@@ -70,11 +70,9 @@ class PipelineTrainer(AnyTrainer):
         """Compile the stages of this rank, and begin to watch the other ranks; all ranks do so together.
 
         Args are those of `planner.train`. The program may be that of `planner.runtime.checkpoint.shards.read_shard`. A
-        rank of another host is given up after ``silence_s`` without a heartbeat.
-
-        Raises:
-            InputError: if the plan is for another model or goal, there are more or fewer ranks than devices, this host
-                does not have the device, or another rank has come with another plan.
+        rank of another host is given up after ``silence_s`` without a heartbeat. Raise InputError if the plan is for
+        another model or goal, there are more or fewer ranks than devices, this host does not have the device, or
+        another rank has come with another plan.
         """
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
         program = rewritten_for(plan, program)

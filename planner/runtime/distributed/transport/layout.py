@@ -47,7 +47,7 @@ class RankLayout:
 
 def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
     """Divide the devices of an inference plan among processes; raise InputError if these are too few or too many."""
-    used = used_devices(plan)
+    used = plan.placement.used
     names = tuple(device.name for device in plan.cluster.devices)
     rows = tuple((device,) for device in used)
     if n_ranks == len(used) + 1:
@@ -58,11 +58,6 @@ def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
         f"the plan uses {len(used)} devices, there are {n_ranks} ranks; start one rank for each device"
         f" (torchrun --nproc-per-node={len(used)}), or one more for the caller alone"
     )
-
-
-def used_devices(plan: Plan) -> tuple[int, ...]:
-    """Return the devices that have an operator, in the order of the cluster."""
-    return plan.placement.used
 
 
 def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:

@@ -74,9 +74,7 @@ def meet(
 ) -> tuple[PeerInfo, ...]:
     """Wait for all ranks, and return the information about them; ``ended`` says which rank has ended meanwhile, if any.
 
-    Raises:
-        InputError: if a rank has trouble, or another plan or torch.
-        RankError: if one ends or does not come in time.
+    Raise InputError if a rank has trouble, or another plan or torch; RankError if one ends or does not come in time.
     """
     peer_infos: dict[int, PeerInfo] = {}
     ranks = range(len(layout.devices))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphs.importers.from_torch import program_from_exported, program_from_module
-from planner.runtime.benchmark.check import Answers, answers, compare_outputs, differences
+from planner.runtime.benchmark.check import Answers, answers, compare_outputs
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import NETWORKS, alternating, desk, make_plan, program_of
 
 NAN, INF = float("nan"), float("inf")

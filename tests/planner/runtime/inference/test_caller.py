@@ -14,11 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.benchmark.check import compare_outputs, differences
+from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.checkpoint.shard_folder import PROGRAM
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.start import start
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.inference.test_inline_engine import plan_here
 from tests.planner.runtime.small import alternating, desk, make_plan
 

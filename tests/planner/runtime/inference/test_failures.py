@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from graphs.errors import InputError
-from planner.runtime.benchmark.check import differences
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.laws import assert_an_error_reaches_its_caller_alone
 from tests.planner.runtime.small import (
     PATIENCE_S,

@@ -13,12 +13,13 @@ from torch import nn
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.benchmark.check import compare_outputs, differences
+from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine, InlineEngine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import NETWORKS, PATIENCE_S, cpu, desk, device_threads, make_plan, program_of
 
 pytestmark = pytest.mark.skipif(CORE == OTHER, reason="this host has one core")

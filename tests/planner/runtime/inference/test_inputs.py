@@ -11,11 +11,12 @@ from torch import nn
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.program.program import Program
-from planner.runtime.benchmark.check import compare_outputs, differences
+from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.training.any_trainer import divide
 from planner.runtime.verification.verify import verify
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import Handed, alternating, make_plan
 
 N_BATCHES = 12

@@ -12,13 +12,14 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.runtime.benchmark.check import Answers, compare_outputs, differences
+from planner.runtime.benchmark.check import Answers, compare_outputs
 from planner.runtime.inference.engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import draw_seed
 from planner.runtime.start import start
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.distributed.ranks import joined
 from tests.planner.runtime.small import alternating, cpu, desk, make_plan, with_device
 from tests.simulator.tables import placements

@@ -13,10 +13,10 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.benchmark.check import differences
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.inference.timelines import check_timeline
 from tests.planner.runtime.laws import assert_several_threads_may_call_at_once
 from tests.planner.runtime.small import (

@@ -14,12 +14,12 @@ from torch import nn
 
 from costmodels.host.affinity import run_on
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.benchmark.check import differences
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.small import PATIENCE_S, alternating, cpu, desk, live_tensors, make_plan, settled
 
 MANY = 2_000

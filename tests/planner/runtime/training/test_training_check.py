@@ -9,7 +9,7 @@ from torch import nn
 from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
-from planner.runtime.benchmark.training import StepTimes, measure_steps
+from planner.runtime.benchmark.measure import measure_steps
 from planner.runtime.start import train
 from planner.runtime.training.check import (
     TINY_STEPS,
@@ -117,11 +117,10 @@ def test_contenders_take_turns() -> None:
         {"a": lambda: contender("a"), "b": lambda: contender("b")}, 3, lambda *step: heard.append(step)
     )
     assert "".join(calls) == "abababab"  # the first turn does not count
-    assert times.steps_s == {"a": (1.0, 2.0, 3.0), "b": (2.0, 2.0, 12.0)}
-    assert (times.step_s("a"), times.speedup("a", "b")) == (2.0, 2.0)
+    assert [each.periods_s for each in times.contenders] == [(1.0, 2.0, 3.0), (2.0, 2.0, 12.0)]
+    assert (times["a"].latency_s, times.speedup("a", "b")) == (2.0, 2.0)
     assert heard[0] == ("training a", 1, 6)
     assert times.foreign_cores >= 0
-    assert StepTimes({"a": (1.0,)}, 0.0).step_s("a") == 1.0
 
 
 @pytest.mark.attack("process")
@@ -132,7 +131,7 @@ def test_ctrl_c_keeps_the_rounds_until_then() -> None:
 
     with pytest.raises(Interrupted) as stopped:
         measure_steps({"a": lambda: 1.0, "b": lambda: 2.0}, 9, stop)
-    assert stopped.value.best.steps_s == {"a": (1.0,), "b": (2.0,)}
+    assert {each.name: each.periods_s for each in stopped.value.best.contenders} == {"a": (1.0,), "b": (2.0,)}
 
 
 def test_a_trainer_is_a_contender() -> None:

@@ -17,13 +17,13 @@ from torch import nn
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan
-from planner.runtime.benchmark.check import differences
 from planner.runtime.distributed.inference import launcher as launcher
 from planner.runtime.distributed.inference.launcher import environment, start_processes
 from planner.runtime.errors import RankError, StageError
 from planner.runtime.start import start
 from simulator.placement import Placement
 from tests.children import ran, running
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.distributed.leftovers import descriptors, left, processes
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import (

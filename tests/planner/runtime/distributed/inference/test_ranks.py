@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphs.program.program import Program
-from planner.runtime.benchmark.check import compare_outputs, differences
+from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.liveness import Heartbeats, Silent
@@ -23,6 +23,7 @@ from planner.runtime.distributed.transport.rendezvous import peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.inference.engine import Engine
 from simulator.placement import Placement
+from tests.planner.runtime.bits import differences
 from tests.planner.runtime.distributed.ranks import joined, scattered
 from tests.planner.runtime.inference.timelines import check_timeline
 from tests.planner.runtime.laws import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from graphs.errors import InputError
-from planner.runtime.distributed.transport.layout import RankLayout, layout_of, training_layout, used_devices
+from planner.runtime.distributed.transport.layout import RankLayout, layout_of, training_layout
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
 from tests.planner.runtime.small import make_plan, program_of
@@ -15,7 +15,7 @@ PLAN = make_plan(PROGRAM, Placement((0, 2, 0, 2)))  # cpu1 has nothing to do
 
 
 def test_devices_that_are_used() -> None:
-    assert used_devices(PLAN) == (0, 2)
+    assert PLAN.placement.used == (0, 2)
 
 
 def test_the_front_beside_the_first_device() -> None:

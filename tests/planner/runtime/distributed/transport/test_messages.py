@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from graphs.ir import Role, Tensor
-from planner.runtime.benchmark.check import differences
 from planner.runtime.distributed.transport.messages import (
     Damaged,
     Kind,
@@ -15,6 +14,7 @@ from planner.runtime.distributed.transport.messages import (
     pack,
     unpack,
 )
+from tests.planner.runtime.bits import differences
 
 SPECS = (
     Tensor("a", (2, 3), "float32", Role.ACTIVATION),

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.runtime.benchmark.check import differences
 from planner.runtime.distributed.transport.messages import Packing
+from tests.planner.runtime.bits import differences
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 

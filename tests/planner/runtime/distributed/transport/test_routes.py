@@ -18,7 +18,6 @@ from planner.runtime.distributed.transport.layout import (
     Routes,
     find_routes,
     layout_of,
-    used_devices,
 )
 from planner.runtime.stages.compile import inputs_of, outputs_of
 from simulator.placement import Placement
@@ -38,7 +37,7 @@ class Skips(nn.Module):
 
 
 def found(plan: Plan, extra: int) -> tuple[RankLayout, tuple[Stage, ...], Routes]:
-    layout = layout_of(plan, len(used_devices(plan)) + extra)
+    layout = layout_of(plan, len(plan.placement.used) + extra)
     stages = split_stages(plan.table, plan.placement)
     return layout, stages, find_routes(plan.graph, stages, layout)
 

@@ -1,0 +1,29 @@
+"""The answer of ``planner solve`` to a problem: what is written, shown and said, whatever the kind of problem."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from planner.cli.statuses import DONE, NO_PLAN
+from planner.problem.result import Status
+
+
+class Solution(NamedTuple):
+    """An answer, or why there is none."""
+
+    title: str = ""  # of the lines, before the name of the file
+    content: Any = None  # of the file, as JSON holds it
+    document: dict[str, Any] | None = None  # what --json shows besides the name of the file; None to write nothing
+    lines: Iterable[str] = ()  # for people
+    indent: int | None = None  # of the file
+    trouble: str = ""  # what is wrong
+    status: int = DONE
+
+
+def no_solution(trouble: str) -> Solution:
+    """Nothing is written, since nothing keeps the constraints."""
+    return Solution(trouble=trouble, status=NO_PLAN)
+
+
+def proof(status: Status, bound: str) -> str:
+    """What is added to an answer that is not known to be the best."""
+    return "" if status is Status.OPTIMAL else f"; {bound}"
