@@ -51,7 +51,8 @@ def deviation(
     """Return how two tensors differ, or None if they do not.
 
     Without a tolerance every bit counts; with ``any_nan`` any NaN equals any other. The tolerance is for floating-point
-    numbers, as a share of the largest finite element that is expected, or of the smallest normal number.
+    numbers, as a share of the largest finite element that is expected; differences below the smallest normal number
+    are none then.
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()
@@ -65,8 +66,8 @@ def deviation(
     largest = float(size[size.isfinite()].max()) if size.isfinite().any() else 0.0
     by = (a.to(wide) - b.to(wide)).abs()
     if tolerance and (a.is_floating_point() or a.is_complex()):
-        normal = max(largest, torch.finfo(a.dtype).tiny)  # some kernels round to zero what is smaller
-        different &= ~(by <= tolerance * normal)  # also where one is no number
+        rounding = max(tolerance * largest, torch.finfo(a.dtype).tiny)  # some kernels take what is smaller for zero
+        different &= ~(by <= rounding)  # also where one is no number
     if not different.any():
         return None
     most = float(by[different].max())

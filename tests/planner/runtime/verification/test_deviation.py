@@ -24,8 +24,8 @@ T = torch.tensor
         (T([0.0]), T([-0.0]), 0.0, Deviation(1, 1, 0.0, 0.0)),
         (T([0.0]), T([-0.0]), 0.1, None),
         (T([0.0, 0.0]), T([0.0, 1.0]), 0.1, Deviation(1, 2, 1.0, INF)),
-        (T([1e-40, 2e-40]), T([0.0, 2e-40]), 0.1, None),  # not normal
-        (T([1e-40, 2e-40]), T([0.0, 2e-40]), 1e-5, Deviation(1, 2, float(T(1e-40)), float(T(1e-40)) / float(T(2e-40)))),
+        (T([1e-40, 2e-40]), T([0.0, 2e-40]), 1e-5, None),  # not normal
+        (T([2e-38]), T([0.0]), 1e-5, Deviation(1, 1, float(T(2e-38)), 1.0)),
         (T([INF, 1.0]), T([INF, 1.0]), 0.0, None),
         (T([NAN, 1.0]), T([NAN, 1.0]), 0.1, None),
         (T([[4.0, 1.0], [2.0, 1.0]])[:, 0], T([4.0, 2.5]), 0.0, Deviation(1, 2, 0.5, 0.125)),  # with gaps in memory
