@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.stores import served_store, visited_store
 from graphs.importers.from_torch import program_from_module
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
+from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
 from planner.runtime.hybrid.check import ALLOWED, differences
 from planner.runtime.hybrid.trainer import HybridTrainer
@@ -98,6 +98,12 @@ class Case(NamedTuple):
     chunks: int = 1
     order: Any = "data"
     precision: Any = "float32"
+    degrees: tuple[tuple[int, int], ...] = ()  # of each stage, where they differ
+
+    @property
+    def named(self) -> str:
+        """The degrees in short."""
+        return " + ".join(f"{data}x{tensor}" for data, tensor in self.degrees) or "x".join(map(str, self[:3]))
 
     def config(self, samples: int, layers: int) -> ParallelConfig:
         """The configuration for a network of so many layers."""
@@ -107,11 +113,19 @@ class Case(NamedTuple):
         modes = StageLayers._fields
         counts = even_counts(layers, self.pipeline)
         stages = tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
-        return ParallelConfig(shape, stages, self.precision)
+        return ParallelConfig(shape, stages, self.precision, degrees=tuple(StageDegrees(*each) for each in self.degrees))
 
 
 NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
-    "mlp": (Mlp, 2, [Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")]),
+    "mlp": (
+        Mlp,
+        2,
+        [
+            *(Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")),
+            Case(1, 1, 3, 1, "selective", degrees=((1, 1), (2, 1), (1, 1))),
+            Case(1, 1, 2, 3, degrees=((2, 1), (1, 2))),
+        ],
+    ),
     "cnn": (Cnn, 4, [Case(2, 2, 1, 0), Case(2, 1, 2, 2, order="pipeline")]),
     "bert": (bert, 4, [Case(2, 2, 1, 3, "selective")]),
     "llama": (
@@ -176,7 +190,7 @@ def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
             same_names = next(kinds) == next(kinds)
             share = worst[0].share if worst else 0.0
             allowed = ALLOWED[case.precision]
-            found.append([name, "x".join(map(str, case[:3])), off / allowed, share / allowed, same_names])
+            found.append([name, case.named, off / allowed, share / allowed, same_names])
     if number == 0:
         out.write_text(json.dumps(found))
     dist.destroy_process_group()
