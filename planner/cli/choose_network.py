@@ -187,7 +187,9 @@ def _show(
 def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
     """Tokens a second of all replicas, None without tokens; and MFU, which is that of each replica."""
     each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
-    used = [cluster.devices[cluster.index[name]] for name, n in zip(choice.devices, each, strict=True) for _ in range(n)]
+    used = [
+        cluster.devices[cluster.index[name]] for name, n in zip(choice.devices, each, strict=True) for _ in range(n)
+    ]
     tokens = tokens_per_sample(graph, choice.samples)
     mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
     return None if tokens is None else tokens * choice.samples_per_s, mfu

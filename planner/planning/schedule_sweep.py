@@ -22,7 +22,7 @@ import numpy as np
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
-from costmodels.table import CostTable, Floats
+from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from graphs.errors import InputError
@@ -176,9 +176,8 @@ def trade_offs(
     """
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
-    whole, reporter = Deadline(search.time_limit_s), search.reporter
-    deadline = Deadline(SAME_DEGREES * search.time_limit_s)
-    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
+    deadline, reporter = Deadline(SAME_DEGREES * search.time_limit_s), search.reporter
+    tables = Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
     shapes = searched_shapes(cluster, batch, demands)
     found: dict[tuple[object, ...], Choice] = {}
     unsearched, bound_s = len(shapes), inf
@@ -195,13 +194,14 @@ def trade_offs(
                 each = _choices(costs, shape, schedules, deadline, len(shapes) - number, not found)
                 _keep_best(found, each if plain else (tables.in_layers(one, shape) for one in each))
             unsearched -= 1
+        deadline = Deadline((1 - SAME_DEGREES) * search.time_limit_s)
         for shape, problem in tables.degree_problems(shapes):
             reporter.on_step("comparing degrees of each stage", 0, 0)
-            best, least_s = problem.best(whole)
+            best, least_s = problem.best(deadline)
             bound_s = min(bound_s, least_s)
             if best is not None:
                 _keep_best(found, [tables.with_degrees(best, problem, shape)])
-            if whole.over:
+            if deadline.over:
                 break
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched, bound_s)) from stopped
@@ -221,7 +221,7 @@ def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recompute)))
 
 
-class _Tables:
+class Tables:
     """Cost tables for each way to divide devices and batch, made when they are needed."""
 
     def __init__(
@@ -241,8 +241,7 @@ class _Tables:
         self._last_import_s = 0.0
 
     def of(self, shape: Shape, in_layers: bool = False) -> ShapeCosts | None:
-        """The costs of a shape, as a plan runs it or in layers; None if the network refuses micro-batches of its size.
-        """
+        """The costs of a shape, as a plan runs it or in layers; None if the network refuses such micro-batches."""
         graph = self._graph(shape.samples)
         if graph is None:
             return None
@@ -281,7 +280,7 @@ class _Tables:
             if one.replicas * one.tensor == one.n_devices < n_devices and one.samples in self.graphs:
                 for zero in ZERO_STAGES if one.replicas == 1 else (one.zero,):
                     ways.setdefault((one.micro_batches, zero), []).append(one)
-        for (micro_batches, zero), own in ways.items():
+        for (micro_batches, zero), own in sorted(ways.items(), key=lambda way: way[0][1]):
             alone = next((one for one in own if one.n_devices == 1), None)
             names = {tuple(op.name for op in self.graphs[one.samples].ops) for one in own}
             if alone is None or zero not in (0, *(one.zero for one in own)) or len(names) > 1:

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from math import ceil, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from simulator.placement import Placement
 from simulator.training import TrainingStep, simulate_training
 
 MOST_STAGES = 8
-MOST_STEPS = 4000  # of a search, each for the beginning of a pipeline
+MOST_STEPS = 1000  # of a search, each for the beginning of a pipeline
 
 
 class ShapeCosts(NamedTuple):
@@ -61,6 +62,11 @@ class OwnStage(NamedTuple):
     start: int
     stop: int
     degrees: StageDegrees
+
+
+BegunStages: TypeAlias = tuple[float, int, int, int, float, float, tuple[OwnStage, ...]]
+"""What no step undercuts, stages that are left, the next block and device, seconds of forward passes so far, the most
+that a stage so far takes, and these stages."""
 
 
 class FoundStages(NamedTuple):
@@ -95,8 +101,11 @@ class DegreeSearch:
     def best(self, deadline: Deadline) -> tuple[FoundStages | None, float]:
         """The fastest stages that fit, of degrees that are not all the same; and seconds that no stages undercut."""
         most = min(MOST_STAGES, self._n, len(self.fabric.devices))
-        heap = [(float(self._least[k][0, 0]), k, 0, 0, 0.0, 0.0, ()) for k in range(2, most + 1)]
-        heap = [begun for begun in heap if begun[0] < inf]
+        heap: list[BegunStages] = [
+            (float(self._least[left][0, 0]), left, 0, 0, 0.0, 0.0, ())
+            for left in range(2, most + 1)
+            if self._least[left][0, 0] < inf
+        ]
         heapify(heap)
         best: FoundStages | None = None
         bound_s = inf
@@ -114,6 +123,16 @@ class DegreeSearch:
                 if found and (best is None or found.step_s < best.step_s):
                     best = found
         return best, bound_s
+
+    def allows(self, stages: Sequence[OwnStage]) -> bool:
+        """Whether stages, on devices that follow each other, may be cut so."""
+        at = 0
+        for number, (start, stop, degrees) in enumerate(stages):
+            own_s = self._alone(len(stages) - number, start, degrees)[1]
+            if at not in self._places(degrees) or own_s[stop] == inf:
+                return False
+            at += degrees.devices
+        return True
 
     def simulated(self, stages: Sequence[OwnStage]) -> FoundStages | None:
         """What a step of these stages takes; None if they do not fit."""
@@ -244,7 +263,7 @@ class DegreeSearch:
 
     def _longer(
         self, left: int, start: int, at: int, before_s: float, longest_s: float, stages: tuple[OwnStage, ...]
-    ) -> Iterator[tuple[float, int, int, int, float, float, tuple[OwnStage, ...]]]:
+    ) -> Iterator[BegunStages]:
         """A begun pipeline with one stage more, in all ways, with the seconds that no step of it undercuts."""
         for degrees in self.costs:
             if at not in self._places(degrees):
@@ -264,7 +283,7 @@ class DegreeSearch:
     def _places(self, degrees: StageDegrees) -> Ints:
         """The numbers of the first devices of a stage: within a host, or from the beginning of one on."""
         each, at = self.fabric.host_devices, np.arange(len(self.fabric.devices) - degrees.devices + 1)
-        return at[(at % each == 0) | (at % each + degrees.devices <= each)]
+        return np.asarray(at[(at % each == 0) | (at % each + degrees.devices <= each)])
 
     def _port(self, first: int, end: int) -> Port:
         """What joins the devices from one on and before another."""
@@ -290,43 +309,42 @@ class DegreeSearch:
 
     def _costs_of(self, stages: Sequence[OwnStage]) -> ShapeCosts:
         """A table with a device for each stage, which stands for its group."""
-        each = [self.costs[stage.degrees] for stage in stages]
-        owner = self._owner(stages)
-        table = self._any.of_devices([0] * len(stages))
-        picked = ("op_bytes", "saved_bytes", "ends_bytes", "once_bytes")
-        by_op = {name: np.array([getattr(each[n].table, name)[op] for op, n in enumerate(owner)]) for name in picked}
-        for number, costs in enumerate(each):
-            by_op["op_bytes"][owner.index(number)] += costs.table.working_bytes
+        each, owner = [self.costs[stage.degrees] for stage in stages], self._owner(stages)
         updates = [costs.table.update for costs in each if costs.table.update is not None]
+        own: dict[str, Any] = {
+            name: np.array([getattr(each[n].table, name)[op] for op, n in enumerate(owner)])
+            for name in ("op_bytes", "saved_bytes", "ends_bytes", "once_bytes")
+        }
+        for number, costs in enumerate(each):
+            own["op_bytes"][owner.index(number)] += costs.table.working_bytes
         rates = {
             name: np.array([float(getattr(update, name)[0]) for update in updates])
             for name in ("optimizer_s_per_byte", "sync_s_per_byte", "sync_latency_s")
         }
-        gradients = np.array([updates[n].gradient_bytes[op] for op, n in enumerate(owner)])
-        columns = (np.column_stack([seconds[:, 0] for seconds in own]) for own in zip(*each_seconds(each), strict=True))
-        forward_s, backward_s, computing_s, back_s = columns
         table = replace(
-            table,
-            **by_op,
-            **self._links(stages, owner),
+            self._any.of_devices([0] * len(stages)),
+            **(own | self._links(stages, owner)),
             devices=tuple(f"stage {number}" for number in range(len(stages))),
-            forward_s=forward_s,
-            backward_s=backward_s,
+            forward_s=np.column_stack([costs.table.forward_s for costs in each]),
+            backward_s=np.column_stack([costs.table.backward_s for costs in each]),
             working_bytes=0.0,
             together=(),
             contention_group=np.arange(len(stages)),
-            update=StepUpdate(gradients, **rates),
+            update=StepUpdate(np.array([updates[n].gradient_bytes[op] for op, n in enumerate(owner)]), **rates),
         )
-        return ShapeCosts(table, computing_s, back_s)
+        computing_s = (
+            np.column_stack([getattr(costs, name) for costs in each]) for name in ("forward_s", "backward_s")
+        )
+        return ShapeCosts(table, *computing_s)
 
-    def _links(self, stages: Sequence[OwnStage], owner: Sequence[int]) -> dict[str, object]:
+    def _links(self, stages: Sequence[OwnStage], owner: Sequence[int]) -> dict[str, Any]:
         """Flows between stages: what arrives on each device, and a link between neighbours, one for each way."""
         flows = [self._any.flows[number] for number in self._sent]
         whole = self._any.flow_bytes[self._sent]
         ends = np.cumsum([0, *(stage.degrees.devices for stage in stages)]).tolist()
         link_class = np.full((len(stages), len(stages)), -1)
         seconds, latency_s = [], []
-        for border, (one, other) in enumerate(zip(stages, stages[1:], strict=False)):
+        for border, (one, other) in enumerate(pairwise(stages)):
             port = self._port(ends[border], ends[border + 2])
             for ways, src, dst in ((0, one.degrees, other.degrees), (1, other.degrees, one.degrees)):
                 sent = whole / src.data * ceil(dst.tensor / src.tensor)
@@ -343,9 +361,3 @@ class DegreeSearch:
             "link_s": np.column_stack(seconds),
             "link_latency_s": np.array(latency_s),
         }
-
-
-def each_seconds(each: Sequence[ShapeCosts]) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
-    """Of each group, what both passes take, and what of them is computing."""
-    for costs in each:
-        yield costs.table.forward_s, costs.table.backward_s, costs.forward_s, costs.backward_s

@@ -80,7 +80,9 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
         )
     degrees = tuple(_degrees_of(stage, shape, where) for stage in top.records("stages") if "data" in stage)
     if len(degrees) not in (0, shape.pipeline):
-        raise InputError(f"{where} has degrees for {len(degrees)} of {shape.pipeline} stages; give them for all or none")
+        raise InputError(
+            f"{where} has degrees for {len(degrees)} of {shape.pipeline} stages; give them for all or none"
+        )
     precision, gradients = (
         cast(Precision, checks.one_of(top.label(name), name, PRECISIONS) if top.has(name) else PRECISIONS[0])
         for name in ("precision", "gradients")

@@ -12,7 +12,7 @@ own names and is whole, so that any trainer goes on from it, under other degrees
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -88,7 +88,7 @@ class HybridTrainer:
             self._mesh, self._line = self._ranks.mesh(self._device.type), None
             self._replica, self._row = 0, self._ranks.stage
             cut = StageCut.of(config, self._ranks.own_program(program))
-            self._ranks.check(cut)
+            self._ranks.check(cut, program)
         mesh = self._mesh
         self._own = range(self._row, len(cut.blocks), config.shape.pipeline)
         self._stages = [cut.stage(number, mesh, self._device) for number in self._own]
@@ -236,7 +236,7 @@ class HybridTrainer:
     def _pipeline(self, cut: StageCut) -> Any:
         """torch's runtime for the stages of this rank."""
         shape = self.config.shape
-        make = partial(EngineStage, group=self._line)
+        make: Callable[..., EngineStage] = partial(EngineStage, group=self._line)
         if self._ranks is not None:
             make = partial(UnequalStage, ranks=self._ranks)
         self._engines = [

@@ -8,7 +8,7 @@
 A rank receives its replica's samples from one rank of every replica that has some of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -131,16 +131,17 @@ class StageRanks:
             raise InputError(f"'{program.graph.name}' has other operators for fewer samples; choose with --data")
         return own
 
-    def check(self, cut: StageCut) -> None:
-        """Check that only samples go over from stage to stage.
+    def check(self, cut: StageCut, whole: Program) -> None:
+        """Check that only samples go over from stage to stage, of a whole micro-batch and of this rank's part.
 
         Raises:
             InputError: if something else does, or a weight is in several stages; the error names it.
         """
-        graph, samples = cut.program.graph, self.config.shape.samples // self.config.degrees[self.stage].data
+        graph, samples = cut.program.graph, self.config.shape.samples
+        sizes = (samples, samples // self.config.degrees[self.stage].data)
         for border in cut.borders[1:-1]:
             for name in border:
-                if graph.tensor[name].shape[:1] != (samples,):
+                if (*whole.graph.tensor[name].shape[:1], *graph.tensor[name].shape[:1]) != sizes:
                     raise _refused(f"'{name}' goes over from one stage to another and is not divided by samples")
         homes: dict[str, set[int]] = {}
         for number, blocks in enumerate(cut.blocks):
@@ -176,10 +177,9 @@ class UnequalStage(EngineStage):
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         """Send gradients of the mean of so many replicas as the stage before has, which takes the mean over these."""
         ops = super().get_bwd_send_ops(bwd_chunk_id)
-        if ops:
-            before, own = (self._ranks.config.degrees[number].data for number in (self.stage_index - 1, self.stage_index))
-            for op in ops:
-                op.tensor = op.tensor * (before / own)
+        degrees = self._ranks.config.degrees
+        for op in ops:
+            op.tensor = op.tensor * (degrees[self.stage_index - 1].data / degrees[self.stage_index].data)
         return list(self._cut(ops, -1, sends=True))
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:

@@ -113,7 +113,9 @@ class Case(NamedTuple):
         modes = StageLayers._fields
         counts = even_counts(layers, self.pipeline)
         stages = tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
-        return ParallelConfig(shape, stages, self.precision, degrees=tuple(StageDegrees(*each) for each in self.degrees))
+        return ParallelConfig(
+            shape, stages, self.precision, degrees=tuple(StageDegrees(*each) for each in self.degrees)
+        )
 
 
 NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
