@@ -313,7 +313,7 @@ class DegreeSearch:
         updates = [costs.table.update for costs in each if costs.table.update is not None]
         own: dict[str, Any] = {
             name: np.array([getattr(each[n].table, name)[op] for op, n in enumerate(owner)])
-            for name in ("op_bytes", "saved_bytes", "ends_bytes", "once_bytes")
+            for name in ("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "once_saved_bytes")
         }
         for number, costs in enumerate(each):
             own["op_bytes"][owner.index(number)] += costs.table.working_bytes
@@ -356,6 +356,12 @@ class DegreeSearch:
             "flows": tuple(flows),
             "flow_bytes": whole / np.array(parts, dtype=float),
             "gradient": self._any.gradient[self._sent],
+            "layer_bytes": np.array(
+                [
+                    self.costs[stages[owner[flow.writer]].degrees].table.layer_bytes[number]
+                    for number, flow in zip(self._sent, flows, strict=True)
+                ]
+            ),
             "link_class": link_class,
             "channel": link_class,
             "link_s": np.column_stack(seconds),
