@@ -141,7 +141,7 @@ NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
 def loss_of(result: Any, target: torch.Tensor) -> torch.Tensor:
     """Cross entropy of scores, which networks return in several forms."""
     scores = result if isinstance(result, torch.Tensor) else result["logits"]
-    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), target.reshape(-1))
+    return F.cross_entropy(scores.float().reshape(-1, scores.shape[-1]), target.reshape(-1))
 
 
 def data_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,11 +153,15 @@ def data_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(0, 4, (BATCH,))
 
 
-def reference_loss(model: nn.Module, batch: torch.Tensor, target: torch.Tensor, samples: int) -> float:
-    """The mean loss of a step of the model itself, whose gradients are there then."""
+def reference_loss(
+    model: nn.Module, batch: torch.Tensor, target: torch.Tensor, samples: int, products: torch.dtype
+) -> float:
+    """The mean loss of a step of the model itself under a precision of products, whose gradients are there then."""
     losses = []
     for first in range(0, BATCH, samples):
-        loss = loss_of(model(batch[first : first + samples]), target[first : first + samples])
+        with torch.autocast("cpu", torch.bfloat16, enabled=products == torch.bfloat16):
+            result = model(batch[first : first + samples])
+        loss = loss_of(result, target[first : first + samples])
         (loss / (BATCH // samples)).backward()  # type: ignore[no-untyped-call]  # torch has no types here
         losses.append(loss.item())
     return sum(losses) / len(losses)
@@ -179,7 +183,7 @@ def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
             if state is not None:
                 trainer.load_state_dict(state)
             gradients = trainer.gradients(batch, target)
-            expected = reference_loss(reference, batch, target, samples)
+            expected = reference_loss(reference, batch, target, samples, getattr(torch, case.precision))
             own = {key: p.grad for key, p in reference.named_parameters() if p.grad is not None}
             worst = differences(own, gradients)[:1]
             optimizer.step()
