@@ -159,8 +159,7 @@ def _show(
         "bound_s": sweep.bound_s,
         "unsearched": sweep.unsearched,
     }
-    unit = "samples/s" if speeds[0][0] is None else "tokens/s"
-    columns = ("", "step", unit, *COLUMNS, *([""] if options.all else []))
+    columns = ("", "step", "samples/s" if speeds[0][0] is None else "tokens/s", *COLUMNS, *("",) * options.all)
     title, proved = (
         f"{options.model}: steps of {count(options.global_batch, 'sample')}",
         proof(sweep.bound_s, best[0].step_s),

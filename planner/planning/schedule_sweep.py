@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
-from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
@@ -194,15 +194,9 @@ def trade_offs(
                 each = _choices(costs, shape, schedules, deadline, len(shapes) - number, not found)
                 _keep_best(found, each if plain else (tables.in_layers(one, shape) for one in each))
             unsearched -= 1
-        deadline = Deadline((1 - SAME_DEGREES) * search.time_limit_s)
-        for shape, problem in tables.degree_problems(shapes):
-            reporter.on_step("comparing degrees of each stage", 0, 0)
-            best, least_s = problem.best(deadline)
+        for best, least_s in tables.own_degrees(shapes, Deadline((1 - SAME_DEGREES) * search.time_limit_s)):
             bound_s = min(bound_s, least_s)
-            if best is not None:
-                _keep_best(found, [tables.with_degrees(best, problem, shape)])
-            if deadline.over:
-                break
+            _keep_best(found, best)
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched, bound_s)) from stopped
     if not found:
@@ -267,6 +261,15 @@ class Tables:
         row = replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
         return replace(row, precision=precision, gradients=gradients)
 
+    def own_degrees(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[tuple[list[Choice], float]]:
+        """For each micro-batch size, ZeRO and recomputation, the best stages with degrees of their own, and a bound."""
+        for shape, problem in self.degree_problems(shapes):
+            if deadline.over:
+                return
+            self._reporter.on_step("comparing degrees of each stage", 0, 0)
+            best, least_s = problem.best(deadline)
+            yield [] if best is None else [self.with_degrees(best, problem, shape)], least_s
+
     def degree_problems(self, shapes: Sequence[Shape]) -> Iterator[tuple[Shape, DegreeSearch]]:
         """The problems of choosing degrees for each stage, for micro-batches of sizes that were imported.
 
@@ -275,29 +278,34 @@ class Tables:
         asked, n_devices = self._demands, len(self._cluster.devices)
         if {asked.data, asked.tensor, asked.samples} != {None} or not shares_all(self._cluster):
             return
-        ways: dict[tuple[int, int], list[Shape]] = {}
-        for one in shapes:
-            if one.replicas * one.tensor == one.n_devices < n_devices and one.samples in self.graphs:
-                for zero in ZERO_STAGES if one.replicas == 1 else (one.zero,):
-                    ways.setdefault((one.micro_batches, zero), []).append(one)
-        for (micro_batches, zero), own in sorted(ways.items(), key=lambda way: way[0][1]):
-            alone = next((one for one in own if one.n_devices == 1), None)
-            names = {tuple(op.name for op in self.graphs[one.samples].ops) for one in own}
-            if alone is None or zero not in (0, *(one.zero for one in own)) or len(names) > 1:
+        for (micro_batches, zero), own in sorted(self._of_one_stage(shapes).items(), key=lambda way: way[0][1]):
+            if (alone := self._alone(own)) is None:
                 continue
             graph = self.graphs[alone.samples]
-            if mixes_samples(graph):
-                continue
-            costs = {StageDegrees(one.replicas, one.tensor): self.of(one, in_layers=True) for one in own}
             networks = {one.tensor: self._network(graph, replace(alone, tensor=one.tensor)) for one in own}
-            known = (
-                {degrees: each for degrees, each in costs.items() if each is not None},
-                {tensor: network for tensor, network in networks.items() if network is not None},
-            )
+            known = {tensor: network for tensor, network in networks.items() if network is not None}
+            each = ((StageDegrees(one.replicas, one.tensor), self.of(one, in_layers=True)) for one in own)
+            costs = {degrees: cost for degrees, cost in each if cost is not None and degrees.tensor in known}
             for recompute in RECOMPUTE_MODES:
                 step = TrainingStep("1f1b", micro_batches, recompute)
-                found = replace(alone, n_devices=n_devices, zero=zero)
-                yield found, DegreeSearch(*known, self._fabric, alone.samples, step)
+                problem = DegreeSearch(costs, known, self._fabric, alone.samples, step)
+                yield replace(alone, n_devices=n_devices, zero=zero), problem
+
+    def _alone(self, own: Sequence[Shape]) -> Shape | None:
+        """The one of a single device, if samples do not mix and the network has the same operators for all."""
+        names = {tuple(op.name for op in self.graphs[one.samples].ops) for one in own}
+        mixed = any(mixes_samples(self.graphs[one.samples]) for one in own)
+        return None if mixed or len(names) > 1 else next((one for one in own if one.n_devices == 1), None)
+
+    def _of_one_stage(self, shapes: Sequence[Shape]) -> dict[tuple[int, int], list[Shape]]:
+        """By micro-batches and ZeRO, the ways to divide a stage that leave devices to others."""
+        ways: dict[tuple[int, int], list[Shape]] = {}
+        zeros = {0, *(one.zero for one in shapes)}
+        for one in shapes:
+            if one.replicas * one.tensor == one.n_devices < len(self._cluster.devices) and one.samples in self.graphs:
+                for zero in zeros if one.replicas == 1 else (one.zero,):
+                    ways.setdefault((one.micro_batches, zero), []).append(one)
+        return ways
 
     def with_degrees(self, found: FoundStages, problem: DegreeSearch, shape: Shape) -> Choice:
         """Stages with degrees of their own as a choice; their devices follow each other."""
