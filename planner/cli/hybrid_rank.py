@@ -57,10 +57,8 @@ def _show(config: ParallelConfig, name: str, found: HybridRun, console: Console)
         "reference_s": found.reference_s,
     }
     samples = shape.data * shape.micro_batches * shape.samples
-    degrees = f"data × tensor × pipeline {config.named}"
-    if config.degrees:
-        degrees = f"stages of data × tensor {config.named}"
-    title = f"{name}, steps of {count(samples, 'sample')}: {degrees}, ZeRO {shape.zero}, recomputing {config.recompute}"
+    steps = f"{name}, steps of {count(samples, 'sample')}"
+    title = f"{steps}: {config.title}, ZeRO {shape.zero}, recomputing {config.recompute}"
     rows = [
         ("row", str(config.devices), f"{found.losses[-1]:.6g}", format_seconds(found.step_s)),
         ("the model itself", "1", f"{found.reference[-1]:.6g}", format_seconds(found.reference_s)),

@@ -135,8 +135,7 @@ class Choice:
             schedule=schedule,
             order="pipeline",
         )
-        alike = [(count if mode == self.recompute else 0 for mode in RECOMPUTE_MODES) for count in self.layers]
-        layers = tuple(StageLayers(*counts) for counts in alike)
+        layers = tuple(StageLayers(0, 0, 0)._replace(**{self.recompute: count}) for count in self.layers)
         return ParallelConfig(degrees, layers, self.precision, self.gradients, self.degrees)
 
 

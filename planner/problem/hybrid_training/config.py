@@ -129,6 +129,11 @@ class ParallelConfig:
         return f"{self.shape.data} × {self.shape.tensor} × {self.shape.pipeline}"
 
     @property
+    def title(self) -> str:
+        """Likewise, with what the numbers are."""
+        return f"{'stages of data × tensor' if self.degrees else 'data × tensor × pipeline'} {self.named}"
+
+    @property
     def recompute(self) -> str:
         """What all layers run again, or how many of them what."""
         totals = [sum(stage[mode] for stage in self.stages) for mode in range(len(RECOMPUTE_MODES))]

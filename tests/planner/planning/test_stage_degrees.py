@@ -1,6 +1,7 @@
 """Degrees of each stage: against all stages that there are, against rows of equal degrees, and worked out by hand."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 
@@ -18,7 +19,7 @@ from planner.planning.schedule_sweep import ALL_OPEN, Tables, trade_offs
 from planner.planning.stage_degrees import DegreeSearch, FoundStages, OwnStage
 from planner.planning.training_shapes import Shape, searched_shapes
 from planner.problem.deadline import Deadline
-from planner.problem.hybrid_training.config import Demands, StageDegrees
+from planner.problem.hybrid_training.config import Demands, StageDegrees, StageLayers
 from planner.problem.reporter import SILENT
 
 TWO_LAYERS = nn.Sequential(nn.Linear(99, 100, bias=False), nn.Linear(100, 33, bias=False))
@@ -129,3 +130,6 @@ def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
     assert others == pytest.approx(6 * 19_800 * 2 / 1e9, rel=1e-4)
     assert best.config is not None
     assert best.config.named == "2 × 1 + 1 × 1"
+    uneven = replace(best, layers=(1, 2), recompute="full").config
+    assert uneven is not None
+    assert uneven.stages == (StageLayers(0, 0, 1), StageLayers(0, 0, 2))
