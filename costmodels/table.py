@@ -83,9 +83,10 @@ class StepUpdate(Brief):
 
 SHAPES: Mapping[str, str] = (
     dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source"), "od")
-    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "runs_once"), "o")
+    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "once_saved_bytes"), "o")
+    | dict.fromkeys(("runs_once", "layer"), "o")
     | {"update.gradient_bytes": "o"}
-    | dict.fromkeys(("flow_bytes", "gradient"), "f")
+    | dict.fromkeys(("flow_bytes", "gradient", "layer_bytes"), "f")
     | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
     | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte"), "d")
     | dict.fromkeys(("update.sync_latency_s", "update.uplink"), "d")
@@ -94,7 +95,7 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
-NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient", "runs_once"}) | {
+NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient", "runs_once", "layer"}) | {
     "contention_group",
     "offload.host",
     "link_class",
@@ -138,6 +139,10 @@ class CostTable(Brief):
         ends_bytes: [n_ops], what of that are inputs and results of the network: recomputation keeps them all the same.
         runs_once: [n_ops], whether an operator does not run again with selective recomputation.
         once_bytes: [n_ops], results of these, which it keeps besides.
+        once_saved_bytes: [n_ops], what of ``saved_bytes`` these are, so that it is not saved again.
+        layer: [n_ops], the number of the layer that an operator runs again with, one layer after the other; -1 for one
+            that never does. A stage runs again as a whole if left out.
+        layer_bytes: [n_flows], what layers that run again keep of a flow from another layer of their device.
         held: of how many micro-batches a device keeps them at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
@@ -175,6 +180,9 @@ class CostTable(Brief):
     ends_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     runs_once: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     once_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    once_saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
+    layer: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    layer_bytes: Floats = field(default_factory=lambda: np.zeros(0))
     held: float = 1.0
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
@@ -253,14 +261,49 @@ class CostTable(Brief):
 
     def again_s(self, recompute: RecomputeMode) -> Floats:
         """[n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
-        again = {"none": np.zeros_like(self.runs_once), "selective": ~self.runs_once}.get(recompute)
-        return self.forward_s if again is None else np.where(again[:, None], self.forward_s, 0.0)
+        may = self.layer >= 0
+        again = {"none": np.zeros_like(may), "selective": ~self.runs_once & may}.get(recompute, may)
+        return np.where(again[:, None], self.forward_s, 0.0)
 
     def waiting_bytes(self, recompute: RecomputeMode) -> Floats:
         """[n_ops], what an operator's device keeps of a micro-batch that waits for its backward pass."""
         if recompute == "none":
             return self.saved_bytes
-        return self.ends_bytes + self.once_bytes if recompute == "selective" else self.ends_bytes
+        kept_bytes = self.ends_bytes + self.once_bytes if recompute == "selective" else self.ends_bytes
+        return np.where(self.layer >= 0, kept_bytes, self.saved_bytes)
+
+    def again_bytes(self, recompute: RecomputeMode) -> Floats:
+        """[n_ops], what an operator saves for its backward pass when it runs again, besides what waits."""
+        if recompute == "none":
+            return np.zeros(self.n_ops)
+        kept_bytes = self.ends_bytes + self.once_saved_bytes if recompute == "selective" else self.ends_bytes
+        return np.where(self.layer >= 0, np.maximum(0.0, self.saved_bytes - kept_bytes), 0.0)
+
+    def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
+        """What layers of these operators keep of each other's results for a waiting micro-batch."""
+        own = set(ops)
+        return sum(
+            float(self.layer_bytes[number])
+            for number, writer, readers in self._layer_inputs
+            if writer in own
+            and not own.isdisjoint(readers)
+            and not (recompute == "selective" and self._kept_once[writer])
+        )
+
+    @cached_property
+    def _kept_once(self) -> NDArray[np.bool_]:
+        """[n_ops], whether selective recomputation keeps an operator's results."""
+        return np.asarray(self.runs_once & (self.layer >= 0))
+
+    @cached_property
+    def _layer_inputs(self) -> list[tuple[int, int, list[int]]]:
+        """Flows from layer to layer: the number, the writer, and those readers that run again with another layer."""
+        found = []
+        for number in np.flatnonzero(self.layer_bytes).tolist():
+            flow = self.flows[number]
+            readers = [op for op in flow.readers if self.layer[op] not in (-1, self.layer[flow.writer])]
+            found.append((number, flow.writer, readers))
+        return found
 
     @cached_property
     def linked(self) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.recomputation import once_bytes, runs_once
+from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
@@ -121,6 +121,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
         runs_once=once,
         once_bytes=np.where(once, once_bytes(graph), 0.0) if workload.trains else np.zeros(len(graph.ops)),
+        once_saved_bytes=once_saved_bytes(graph) if workload.trains else np.zeros(len(graph.ops)),
         contention_group=_contention_groups(cluster),
         gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         update=_update(graph, cluster, workload) if workload.trains else None,

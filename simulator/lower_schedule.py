@@ -50,10 +50,11 @@ class StageCost:
             if not (isfinite(value := getattr(self, name)) and value >= 0):
                 raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
 
-    def recomputing(self, waiting_bytes: int, again_s: float) -> "StageCost":
+    def recomputing(self, waiting_bytes: int, again_s: float, again_bytes: int | None = None) -> "StageCost":
         """The same stage with recomputation: from F to B or I it keeps less, and then runs forward again for a time.
 
-        ``waiting_bytes`` are what it keeps of one micro-batch, such as its input.
+        ``waiting_bytes`` are what it keeps of one micro-batch, such as its input, and ``again_bytes`` what it keeps
+        besides while it runs again; all the rest that it would have saved if left out.
 
         Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
         """
@@ -61,7 +62,7 @@ class StageCost:
             self,
             saved_bytes=waiting_bytes,
             recompute_s=again_s,
-            recomputed_bytes=max(self.saved_bytes - waiting_bytes, 0),
+            recomputed_bytes=max(self.saved_bytes - waiting_bytes, 0) if again_bytes is None else again_bytes,
         )
 
 

@@ -145,13 +145,14 @@ def stage_costs(
     For each micro-batch, a stage keeps the tensors that its operators save and a copy of its received tensors, in a
     split backward pass until the end of W. With recomputation, it keeps the tensors from other stages, the network's
     inputs and results, and results of operators that run once; it runs the others again, without the overhead of
-    messages.
+    messages: all at once, or one layer after the other, each of which then keeps its own inputs.
 
     Raises:
         InputError: if a tensor crosses a border between devices without a link.
     """
     crossing = _crossing(table, stages, devices)
     waiting_bytes, again_s = table.waiting_bytes(recompute), table.again_s(recompute)
+    again_bytes = table.again_bytes(recompute)
     costs = []
     for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
         members = list(ops)
@@ -173,7 +174,10 @@ def stage_costs(
         )
         if recompute != "none":
             kept_bytes = round(float(waiting_bytes[members].sum() + entering_bytes))
-            cost = cost.recomputing(kept_bytes, float(again_s[members, device].sum()))
+            kept_bytes += round(table.inputs_bytes(members, recompute))
+            layers, own = table.layer[members], again_bytes[members]
+            most_bytes = np.bincount(layers[layers >= 0], own[layers >= 0]).max(initial=0.0)  # one layer at a time
+            cost = cost.recomputing(kept_bytes, float(again_s[members, device].sum()), round(float(most_bytes)))
         overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = replace(
             cost,

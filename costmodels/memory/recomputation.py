@@ -51,3 +51,22 @@ def once_bytes(graph: Graph) -> Floats:
         ],
         dtype=float,
     )
+
+
+def once_saved_bytes(graph: Graph) -> Floats:
+    """[n_ops], what of the bytes that operators save for autograd selective recomputation keeps anyway.
+
+    A storage counts at the first operator that saves it, as in `costmodels.memory.device.saved_bytes`.
+    """
+    footprints, found = Footprints(graph), np.zeros(len(graph.ops))
+    owner: dict[str, str] = {}
+    kept: dict[str, int] = {}
+    for number, (op, once) in enumerate(zip(graph.ops, runs_once(graph).tolist(), strict=True)):
+        for name, storage in zip(op.outputs, footprints.run(op, training=True).writes, strict=True):
+            owner[name] = name if isinstance(storage, int) else owner.get(storage, storage)
+            if once and isinstance(storage, int) and name not in graph.outputs:
+                kept[name] = storage
+        saved = footprints.backward(op)
+        found[number] = sum(kept.pop(owner.get(name, name), 0) for name in saved.saved)
+        found[number] += saved.saved_bytes if once else 0
+    return found

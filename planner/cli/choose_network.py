@@ -136,13 +136,14 @@ def _show(
         (str(number), *_cells(choice, *speed), *mark)
         for number, (choice, speed, mark) in enumerate(zip(shown, speeds, marks, strict=True), 1)
     ]
-    priced = [PricedRow(choice.price, _devices(choice)) for choice in shown]
+    priced = [PricedRow(choice.price, choice.used) for choice in shown]
     why = reasons(priced)
     document = {
         "batch": options.global_batch,
         "choices": [
             {
                 **attributes(choice, "schedule", "recompute", "replicas", "tensor", "zero", "devices"),
+                "degrees": [each._asdict() for each in choice.degrees],
                 "stages": choice.n_stages,
                 **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
                 "tokens_per_s": tokens_per_s,
@@ -158,8 +159,7 @@ def _show(
         "bound_s": sweep.bound_s,
         "unsearched": sweep.unsearched,
     }
-    unit = "samples/s" if speeds[0][0] is None else "tokens/s"
-    columns = ("", "step", unit, *COLUMNS, *([""] if options.all else []))
+    columns = ("", "step", "samples/s" if speeds[0][0] is None else "tokens/s", *COLUMNS, *("",) * options.all)
     title, proved = (
         f"{options.model}: steps of {count(options.global_batch, 'sample')}",
         proof(sweep.bound_s, best[0].step_s),
@@ -185,7 +185,10 @@ def _show(
 
 def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
     """Tokens a second of all replicas, None without tokens; and MFU, which is that of each replica."""
-    used = [cluster.devices[cluster.index[name]] for name in choice.devices] * choice.tensor
+    each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
+    used = [
+        cluster.devices[cluster.index[name]] for name, n in zip(choice.devices, each, strict=True) for _ in range(n)
+    ]
     tokens = tokens_per_sample(graph, choice.samples)
     mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
     return None if tokens is None else tokens * choice.samples_per_s, mfu
@@ -203,10 +206,6 @@ def proof(bound_s: float, step_s: float) -> str:
     return "no way takes less" if gap <= PROOF_TOLERANCE else f"no way takes more than {gap:.2%} less"
 
 
-def _devices(choice: Choice) -> int:
-    return choice.replicas * choice.tensor * len(choice.devices)
-
-
 def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str, ...]:
     """The columns of a choice behind its number; the schedule where there are stages."""
     stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
@@ -215,8 +214,8 @@ def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str,
         f"{choice.samples_per_s:.4g}" if tokens_per_s is None else f"{tokens_per_s:,.0f}",
         f"{mfu:.1%}",
         format_bytes(choice.peak_bytes),
-        str(_devices(choice)),
-        f"{choice.replicas} × {choice.tensor} × {len(choice.devices)}",
+        str(choice.used),
+        choice.config.named if choice.config else f"{choice.replicas} × 1 × {len(choice.devices)}",
         f"{choice.micro_batches} of {choice.samples}",
         f"{choice.schedule}{stages}" if len(choice.devices) > 1 else "",
         str(choice.zero),

@@ -87,6 +87,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _cuts(explanation, n_cuts)
     yield from _divided(explanation)
     yield from _fused(explanation)
+    yield from _recomputed(explanation)
     yield from _prices(explanation)
     yield from _helps(explanation)
     yield from _proof(explanation)
@@ -156,6 +157,30 @@ def _fused(e: Explanation) -> Iterator[str]:
         first, *others = each.members
         kinds = " + ".join([first, *others] if len(others) < KINDS else [first, "...", others[-1]])
         yield clipped(f"  {each.count} × {kinds}: {seconds}, spares {saved} of reading and writing")
+
+
+def _recomputed(e: Explanation) -> Iterator[str]:
+    """What is kept, what runs again, and what that costs and saves."""
+    own = e.recomputed
+    if own is None:
+        return
+    yield ""
+    yield f"Recomputation: {own.mode}"
+    results = f"results of {_counted(own.kept)}, " if own.kept else ""
+    yield from wrapped(
+        f"Kept for each micro-batch: {results}inputs and results of the network, {format_bytes(own.kept_bytes)} in all "
+        f"instead of {format_bytes(own.saved_bytes)}, and what stages receive."
+    )
+    yield from wrapped(f"Runs again: {_counted(own.again)}, {format_seconds(own.again_s)} for each micro-batch.")
+    yield from wrapped(
+        f"A step takes {format_seconds(own.step_s)} instead of {format_seconds(own.plain_step_s)} "
+        f"({relative(own.plain_step_s, own.step_s)}), and the fullest device holds {format_bytes(own.peak_bytes)} "
+        f"instead of {format_bytes(own.plain_peak_bytes)} ({relative(own.plain_peak_bytes, own.peak_bytes)})."
+    )
+
+
+def _counted(kinds: Sequence[tuple[str, int]]) -> str:
+    return listed([f"{number:,} {kind}" for kind, number in kinds], KINDS)
 
 
 def _each(e: Explanation) -> str:

@@ -57,12 +57,10 @@ def _show(config: ParallelConfig, name: str, found: HybridRun, console: Console)
         "reference_s": found.reference_s,
     }
     samples = shape.data * shape.micro_batches * shape.samples
-    title = (
-        f"{name}, steps of {count(samples, 'sample')}: data {shape.data} × tensor {shape.tensor} × pipeline "
-        f"{shape.pipeline}, ZeRO {shape.zero}, recomputing {config.recompute}"
-    )
+    steps = f"{name}, steps of {count(samples, 'sample')}"
+    title = f"{steps}: {config.title}, ZeRO {shape.zero}, recomputing {config.recompute}"
     rows = [
-        ("row", str(shape.devices), f"{found.losses[-1]:.6g}", format_seconds(found.step_s)),
+        ("row", str(config.devices), f"{found.losses[-1]:.6g}", format_seconds(found.step_s)),
         ("the model itself", "1", f"{found.reference[-1]:.6g}", format_seconds(found.reference_s)),
     ]
     console.show(document, title, ("", "processes", f"loss of step {len(found.losses)}", "step"), rows)

@@ -106,8 +106,7 @@ def _faster(
 
 def _written(row: FasterRow, options: argparse.Namespace) -> str:
     """Write a configuration beside the plan, and say what it brings."""
-    shape = row.config.shape
-    what = f"data {shape.data} × tensor {shape.tensor} × pipeline {shape.pipeline} with ZeRO {shape.zero}"
+    what = f"{row.config.title} with ZeRO {row.config.shape.zero}"
     output = options.output.with_name(f"{options.output.stem}-row.json")
     how = f"{output}; planner run {output} {options.model} trains it"
     if output.exists() and not options.force:

@@ -89,10 +89,10 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
     if options.output is not None or options.against:
         raise InputError("--output and --against are for plans; leave them out for a row of planner choose")
     config = load_config(options.plan)
-    console.on_step(f"training in {config.shape.devices} processes", 0, 0)
+    console.on_step(f"training in {config.devices} processes", 0, 0)
     words = [str(options.plan), options.model, "--rounds", str(options.rounds)]
     words += [word for name, size in options.sizes for word in ("--size", f"{name}={size}")]
-    end = run_ranks([*words, *(["--json"] if console.json else [])], config.shape.devices)
+    end = run_ranks([*words, *(["--json"] if console.json else [])], config.devices)
     if end.said and (console.json or not console.quiet):
         console.print(end.said)
     if end.trouble:

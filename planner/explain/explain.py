@@ -9,6 +9,7 @@ from costmodels.views import operation
 from graphs.brief import brief
 from planner.explain.bottleneck import Bottleneck, bottleneck
 from planner.explain.cuts import Cut, CutMove, cuts
+from planner.explain.recomputing import Recomputed, recomputed
 from planner.explain.regions import Region, regions
 from planner.explain.rewriting import Divided, Fused, divided, fused
 from planner.explain.what_if import Remedy, Replanned, helps, replanned
@@ -100,6 +101,7 @@ class Explanation:
     estimated: tuple[KindShare, ...]  # the largest share first
     divided: Divided | None = None  # operators in parts
     fused: tuple[Fused, ...] = ()  # fused operators by the kinds of their members, the longest time first
+    recomputed: Recomputed | None = None
 
     __repr__ = brief
 
@@ -165,6 +167,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         estimated=estimated,
         divided=divided(plan),
         fused=fused(plan),
+        recomputed=recomputed(plan),
     )
 
 

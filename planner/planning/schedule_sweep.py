@@ -16,21 +16,21 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.table import CostTable, Floats
+from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import TRAINING_SCHEDULES, Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.make_plan import Search
-from planner.planning.training_shapes import Shape, searched_shapes
+from planner.planning.stage_degrees import DegreeSearch, FoundStages, ShapeCosts
+from planner.planning.training_shapes import Shape, searched_shapes, shares_all
 from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import (
@@ -38,10 +38,12 @@ from planner.problem.hybrid_training.config import (
     ParallelConfig,
     ParallelShape,
     Precision,
+    StageDegrees,
     StageLayers,
     StepSchedule,
 )
 from planner.problem.hybrid_training.half_precision import in_bfloat16
+from planner.problem.hybrid_training.layers import mixes_samples
 from planner.problem.hybrid_training.prices import StepPrice
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
 from planner.problem.hybrid_training.tensor_styles import tensor_styles
@@ -62,6 +64,7 @@ SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEA
 RUN_IN_LAYERS = ("1f1b", "zb-h1")
 """Schedules of stages of whole layers, which devices share."""
 
+SAME_DEGREES = 0.8  # of the time, for stages that all have the same degrees
 LEAST_S = 1e-3  # for one search, which always evaluates one placement
 SEARCH = Pipeline(most_work=150)
 AT_LENGTH = Search(time_limit_s=60.0)
@@ -85,6 +88,7 @@ class Choice:
     tensor: int = 1  # devices that share each stage, of which ``devices`` names the first
     zero: int = 0  # stage of ZeRO
     layers: tuple[int, ...] = ()  # of each stage, where `config` has them
+    degrees: tuple[StageDegrees, ...] = ()  # of each stage, where they differ; ``replicas`` and ``tensor`` are 1 then
     precision: Precision = "float32"  # as in `ParallelConfig`
     gradients: Precision = "float32"
 
@@ -108,7 +112,12 @@ class Choice:
     def shape(self) -> tuple[object, ...]:
         """Everything that identifies a choice, except where its stages are cut."""
         many = len(self.devices), self.n_stages, self.replicas, self.micro_batches
-        return self.schedule, self.recompute, *many, self.tensor, self.zero
+        return self.schedule, self.recompute, *many, self.tensor, self.zero, self.degrees
+
+    @property
+    def used(self) -> int:
+        """Devices of all replicas that have a stage."""
+        return sum(each.devices for each in self.degrees) or self.replicas * self.tensor * len(self.devices)
 
     @property
     def config(self) -> ParallelConfig | None:
@@ -126,9 +135,8 @@ class Choice:
             schedule=schedule,
             order="pipeline",
         )
-        alike = [(count if mode == self.recompute else 0 for mode in RECOMPUTE_MODES) for count in self.layers]
-        layers = tuple(StageLayers(*counts) for counts in alike)
-        return ParallelConfig(degrees, layers, self.precision, self.gradients)
+        layers = tuple(StageLayers(0, 0, 0)._replace(**{self.recompute: count}) for count in self.layers)
+        return ParallelConfig(degrees, layers, self.precision, self.gradients, self.degrees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +175,8 @@ def trade_offs(
     """
     if batch < 1:
         raise InputError(f"the batch is {batch}; it must be 1 or more")
-    deadline, reporter = Deadline(search.time_limit_s), search.reporter
-    tables = _Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
+    deadline, reporter = Deadline(SAME_DEGREES * search.time_limit_s), search.reporter
+    tables = Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
     shapes = searched_shapes(cluster, batch, demands)
     found: dict[tuple[object, ...], Choice] = {}
     unsearched, bound_s = len(shapes), inf
@@ -185,6 +193,9 @@ def trade_offs(
                 each = _choices(costs, shape, schedules, deadline, len(shapes) - number, not found)
                 _keep_best(found, each if plain else (tables.in_layers(one, shape) for one in each))
             unsearched -= 1
+        for best, least_s in tables.own_degrees(shapes, Deadline((1 - SAME_DEGREES) * search.time_limit_s)):
+            bound_s = min(bound_s, least_s)
+            _keep_best(found, best)
     except KeyboardInterrupt as stopped:
         raise Interrupted(TradeOffs(_fastest_first(found.values()), unsearched, bound_s)) from stopped
     if not found:
@@ -203,22 +214,7 @@ def _fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recompute)))
 
 
-class _ShapeCosts(NamedTuple):
-    """The costs of a shape, and what of them is computing."""
-
-    table: CostTable
-    forward_s: Floats  # [n_ops, n_devices]
-    backward_s: Floats  # [n_ops, n_devices]
-
-    def computing_s(self, placement: Placement, device: int, step: TrainingStep) -> float:
-        """Seconds of a step in which a device computes."""
-        ops = list(placement.operators(device))
-        computing = replace(self.table, forward_s=self.forward_s)
-        seconds = self.forward_s + computing.again_s(step.recompute) + self.backward_s
-        return step.micro_batches * float(seconds[ops, device].sum())
-
-
-class _Tables:
+class Tables:
     """Cost tables for each way to divide devices and batch, made when they are needed."""
 
     def __init__(
@@ -237,23 +233,23 @@ class _Tables:
         self.refused: dict[int, InputError] = {}  # by the network: a batch norm cannot learn from a single value
         self._last_import_s = 0.0
 
-    def of(self, shape: Shape) -> _ShapeCosts | None:
-        """The costs of a shape; None if the network refuses micro-batches of its size."""
+    def of(self, shape: Shape, in_layers: bool = False) -> ShapeCosts | None:
+        """The costs of a shape, as a plan runs it or in layers; None if the network refuses such micro-batches."""
         graph = self._graph(shape.samples)
         if graph is None:
             return None
         part = self._cluster.first(shape.n_devices).divided(shape.replicas).grouped(shape.tensor)
         work = replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
-        if self.plain(shape):
+        if self.plain(shape) and not in_layers:
             table = tabulate(graph, part, work, self._profiles, self._learned)
-            return _ShapeCosts(table, table.forward_s, table.backward_s)
+            return ShapeCosts(table, table.forward_s, table.backward_s)
         network = self._network(graph, shape)
         if network is None:
             return None
         table = tabulate(network.graph, part, work, self._profiles, self._learned)
         launch_s = np.array([device.launch_s for device in part.devices])
         costs = network.costs(table, self._fabric, launch_s, work, self._zero(shape))
-        return _ShapeCosts(costs, *network.computing_s(table, launch_s))
+        return ShapeCosts(costs, *network.computing_s(table, launch_s))
 
     def in_layers(self, choice: Choice, shape: Shape) -> Choice:
         """A choice for devices that share layers or states, with the layers of each stage."""
@@ -263,6 +259,62 @@ class _Tables:
         precision, gradients = self._demands.precision, self._demands.gradients
         row = replace(choice, tensor=shape.tensor, zero=shape.zero, layers=layers)
         return replace(row, precision=precision, gradients=gradients)
+
+    def own_degrees(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[tuple[list[Choice], float]]:
+        """For each micro-batch size, ZeRO and recomputation, the best stages with degrees of their own, and a bound."""
+        for shape, problem in self.degree_problems(shapes):
+            if deadline.over:
+                return
+            self._reporter.on_step("comparing degrees of each stage", 0, 0)
+            best, least_s = problem.best(deadline)
+            yield [] if best is None else [self.with_degrees(best, problem, shape)], least_s
+
+    def degree_problems(self, shapes: Sequence[Shape]) -> Iterator[tuple[Shape, DegreeSearch]]:
+        """The problems of choosing degrees for each stage, for micro-batches of sizes that were imported.
+
+        A stage is divided as a shape of one stage; devices must be alike, and ZeRO and recomputation are those of all.
+        """
+        asked, n_devices = self._demands, len(self._cluster.devices)
+        if {asked.data, asked.tensor, asked.samples} != {None} or not shares_all(self._cluster):
+            return
+        for (micro_batches, zero), own in sorted(self._of_one_stage(shapes).items(), key=lambda way: way[0][1]):
+            if (alone := self._alone(own)) is None:
+                continue
+            graph = self.graphs[alone.samples]
+            networks = {one.tensor: self._network(graph, replace(alone, tensor=one.tensor)) for one in own}
+            known = {tensor: network for tensor, network in networks.items() if network is not None}
+            each = ((StageDegrees(one.replicas, one.tensor), self.of(one, in_layers=True)) for one in own)
+            costs = {degrees: cost for degrees, cost in each if cost is not None and degrees.tensor in known}
+            for recompute in RECOMPUTE_MODES:
+                step = TrainingStep("1f1b", micro_batches, recompute)
+                problem = DegreeSearch(costs, known, self._fabric, alone.samples, step)
+                yield replace(alone, n_devices=n_devices, zero=zero), problem
+
+    def _alone(self, own: Sequence[Shape]) -> Shape | None:
+        """The one of a single device, if samples do not mix and the network has the same operators for all."""
+        names = {tuple(op.name for op in self.graphs[one.samples].ops) for one in own}
+        mixed = any(mixes_samples(self.graphs[one.samples]) for one in own)
+        return None if mixed or len(names) > 1 else next((one for one in own if one.n_devices == 1), None)
+
+    def _of_one_stage(self, shapes: Sequence[Shape]) -> dict[tuple[int, int], list[Shape]]:
+        """By micro-batches and ZeRO, the ways to divide a stage that leave devices to others."""
+        ways: dict[tuple[int, int], list[Shape]] = {}
+        zeros = {0, *(one.zero for one in shapes)}
+        for one in shapes:
+            if one.replicas * one.tensor == one.n_devices < len(self._cluster.devices) and one.samples in self.graphs:
+                for zero in zeros if one.replicas == 1 else (one.zero,):
+                    ways.setdefault((one.micro_batches, zero), []).append(one)
+        return ways
+
+    def with_degrees(self, found: FoundStages, problem: DegreeSearch, shape: Shape) -> Choice:
+        """Stages with degrees of their own as a choice; their devices follow each other."""
+        table, placement = found.costs.table, found.placement
+        choice = _choice(Problem(table, Goal.TRAINING, step=problem.step), placement, shape, found.costs)
+        degrees = tuple(stage.degrees for stage in found.stages)
+        firsts = np.cumsum([0, *(each.devices for each in degrees[:-1])]).tolist()
+        names = tuple(self._cluster.devices[first].name for first in firsts)
+        zero = shape.zero if any(each.data > 1 for each in degrees) else 0
+        return replace(self.in_layers(choice, shape), devices=names, degrees=degrees, zero=zero)
 
     def plain(self, shape: Shape) -> bool:
         """Whether the choices of a shape are plans: in these, no device shares anything, and all is float32."""
@@ -329,7 +381,7 @@ def _bound_s(table: CostTable, shape: Shape) -> float:
 
 
 def _choices(
-    costs: _ShapeCosts,
+    costs: ShapeCosts,
     shape: Shape,
     schedules: Sequence[str],
     deadline: Deadline,
@@ -361,7 +413,7 @@ def _choices(
                 must_find = False
 
 
-def _choice(problem: Problem, placement: Placement, shape: Shape, costs: _ShapeCosts) -> Choice:
+def _choice(problem: Problem, placement: Placement, shape: Shape, costs: ShapeCosts) -> Choice:
     table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)

@@ -10,6 +10,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.make_plan import Search, make_plan
 from planner.planning.schedule_sweep import Choice, trade_offs
+from planner.planning.training_shapes import of_this_host
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.hybrid_training.config import training_setting
 from planner.problem.problem import Goal
@@ -73,7 +74,7 @@ def best_for_batch(
         return plan, None
     except Interrupted as stopped:
         raise Interrupted(plan) from stopped
-    here = any(device.cores or device.cuda is not None for device in cluster.devices)
+    here = of_this_host(cluster)
     plans = (choice for choice in found.choices if choice.config is None)
     best = next((choice for choice in plans if choice.replicas == 1 or not here), None)
     if best is not None and best.samples_per_s > plan.samples_per_s * (1 + EVEN):

@@ -43,6 +43,16 @@ def searched_shapes(cluster: Cluster, batch: int, demands: Demands) -> list[Shap
     return sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
 
 
+def of_this_host(cluster: Cluster) -> bool:
+    """Whether devices are of this host, where threads train."""
+    return any(device.cores or device.cuda is not None for device in cluster.devices)
+
+
+def shares_all(cluster: Cluster) -> bool:
+    """Whether any neighbours of a cluster can share layers: they are alike, reach each other, and run processes."""
+    return len(cluster.devices) > 1 and not of_this_host(cluster) and _groups(cluster, len(cluster.devices))
+
+
 def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
     """The shapes that keep the demands.
 
@@ -94,7 +104,7 @@ def _divisors(number: int) -> list[int]:
 
 def _shared(cluster: Cluster, n_used: int, replicas: int) -> Iterator[tuple[int, int]]:
     """Tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
-    here = any(device.cores or device.cuda is not None for device in cluster.devices)
+    here = of_this_host(cluster)
     groups = [1] if here else _group_sizes(cluster, n_used, n_used // replicas)
     return product(groups, ZERO_STAGES if replicas > 1 and not here else (0,))
 

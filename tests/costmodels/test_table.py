@@ -108,6 +108,7 @@ def test_edges_are_pairs_of_operators_once() -> None:
         flow_bytes=np.ones(3),
         link_s=np.ones((3, 1)),
         gradient=np.zeros(3, dtype=bool),
+        layer_bytes=np.zeros(3),
     )
     assert table.edges == ((0, 1), (0, 2), (1, 2))
 

@@ -44,6 +44,23 @@ class StageLayers(NamedTuple):
         return sum(self)
 
 
+class StageDegrees(NamedTuple):
+    """How the devices of a stage divide its work.
+
+    Attributes:
+        data: replicas, each with a part of the samples of every micro-batch.
+        tensor: devices that share every product of a replica.
+    """
+
+    data: int
+    tensor: int
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self.data * self.tensor
+
+
 class ParallelShape(NamedTuple):
     """How devices and batch are divided; which layers a stage has is left open.
 
@@ -84,14 +101,37 @@ class ParallelConfig:
         stages: the layers of each.
         precision: of products and messages; parameters, gradients and the optimizer's states are float32 all the same.
         gradients: in which replicas add up gradients, if products are in bfloat16.
+        degrees: of each stage, where they differ; the shape then has one replica and one tensor-parallel device.
     """
 
     shape: ParallelShape
     stages: tuple[StageLayers, ...]
     precision: Precision = "float32"
     gradients: Precision = "float32"
+    degrees: tuple[StageDegrees, ...] = ()
 
     __repr__ = brief
+
+    def of_stage(self, number: int) -> StageDegrees:
+        """The degrees of a stage."""
+        return self.degrees[number] if self.degrees else StageDegrees(self.shape.data, self.shape.tensor)
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return sum(each.devices for each in self.degrees) or self.shape.devices
+
+    @property
+    def named(self) -> str:
+        """Data, tensor and pipeline, or data and tensor of each stage."""
+        if self.degrees:
+            return " + ".join(f"{each.data} × {each.tensor}" for each in self.degrees)
+        return f"{self.shape.data} × {self.shape.tensor} × {self.shape.pipeline}"
+
+    @property
+    def title(self) -> str:
+        """Likewise, with what the numbers are."""
+        return f"{'stages of data × tensor' if self.degrees else 'data × tensor × pipeline'} {self.named}"
 
     @property
     def recompute(self) -> str:

@@ -7,6 +7,8 @@
                   "schedule": "1f1b", "chunks": 1, "order": "data"},
      "stages": [{"none": 2, "selective": 0, "full": 0}, {"none": 2, "selective": 0, "full": 0}],
      "precision": "float32", "gradients": "float32"}
+
+Where stages have degrees of their own, each has ``data`` and ``tensor`` besides.
 """
 
 from collections.abc import Mapping
@@ -24,6 +26,7 @@ from planner.problem.hybrid_training.config import (
     ParallelShape,
     Precision,
     RankOrder,
+    StageDegrees,
     StageLayers,
     StepSchedule,
 )
@@ -41,7 +44,10 @@ def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
         "layers": sum(stage.total for stage in config.stages),
         "global_batch": shape.data * shape.micro_batches * shape.samples,
         "parallel": shape._asdict(),
-        "stages": [stage._asdict() for stage in config.stages],
+        "stages": [
+            stage._asdict() | (config.degrees[number]._asdict() if config.degrees else {})
+            for number, stage in enumerate(config.stages)
+        ],
         "precision": config.precision,
         "gradients": config.gradients,
     }
@@ -72,11 +78,31 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
             f"{where} has stages of {', '.join(str(stage.total) for stage in stages)} layers; pipeline = "
             f"{shape.pipeline} needs as many stages, each with layers for {shape.chunks} parts"
         )
+    degrees = tuple(_degrees_of(stage, shape, where) for stage in top.records("stages") if "data" in stage)
+    if len(degrees) not in (0, shape.pipeline):
+        raise InputError(
+            f"{where} has degrees for {len(degrees)} of {shape.pipeline} stages; give them for all or none"
+        )
     precision, gradients = (
         cast(Precision, checks.one_of(top.label(name), name, PRECISIONS) if top.has(name) else PRECISIONS[0])
         for name in ("precision", "gradients")
     )
-    return ParallelConfig(shape, stages, precision, gradients)
+    return ParallelConfig(shape, stages, precision, gradients, degrees)
+
+
+def _degrees_of(stage: Mapping[str, Any], shape: ParallelShape, where: str) -> StageDegrees:
+    """The degrees of a stage of its own."""
+    own = JsonObject(f"a stage of {where}", stage)
+    degrees = StageDegrees(own.count("data", 1), own.count("tensor", 1))
+    if (shape.data, shape.tensor, shape.schedule) != (1, 1, "1f1b"):
+        raise InputError(f"{where} has degrees for each stage; these need data and tensor 1 in parallel, and 1f1b")
+    if shape.samples % degrees.data:
+        near = max(n for n in range(1, degrees.data) if shape.samples % n == 0)
+        raise InputError(
+            f"{where} has a stage with data = {degrees.data}, which does not divide {shape.samples} samples of a "
+            f"micro-batch; the nearest that works is {near}"
+        )
+    return degrees
 
 
 def load_config(path: str | PathLike[str]) -> ParallelConfig:

@@ -118,6 +118,11 @@ def learned_of(graph: Graph) -> frozenset[str]:
     return frozenset(differentiated(graph))
 
 
+def mixes_samples(graph: Graph) -> bool:
+    """Whether what a sample becomes depends on the others of its micro-batch, as batch norms make it."""
+    return any("batch_norm" in op.kind for op in graph.ops)
+
+
 def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:
     """Where the layers of the largest stack of equal modules begin, and where the last one ends; None without one."""
     best: tuple[int, list[int]] = (0, [])

@@ -11,6 +11,7 @@ A group of t equal devices stands for one device of a `CostTable`; with r replic
     rows, words           their results: all-reduce, or by tokens reduce-scatter and all-gather
     gathered columns      as columns, and an all-gather of the results
     divided, read whole   all-gather; whole, read in parts: all-gather of the gradients
+    recomputation         layer by layer, but for stem and head: a layer keeps what it reads until it runs again
     ZeRO 2 and 3          the gradients of a layer for each micro-batch; 3: its parameters for both passes; overlapped
                           with computing, while all rings of an uplink run
 
@@ -30,7 +31,7 @@ from costmodels.layer_times import MEGATRON
 from costmodels.memory.device import working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.table import CostTable, Floats, StepUpdate, joined
+from costmodels.table import CostTable, Floats, Ints, StepUpdate, joined
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.ir import Graph, Op, Role
@@ -156,7 +157,11 @@ class SharedNetwork:
             saved_bytes=kept * table.saved_bytes,
             ends_bytes=np.minimum(table.ends_bytes, kept * table.saved_bytes),
             working_bytes=working_bytes(self.graph, work, parts),
+            once_saved_bytes=kept * table.once_saved_bytes,
             together=tuple(unit for unit in self.units if len(unit) > 1),
+            layer=self._layer,
+            layer_bytes=self._layer_bytes(),
+            held=0.0,
             update=replace(table.update, gradient_bytes=gradient_bytes),
         )
         return self._with_zero(divided, table.update, zero)
@@ -255,6 +260,26 @@ class SharedNetwork:
             for tensor in self.graph.state(op)
         }
         return {name: 1 / self.tensor if part else 1.0 for name, part in divided.items()}
+
+    @cached_property
+    def _layer(self) -> Ints:
+        """[n_ops], the layer that an operator runs again with: one at a time, and neither the stem nor the head."""
+        layer = np.full(len(self.graph.ops), -1)
+        for number, ops in enumerate(self.layers.layers):
+            layer[list(ops)] = number
+        return layer
+
+    def _layer_bytes(self) -> Floats:
+        """[n_flows], what a device keeps of what one layer reads of another, whole or its part."""
+        parts = (self.tensor if flow.tensor in self.styles.axis else 1 for flow in self.graph.flows)
+        n_bytes = (
+            self.graph.tensor[flow.tensor].n_bytes / part for flow, part in zip(self.graph.flows, parts, strict=True)
+        )
+        goes_over = (
+            {self._layer[reader] for reader in flow.readers} - {-1, self._layer[flow.writer]}
+            for flow in self.graph.flows
+        )
+        return np.array([size if other else 0.0 for size, other in zip(n_bytes, goes_over, strict=True)])
 
     @cached_property
     def _copied_bytes(self) -> Floats:

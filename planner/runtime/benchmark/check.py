@@ -66,8 +66,9 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
     for (path, a), b in zip(expected_leaves, got_leaves, strict=True):
         tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
         difference = deviation(a, b, any_nan=a.dtype in allowed) if tensors else None
-        if difference is not None and difference.share <= allowed.get(a.dtype, -1.0):
-            rounding = max(rounding, difference.share)
+        tolerance = allowed.get(a.dtype, 0.0) if tensors else 0.0
+        if difference is not None and tolerance and deviation(a, b, tolerance) is None:
+            rounding = max(rounding, min(difference.share, tolerance))
         elif difference is not None or not (tensors or (type(a) is type(b) and a == b)):
             wrong.append(_line(pytree.keystr(path), a, b, difference))
     return Answers(tuple(wrong), rounding)

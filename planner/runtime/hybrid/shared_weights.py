@@ -29,6 +29,8 @@ class SharedWeights:
                 rows.setdefault(name, set()).add(number % n_rows)
                 self._stages.setdefault(name, []).append(number)
         self.names = [name for name, numbers in self._stages.items() if len(numbers) > 1]
+        if not self.names:
+            return
         assert mesh.mesh_dim_names is not None
         columns = mesh.mesh.movedim(mesh.mesh_dim_names.index(PIPELINE), 0).reshape(n_rows, -1)
         self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}

@@ -50,13 +50,17 @@ class StageCut:
         """
         layers = NetworkLayers.of(program.graph)
         blocks = layers.stages(counts_of(config))
-        styles = tensor_styles(program.graph, [sum(each, ()) for each in blocks], config.shape.tensor)
+        if config.degrees:
+            each = zip(blocks, config.degrees, strict=True)
+            styles = sum((tensor_styles(program.graph, [sum(own, ())], of.tensor) for own, of in each), ())
+        else:
+            styles = tensor_styles(program.graph, [sum(each, ()) for each in blocks], config.shape.tensor)
         return cls(config, program, layers, blocks, styles, _borders(layers, blocks), learned_of(program.graph))
 
     def stage(self, number: int, mesh: DeviceMesh, device: torch.device) -> StageModule:
         """A stage as this rank has it, divided among devices and replicas."""
-        shape, blocks = self.config.shape, self.blocks[number]
-        runs = Runs(self.program, device, self.styles[number], mesh[TENSOR] if shape.tensor > 1 else None)
+        degrees, blocks = self.config.of_stage(number % self.config.shape.pipeline), self.blocks[number]
+        runs = Runs(self.program, device, self.styles[number], mesh[TENSOR] if degrees.tensor > 1 else None)
         runs.precision = getattr(torch, self.config.precision)
         held = _held(self.program, (*self.layers.free(blocks), *sum(blocks, ())), self.learned, device)
         stem = int(number == 0 and bool(self.layers.stem))
@@ -66,9 +70,9 @@ class StageCut:
         last = number == len(self.blocks) - 1
         dtypes = {name: self._dtype(name, inner=not last) for name in ends[1]}
         stage = StageModule(runs, self.layers.free(blocks), made, (ends[0], dtypes), held)
-        if shape.tensor > 1:
+        if degrees.tensor > 1:
             divide_layers(stage, runs, mesh)
-        if shape.data > 1:
+        if degrees.data > 1:
             divide_state(stage, mesh, self.config)
         return stage
 

@@ -12,7 +12,8 @@ own names and is whole, so that any trainer goes on from it, under other degrees
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from planner.runtime.hybrid.modules import LayerBlock, StageModule
 from planner.runtime.hybrid.parallelize import set_sync
 from planner.runtime.hybrid.shared_weights import SharedWeights
 from planner.runtime.hybrid.stage_cut import StageCut
+from planner.runtime.hybrid.unequal import StageRanks, UnequalStage
 from planner.runtime.training.any_trainer import check_batches, divide
 from planner.runtime.training.optimizers import Factory, Optimizers
 from planner.runtime.training.prepare import check_trained
@@ -77,9 +79,17 @@ class HybridTrainer:
         check_trained(program)
         self.config, self.program, self._loss = config, program, loss
         self._device = _device()
-        cut = StageCut.of(config, program)
-        self._mesh = mesh = mesh_of(config.shape, self._device.type)
-        self._replica, self._row = replica_of(mesh), mesh.get_local_rank(PIPELINE)
+        self._ranks = StageRanks(config, dist.get_rank()) if config.degrees else None
+        if self._ranks is None:
+            cut, self._mesh = StageCut.of(config, program), mesh_of(config.shape, self._device.type)
+            self._replica, self._row = replica_of(self._mesh), self._mesh.get_local_rank(PIPELINE)
+            self._line: dist.ProcessGroup | None = self._mesh.get_group(PIPELINE)
+        else:
+            self._mesh, self._line = self._ranks.mesh(self._device.type), None
+            self._replica, self._row = 0, self._ranks.stage
+            cut = StageCut.of(config, self._ranks.own_program(program))
+            self._ranks.check(cut, program)
+        mesh = self._mesh
         self._own = range(self._row, len(cut.blocks), config.shape.pipeline)
         self._stages = [cut.stage(number, mesh, self._device) for number in self._own]
         self._held = _by_name(self._stages)
@@ -172,6 +182,7 @@ class HybridTrainer:
         shape = self.config.shape
         check_batches(batches, shape.data * shape.micro_batches)
         own = batches[self._replica * shape.micro_batches :][: shape.micro_batches]
+        own = own if self._ranks is None else [self._ranks.own_part(batch) for batch in own]
         torch.manual_seed(hash((self._progress.seed, self._progress.steps, self._replica, self._row)) % 2**63)
         for stage in self._stages:
             stage.inputs = [{name: tensor.to(self._device) for name, tensor in each.inputs.items()} for each in own]
@@ -219,14 +230,17 @@ class HybridTrainer:
         total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self._device)
         total = total.to(torch.float64)
         dist.all_reduce(total)  # each of the devices that share the last stage has it
-        shape = self.config.shape
-        return (total / (shape.data * shape.micro_batches * shape.tensor)).cpu()
+        last = self.config.of_stage(self.config.shape.pipeline - 1)
+        return (total / (last.devices * self.config.shape.micro_batches)).cpu()
 
     def _pipeline(self, cut: StageCut) -> Any:
         """torch's runtime for the stages of this rank."""
         shape = self.config.shape
+        make: Callable[..., EngineStage] = partial(EngineStage, group=self._line)
+        if self._ranks is not None:
+            make = partial(UnequalStage, ranks=self._ranks)
         self._engines = [
-            EngineStage(
+            make(
                 stage,
                 str(self._device),
                 number,
@@ -234,7 +248,6 @@ class HybridTrainer:
                 self._device,
                 input_args=cut.hollow(number),
                 output_args=cut.hollow(number + 1),
-                group=self._mesh.get_group(PIPELINE),
                 dw_builder=lambda: lambda: None,  # the backward pass is complete after its first part
             )
             for number, stage in zip(self._own, self._stages, strict=True)
@@ -250,8 +263,8 @@ class HybridTrainer:
 
     def _gathered(self, own: Any) -> list[Any]:
         """What each rank of the pipeline passes."""
-        parts: list[Any] = [None] * self.config.shape.pipeline
-        dist.all_gather_object(parts, own, group=self._mesh.get_group(PIPELINE))
+        parts: list[Any] = [None] * dist.get_world_size(self._line)
+        dist.all_gather_object(parts, own, group=self._line)
         return parts
 
     def _mean_statistics(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -31,10 +31,15 @@ T = TypeVar("T")
 class ReferenceTraining:
     """A copy of the model itself, in the mode in which it was imported."""
 
-    def __init__(self, program: Program, device: Device, loss: Loss, optimizer: Factory) -> None:
-        """Copy the model to the device; raise InputError if this host does not have it."""
+    def __init__(
+        self, program: Program, device: Device, loss: Loss, optimizer: Factory, products: torch.dtype = torch.float32
+    ) -> None:
+        """Copy the model to the device; raise InputError if this host does not have it.
+
+        Its products are in float32, or in bfloat16 by autocast; what it returns is as wide as the import says.
+        """
         torch_device = torch_device_of(device)
-        self._device = device
+        self._device, self._products = device, products
         self._program = program
         self._loss = loss
         self._model = copy.deepcopy(program.module).to(torch_device)
@@ -79,7 +84,13 @@ class ReferenceTraining:
         torch_device = torch_device_of(self._device)
         for batch in batches:
             args, kwargs = self._program.arguments_of([tensor.to(torch_device) for tensor in batch.inputs.values()])
-            loss = self._loss(self._model(*args, **kwargs), batch.target)
+            with torch.autocast(torch_device.type, self._products, enabled=self._products != torch.float32):
+                result = self._model(*args, **kwargs)
+            if self._products != torch.float32:
+                result = pytree.tree_map_only(
+                    torch.Tensor, lambda t: t.float() if t.dtype == self._products else t, result
+                )
+            loss = self._loss(result, batch.target)
             (loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types here
 
 

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from costmodels.transformer import RMS_NORM, Transformer
 from graphs.errors import InputError
 from planner.export.parallel_config import export_config
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
+from planner.problem.hybrid_training.config import (
+    ParallelConfig,
+    ParallelShape,
+    RankOrder,
+    StageLayers,
+    TrainingSetting,
+)
 from tests.planner.problem.hybrid_training.settings import a100s
 
 LLAMA = Transformer(32, 4096, 32, 8192, 128256, 14336, 8, True, RMS_NORM, False, False, True, False, True)
@@ -32,6 +39,50 @@ def test_megatrons_arguments() -> None:
     assert given["--num-query-groups"] == "8"
     assert given["--recompute-granularity"] == "selective"
     assert {"--sequence-parallel", "--use-distributed-optimizer", "--swiglu", "--bf16"} <= set(words)
+
+
+NUMBERS = """num-layers hidden-size ffn-hidden-size num-attention-heads num-query-groups seq-length
+max-position-embeddings tensor-model-parallel-size pipeline-model-parallel-size num-layers-per-virtual-pipeline-stage
+decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers micro-batch-size global-batch-size
+recompute-num-layers"""
+FLAGS = """group-query-attention swiglu disable-bias-linear untie-embeddings-and-output-weights use-flash-attn
+accumulate-allreduce-grads-in-fp32 bf16 sequence-parallel use-tp-pp-dp-mapping use-distributed-optimizer"""
+WORDS = {
+    "normalization": ["LayerNorm", "RMSNorm"],
+    "position-embedding-type": ["learned_absolute", "rope"],
+    "recompute-granularity": ["full", "selective"],
+    "recompute-method": ["uniform", "block"],
+}
+
+
+def megatrons_parser() -> ArgumentParser:
+    """The options that Megatron-LM's megatron/training/arguments.py declares, of those that an export may write."""
+    parser = ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name in NUMBERS.split():
+        parser.add_argument(f"--{name}", type=int)
+    for name in FLAGS.split():
+        parser.add_argument(f"--{name}", action="store_true")
+    for name, choices in WORDS.items():
+        parser.add_argument(f"--{name}", choices=choices)
+    for name in ("attention-dropout", "hidden-dropout"):
+        parser.add_argument(f"--{name}", type=float)
+    return parser
+
+
+@pytest.mark.parametrize("network", [LLAMA, Transformer(32, 4096, 32, 2048, 51200)])
+@pytest.mark.parametrize("modes", [(16, 0, 0), (0, 16, 0), (0, 0, 16), (10, 0, 6)])
+@pytest.mark.parametrize("order", ["data", "pipeline"])
+def test_megatrons_parser_knows_all_arguments(
+    network: Transformer, modes: tuple[int, int, int], order: RankOrder
+) -> None:
+    setting = TrainingSetting(network, a100s(32), 64)
+    shape = PIPELINE._replace(order=order)
+    exported = export_config(setting, config(shape, *[StageLayers(*modes)] * 2), "megatron-args")
+    own = megatrons_parser().parse_args(exported.text.split())
+    assert (own.num_layers, own.hidden_size, own.seq_length) == (network.layers, network.hidden, network.sequence)
+    assert own.use_tp_pp_dp_mapping == (order == "pipeline")
+    assert (own.recompute_granularity is None) == (modes[0] == 16)
+    assert (own.recompute_method is None) == (modes[2] == 0)  # Megatron-LM refuses one without whole layers
 
 
 def test_megatron_takes_other_ends_and_some_whole_layers() -> None:

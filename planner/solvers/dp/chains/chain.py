@@ -268,9 +268,29 @@ class Line:
             sums = self._before(values)
             return np.asarray(sums[None, :] - sums[:, None])
 
-        current_bytes = between(table.saved_bytes) + self.received_bytes
-        waiting_bytes = between(table.waiting_bytes(self.step.recompute)) + self.received_bytes
-        return between(table.op_bytes), waiting_bytes, current_bytes
+        recompute = self.step.recompute
+        waiting_bytes = between(table.waiting_bytes(recompute)) + self.received_bytes
+        if recompute == "none" or not table.layer.any():
+            current_bytes = waiting_bytes + between(table.again_bytes(recompute))
+            return between(table.op_bytes), waiting_bytes, current_bytes
+        kept_bytes = np.zeros(table.n_ops)
+        for flow, n_bytes in zip(table.flows, table.layer_bytes.tolist(), strict=True):
+            kept_bytes[flow.writer] += n_bytes
+        waiting_bytes += between(kept_bytes)
+        return between(table.op_bytes), waiting_bytes, waiting_bytes + self._most_again
+
+    @cached_property
+    def _most_again(self) -> Floats:
+        """[n_cuts, n_cuts], what the layer of an interval that takes the most keeps while it runs again."""
+        table, of_block = self.blocks.table, np.zeros(self.blocks.n)
+        may = table.layer >= 0
+        by_layer = np.bincount(table.layer[may], table.again_bytes(self.step.recompute)[may], minlength=1)
+        np.maximum.at(of_block, np.asarray(self.blocks.block)[may], by_layer[table.layer[may]])
+        line, most = of_block[self.chain.line], np.zeros((len(self.at), len(self.at)))
+        for number, start in enumerate(self.at.tolist()):
+            later = self.at[number + 1 :] - start - 1
+            most[number, number + 1 :] = np.maximum.accumulate(line[start:])[later] if len(later) else 0.0
+        return most
 
     def _before(self, values: Floats) -> Floats:
         """The sums of the values of all operators before each cut."""

@@ -10,13 +10,14 @@ from torch import nn
 from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.fabric import fabric_of
 from costmodels.links import Level
-from costmodels.memory.transformers import ADAM, ZERO_STAGES, zero_states
+from costmodels.memory.transformers import ADAM, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode, zero_states
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.half_precision import in_bfloat16
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage
+from simulator.training import stage_costs
 
 WORK = Workload("training", batch=4, optimizer="adam")
 PAIR = Cluster(
@@ -111,3 +112,41 @@ def test_in_bfloat16_states_are_those_of_mixed_precision(stage: int, gradients: 
     step_s = costs.update.optimizer_s(range(3), 0)
     assert step_s == pytest.approx(TABLE.update.optimizer_s(range(3), 0) / (2 if stage else 1))
     assert costs.saved_bytes.sum() < 0.75 * TABLE.saved_bytes.sum()  # the caller's input stays in float32
+
+
+class Block(nn.Module):
+    """A layer whose result is a sum, which no product has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(8, 32, bias=False), nn.Linear(32, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.narrow(torch.tanh(self.wide(x)))
+        return result
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE_MODES)
+def test_layers_run_again_one_by_one(recompute: RecomputeMode) -> None:
+    """Three layers of 4 samples between two linear layers, by hand; autograd saves of a layer x and tanh's result.
+
+    A waiting micro-batch keeps what the first and the last linear layer read, the result, and of each layer x, with
+    products' results (32 and 8 wide) if these run once. The layer that runs again saves x and tanh's result.
+    """
+    blocks = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Sequential(*(Block() for _ in range(3))), nn.Linear(8, 8))
+    graph = program_from_module(blocks, (torch.ones(4, 8),), training=True).graph
+    network = SharedNetwork.of(graph, 1)
+    assert network is not None
+    assert len(network.layers.layers) == 3
+    table = network.costs(tabulate(graph, PAIR.first(1), WORK, {}), fabric_of(PAIR), np.zeros(1), WORK)
+    (cost,) = stage_costs(table, [range(table.n_ops)], [0], recompute)
+    wide, narrow = 4 * 32 * 4, 4 * 8 * 4
+    none = 3 * (narrow + wide) + 3 * narrow
+    assert stage_costs(table, [range(table.n_ops)], [0])[0].saved_bytes == none
+    layers = {"none": none - 3 * narrow, "selective": 3 * (narrow + wide + narrow), "full": 3 * narrow}
+    assert cost.saved_bytes == layers[recompute] + 3 * narrow
+    assert cost.recomputed_bytes == (0 if recompute == "none" else narrow + wide)
+    own = [op for layer in network.layers.layers for op in layer]
+    assert {"none": [], "selective": [op for op in own if not table.runs_once[op]], "full": own}[recompute] == (
+        np.flatnonzero(table.again_s(recompute)[:, 0]).tolist()
+    )

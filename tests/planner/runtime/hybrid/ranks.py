@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.stores import served_store, visited_store
 from graphs.importers.from_torch import program_from_module
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
+from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
 from planner.runtime.hybrid.check import ALLOWED, differences
 from planner.runtime.hybrid.trainer import HybridTrainer
@@ -98,6 +98,12 @@ class Case(NamedTuple):
     chunks: int = 1
     order: Any = "data"
     precision: Any = "float32"
+    degrees: tuple[tuple[int, int], ...] = ()  # of each stage, where they differ
+
+    @property
+    def named(self) -> str:
+        """The degrees in short."""
+        return " + ".join(f"{data}x{tensor}" for data, tensor in self.degrees) or "x".join(map(str, self[:3]))
 
     def config(self, samples: int, layers: int) -> ParallelConfig:
         """The configuration for a network of so many layers."""
@@ -107,11 +113,21 @@ class Case(NamedTuple):
         modes = StageLayers._fields
         counts = even_counts(layers, self.pipeline)
         stages = tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
-        return ParallelConfig(shape, stages, self.precision)
+        return ParallelConfig(
+            shape, stages, self.precision, degrees=tuple(StageDegrees(*each) for each in self.degrees)
+        )
 
 
 NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
-    "mlp": (Mlp, 2, [Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")]),
+    "mlp": (
+        Mlp,
+        2,
+        [
+            *(Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")),
+            Case(1, 1, 3, 1, "selective", degrees=((1, 1), (2, 1), (1, 1))),
+            Case(1, 1, 2, 3, degrees=((2, 1), (1, 2))),
+        ],
+    ),
     "cnn": (Cnn, 4, [Case(2, 2, 1, 0), Case(2, 1, 2, 2, order="pipeline")]),
     "bert": (bert, 4, [Case(2, 2, 1, 3, "selective")]),
     "llama": (
@@ -125,7 +141,7 @@ NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
 def loss_of(result: Any, target: torch.Tensor) -> torch.Tensor:
     """Cross entropy of scores, which networks return in several forms."""
     scores = result if isinstance(result, torch.Tensor) else result["logits"]
-    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), target.reshape(-1))
+    return F.cross_entropy(scores.float().reshape(-1, scores.shape[-1]), target.reshape(-1))
 
 
 def data_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,11 +153,15 @@ def data_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(0, 4, (BATCH,))
 
 
-def reference_loss(model: nn.Module, batch: torch.Tensor, target: torch.Tensor, samples: int) -> float:
-    """The mean loss of a step of the model itself, whose gradients are there then."""
+def reference_loss(
+    model: nn.Module, batch: torch.Tensor, target: torch.Tensor, samples: int, products: torch.dtype
+) -> float:
+    """The mean loss of a step of the model itself under a precision of products, whose gradients are there then."""
     losses = []
     for first in range(0, BATCH, samples):
-        loss = loss_of(model(batch[first : first + samples]), target[first : first + samples])
+        with torch.autocast("cpu", torch.bfloat16, enabled=products == torch.bfloat16):
+            result = model(batch[first : first + samples])
+        loss = loss_of(result, target[first : first + samples])
         (loss / (BATCH // samples)).backward()  # type: ignore[no-untyped-call]  # torch has no types here
         losses.append(loss.item())
     return sum(losses) / len(losses)
@@ -163,7 +183,7 @@ def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
             if state is not None:
                 trainer.load_state_dict(state)
             gradients = trainer.gradients(batch, target)
-            expected = reference_loss(reference, batch, target, samples)
+            expected = reference_loss(reference, batch, target, samples, getattr(torch, case.precision))
             own = {key: p.grad for key, p in reference.named_parameters() if p.grad is not None}
             worst = differences(own, gradients)[:1]
             optimizer.step()
@@ -176,7 +196,7 @@ def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
             same_names = next(kinds) == next(kinds)
             share = worst[0].share if worst else 0.0
             allowed = ALLOWED[case.precision]
-            found.append([name, "x".join(map(str, case[:3])), off / allowed, share / allowed, same_names])
+            found.append([name, case.named, off / allowed, share / allowed, same_names])
     if number == 0:
         out.write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -111,7 +111,8 @@ class Step:
                 if self._step.recompute == "selective":
                     kept += sum(float(table.once_bytes[op]) for op in ops)
                 saved = round(kept)
-                again = max(full - saved, 0)
+                shared = table.once_saved_bytes if self._step.recompute == "selective" else 0 * table.ends_bytes
+                again = round(sum(max(0.0, float((table.saved_bytes - table.ends_bytes - shared)[op])) for op in ops))
             takes = {
                 "F": forward_s + hands * (messages[number] + messages[number + 1]),
                 "I": backward_s / 2 + hands * (gradients[number] + gradients[number + 1]) + again_s,
