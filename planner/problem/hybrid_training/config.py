@@ -125,7 +125,7 @@ class ParallelConfig:
     def named(self) -> str:
         """Data, tensor and pipeline, or data and tensor of each stage."""
         if self.degrees:
-            return " + ".join(f"{each.data} × {each.tensor}" for each in self.degrees)
+            return "+".join(f"{each.data}×{each.tensor}" for each in self.degrees)
         return f"{self.shape.data} × {self.shape.tensor} × {self.shape.pipeline}"
 
     @property

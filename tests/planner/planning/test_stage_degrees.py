@@ -129,7 +129,7 @@ def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
     others = min(one.step_s for one in found if not one.degrees)
     assert others == pytest.approx(6 * 19_800 * 2 / 1e9, rel=1e-4)
     assert best.config is not None
-    assert best.config.named == "2 × 1 + 1 × 1"
+    assert best.config.named == "2×1+1×1"
     uneven = replace(best, layers=(1, 2), recompute="full").config
     assert uneven is not None
     assert uneven.stages == (StageLayers(0, 0, 1), StageLayers(0, 0, 2))
