@@ -129,3 +129,9 @@ parse_bytes, write_bytes, format_bytes = _BYTES.parse, _BYTES.write, _BYTES.form
 parse_seconds, write_seconds, format_seconds = _SECONDS.parse, _SECONDS.write, _SECONDS.format
 parse_bytes_per_s, write_bytes_per_s, format_bytes_per_s = _BYTES_PER_S.parse, _BYTES_PER_S.write, _BYTES_PER_S.format
 parse_flops_per_s, write_flops_per_s, format_flops_per_s = _FLOPS_PER_S.parse, _FLOPS_PER_S.write, _FLOPS_PER_S.format
+
+
+def format_rate(value: float) -> str:
+    """A rounded number for each second, in figures as people write them: 23,120 and 9.25."""
+    number = float(f"{value:.4g}")
+    return f"{number:,.0f}" if 1e3 <= number < 1e15 else f"{number:.4g}"

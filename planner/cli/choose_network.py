@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from costmodels.cluster import Cluster
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Graph
@@ -211,7 +211,7 @@ def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str,
     stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
     return (
         format_seconds(choice.step_s),
-        f"{choice.samples_per_s:.4g}" if tokens_per_s is None else f"{tokens_per_s:,.0f}",
+        format_rate(choice.samples_per_s) if tokens_per_s is None else f"{tokens_per_s:,.0f}",
         f"{mfu:.1%}",
         format_bytes(choice.peak_bytes),
         str(choice.used),

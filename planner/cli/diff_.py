@@ -10,7 +10,7 @@ from itertools import chain
 from math import isfinite
 from pathlib import Path
 
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.explain.diff import CutTensor, PlanDifference, diff
@@ -76,7 +76,7 @@ def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
     if n_training != 1:
         yield _seconds("one step" if n_training else "a micro-batch, alone", a.latency_s, b.latency_s)
     if n_training:
-        both = f"{a.samples_per_s:.4g}", f"{b.samples_per_s:.4g}"
+        both = format_rate(a.samples_per_s), format_rate(b.samples_per_s)
         yield "samples/s", *both, relative(a.samples_per_s, b.samples_per_s)
 
 

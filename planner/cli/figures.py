@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from costmodels.pace import PaceKind
-from costmodels.units import format_seconds
+from costmodels.units import format_rate, format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED
 from planner.cli.text import short
@@ -85,11 +85,11 @@ def show_usage(comparison: Comparison, console: Console) -> None:
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
     """Rows of the prediction and of contenders, given by name, samples per second, seconds and the plan's speedup."""
     used = str(plan.n_used)
-    rows = [("plan, predicted", used, f"{plan.samples_per_s:.4g}", format_seconds(plan.latency_s), "")]
+    rows = [("plan, predicted", used, format_rate(plan.samples_per_s), format_seconds(plan.latency_s), "")]
     for name, samples_per_s, seconds, speedup in measured:
         several = str(len(plan.cluster.devices)) if name.endswith("copies") else "1"
         devices, faster = (used, "") if name == "plan" else (several, f"{speedup:.2f}×")
-        rows.append((f"{name}, measured", devices, f"{samples_per_s:.4g}", format_seconds(seconds), faster))
+        rows.append((f"{name}, measured", devices, format_rate(samples_per_s), format_seconds(seconds), faster))
     return rows
 
 

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_output
 from planner.cli.models import cluster_of, declare_model, declare_search, declare_workload, workload_of
@@ -75,7 +75,7 @@ def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Co
 
     rows = [
         row(str(a.goal), a.objective_s, b.objective_s, format_seconds),
-        row("samples/s", a.samples_per_s, b.samples_per_s, "{:.4g}".format),
+        row("samples/s", a.samples_per_s, b.samples_per_s, format_rate),
         row("one alone", a.latency_s, b.latency_s, format_seconds),
         ("gap", f"{a.gap:.2%}", f"{b.gap:.2%}", ""),
     ]

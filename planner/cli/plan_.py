@@ -14,7 +14,7 @@ from typing import Any
 
 from costmodels.cluster import Cluster
 from costmodels.table import Source
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
@@ -200,13 +200,15 @@ def show_plan(
         again = {"none": "", "selective": ", recomputing selectively", "full": ", recomputing"}[work.recompute]
         copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
-        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s, {format_seconds(plan.latency_s)} for {what}")
+        console.say(
+            f"predicted: {format_rate(plan.samples_per_s)} samples/s, {format_seconds(plan.latency_s)} for {what}"
+        )
         console.say(f"80 % of runs: {plan.latency_range}")
     else:
         alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
-        console.say(f"predicted: {plan.samples_per_s:.4g} samples/s streaming, {alone}")
+        console.say(f"predicted: {format_rate(plan.samples_per_s)} samples/s streaming, {alone}")
         slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
-        console.say(f"80 % of runs: {slowest:.4g} – {fastest:.4g} samples/s, {plan.latency_range}")
+        console.say(f"80 % of runs: {format_rate(slowest)} – {format_rate(fastest)} samples/s, {plan.latency_range}")
     for line in speed_lines:
         console.say(line)
     if one is None or times is None:

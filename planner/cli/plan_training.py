@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from costmodels.cluster import Cluster
+from costmodels.units import format_rate
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -113,7 +114,7 @@ def _written(row: FasterRow, options: argparse.Namespace) -> str:
         how = f"'{output}' is there already, and --force overwrites it"
     else:
         write_text(json.dumps(config_to_dict(row.config), indent=2) + "\n", output)
-    return f"ranks that share layers or states would train {row.samples_per_s:.4g} samples/s: {what} → {how}"
+    return f"ranks that share layers or states would train {format_rate(row.samples_per_s)} samples/s: {what} → {how}"
 
 
 def _lines(
@@ -124,13 +125,13 @@ def _lines(
         work = first.workload
         yield (
             f"{work.micro_batches} micro-batches of {work.batch} by {work.schedule} would be slower: "
-            f"{first.samples_per_s:.4g} samples/s"
+            f"{format_rate(first.samples_per_s)} samples/s"
         )
     if beyond is not None and beyond.config is None:
         batch = beyond.replicas * beyond.micro_batches * beyond.samples
         yield (
-            f"{beyond.replicas} replicas, each by ranks of its own, would train {beyond.samples_per_s:.4g} samples/s: "
-            f"planner choose {options.model} --cluster {options.cluster} --global-batch {batch}"
+            f"{beyond.replicas} replicas, each by ranks of its own, would train {format_rate(beyond.samples_per_s)} "
+            f"samples/s: planner choose {options.model} --cluster {options.cluster} --global-batch {batch}"
         )
     used = plan.n_used * (plan.cluster.replicas.count if plan.cluster.replicas else 1)
     if used < n_devices:

@@ -15,7 +15,7 @@ from typing import Any
 
 from costmodels.cluster import SHARINGS
 from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -199,8 +199,8 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
     yield f"waited for: {_largest_first(_critical(prediction), format_seconds)}"
     alone = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
     yield (
-        f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({plan.samples_per_s:.4g} samples/s); "
-        f"{alone} {format_seconds(plan.latency_s)}"
+        f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({format_rate(plan.samples_per_s)} "
+        f"samples/s); {alone} {format_seconds(plan.latency_s)}"
     )
     yield f"80 % of runs: {plan.period_range}; {alone} {plan.latency_range}"
 
@@ -255,7 +255,7 @@ def _show_changes(plans: dict[str, Plan], console: Console) -> None:
         times(f"{before['goal']}: objective", "objective_s"),
         times("per micro-batch", "period_s"),
         times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
-        row("samples/s", lambda document: f"{document['samples_per_s']:.4g}"),
+        row("samples/s", lambda document: format_rate(document["samples_per_s"])),
         row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
         *(row(f"memory of {name}", partial(memory, name)) for name in names),
     ]

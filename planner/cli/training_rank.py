@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
-from costmodels.units import format_seconds
+from costmodels.units import format_rate, format_seconds
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.cli.figures import figures_document, show_figures
@@ -162,7 +162,7 @@ def _show(
         "against_prediction": figures_document(comparison),
     }
     rows = [
-        (what, f"{samples / seconds:.4g}", format_seconds(seconds))
+        (what, format_rate(samples / seconds), format_seconds(seconds))
         for what, seconds in (("predicted", plan.latency_s), ("measured", step_s))
     ]
     console.show(document, steps_of(plan), ("", "samples/s", "step"), rows)

@@ -1,6 +1,6 @@
 """A plan in a notebook."""
 
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.notebook import html_file, html_picture, html_table
 from planner.plans.plan import Plan
 from planner.problem.result import Status
@@ -26,7 +26,7 @@ def plan_html(plan: Plan) -> str:
     times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
     proved = "optimal" if plan.status == Status.OPTIMAL else f"no plan can be more than {plan.gap:.2%} better"
     title = (
-        f"{plan.graph.name} for {plan.goal} on {plan.division}: {plan.samples_per_s:.4g} samples/s{times}, "
+        f"{plan.graph.name} for {plan.goal} on {plan.division}: {format_rate(plan.samples_per_s)} samples/s{times}, "
         f"{format_seconds(plan.latency_s)}; {proved}"
     )
     picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")

@@ -133,3 +133,12 @@ def test_what_is_written_is_read_as_the_same_number(
 )
 def test_people_see_three_digits(text: str, expected: str) -> None:
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (9.2512, "9.251"), (999.96, "1,000"), (23118.4, "23,120"), (1.5e7, "15,000,000"), (0.00312, "0.00312"),
+     (inf, "inf")],
+)  # fmt: skip
+def test_rates_are_written_as_people_write_them(value: float, text: str) -> None:
+    assert units.format_rate(value) == text

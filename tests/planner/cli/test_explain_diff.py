@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from costmodels.units import format_rate
 from costmodels.workload import Workload
 from planner.cli import main
 from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
@@ -284,7 +285,7 @@ class TestDiff:
         assert "  a micro-batch, streaming " in shown
         assert "  one step " in shown
         assert "alone" not in shown
-        rates = f"{few.samples_per_s:.4g}", f"{many.samples_per_s:.4g}"
+        rates = format_rate(few.samples_per_s), format_rate(many.samples_per_s)
         (row,) = (line for line in shown.splitlines() if line.startswith("  samples/s"))
         assert row.split()[1:3] == list(rates)
         shown = said(capsys, "diff", replace(few, goal=Goal.THROUGHPUT, workload=Workload()), few)
