@@ -185,13 +185,13 @@ def test_views_of_planned_memory_are_made_once_and_what_they_show_is_computed() 
             self.norm = nn.LayerNorm(32)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (layer(x).view(2, 64, 4, 8).transpose(1, 2) for layer in self.layers[:3])
+            q, k, v = (layer(x).view(2, 96, 4, 8).transpose(1, 2) for layer in self.layers[:3])
             mixed = nn.functional.scaled_dot_product_attention(q, k, v)
-            result: torch.Tensor = self.norm(self.layers[3](mixed.transpose(1, 2).reshape(2, 64, 32)) + x)
+            result: torch.Tensor = self.norm(self.layers[3](mixed.transpose(1, 2).reshape(2, 96, 32)) + x)
             return torch.cat([result, x], 1)
 
     torch.manual_seed(0)
-    network, inputs = Heads().eval(), torch.randn(3, 2, 64, 32)
+    network, inputs = Heads().eval(), torch.randn(3, 2, 96, 32)
     program = program_from_module(network, inputs[0])
     (device, *_) = desk(1).devices
     (stage,), _ = compiled(program, Placement((0,) * len(program.graph.ops)), [replace(device, kernels="quick")])
