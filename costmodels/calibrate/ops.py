@@ -134,13 +134,23 @@ def profile_contended(
         pace = SessionPace(program.graph, devices, found.pace, here=False)
         keep = partial(_with_contended, found, pace, name, count)
         session = _Session(keys, _phases(known, training, keys), effort, training, keep, cache, pace)
-        rows: Rows = []
-        if session.task.wanted:
-            activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
-            with closing(CoRun(program, devices, parts, training)) as together:
-                rows = _passes(together, session, activity)
-        found = session.result(rows)
+        activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
+        found = session.result(_passes_at_once(program, devices, parts, session, activity))
     return found
+
+
+def _passes_at_once(
+    program: Program,
+    devices: Sequence[Device],
+    parts: Parts,
+    session: "_Session",
+    activity: Callable[[int, int], object],
+) -> Rows:
+    """The passes of some parts; what they have packed is released before the next ones pack theirs."""
+    if not session.task.wanted:
+        return []
+    with closing(CoRun(program, devices, parts, session.training)) as together:
+        return _passes(together, session, activity)
 
 
 def _identified(device: Device) -> tuple[Mapping[str, str], str]:

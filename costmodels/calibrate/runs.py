@@ -5,7 +5,7 @@ have no further reader; arguments are bound before.
 """
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
@@ -19,7 +19,7 @@ from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.buffers import PlannedMemory, planned_memory
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import RESULT
+from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
@@ -59,6 +59,7 @@ class Inference:
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, torch_device, inference_bytes(program.graph))
         self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
+        _check_room_to_pack(program, self.kernels)
         self.packed = [
             {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}
             for each in self.kernels
@@ -296,6 +297,17 @@ def _check_room(
         raise InputError(
             f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
             "it cannot be measured as a whole here: plan without measuring"
+        )
+
+
+def _check_room_to_pack(program: Program, kernels: Iterable[Sequence[Kernel]]) -> None:
+    """Refuse to copy more weights than memory is free."""
+    packs = [pack for each in kernels for kernel in each for pack in kernel.packs.values()]
+    n_bytes = sum(program.graph.tensor[pack.reads[0]].n_bytes for pack in packs)  # others are a number for each channel
+    if n_bytes > (free := free_bytes(ROOT)):
+        raise InputError(
+            f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
+            f"{format_bytes(free)} are free; measure exact kernels (--kernels exact), or plan without measuring"
         )
 
 

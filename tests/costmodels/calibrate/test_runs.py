@@ -1,6 +1,7 @@
 """One pass over a program: what is run, what is timed, and that the results are those of the model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -117,6 +118,17 @@ def test_a_network_without_values_that_does_not_fit_is_refused(monkeypatch: pyte
         "model 'Lookup' takes 184 B, of which 100 B are free; "  # 10 * 4 * 4 + 3 * 8
         "it cannot be measured as a whole here: plan without measuring"
     )
+
+
+def test_weights_that_cannot_be_packed_beside_the_model_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_from_module(nn.Linear(256, 256).eval(), torch.zeros(64, 256))
+    monkeypatch.setattr(runs, "free_bytes", lambda _: 100)
+    quick = replace(device(), kernels="quick")
+    with pytest.raises(
+        InputError, match=r"has 256 KiB of weights that quick kernels copy, and 100 B are free; measure"
+    ):
+        profile_program(program, quick, QUICK)
+    assert profile_program(program, device(), QUICK).ops
 
 
 @pytest.mark.parametrize(
