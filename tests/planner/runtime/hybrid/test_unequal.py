@@ -89,7 +89,7 @@ def test_a_row_keeps_the_degrees_of_its_stages() -> None:
 
 def test_what_cannot_be_run_is_refused_by_name() -> None:
     ranks = StageRanks(ROW, 0)
-    with pytest.raises(InputError, match="has a batch norm, which would see 3 × 1 \\+ 2 × 2 parts of a micro-batch"):
+    with pytest.raises(InputError, match="has a batch norm, which would see 3×1\\+2×2 parts of a micro-batch"):
         ranks.own_program(program_of(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))))
     for module, told in (
         (Tied(), "'weight' is in the stages 0 and 1, which stages with degrees of their own cannot have"),
