@@ -112,11 +112,10 @@ class _Primitives:
         q, k = moving[:2]
         self._steps = [_steps(each, heads) for each in moving]
         self._parts = q.shape[0], q.shape[1] // heads
-        first = [each[:1, :heads] for each in moving]
-        first[3:-1] = [
-            each.new_empty(each.shape) for each in first[3:-1]
-        ]  # masks are dense: no stride beside an axis of 1
-        q_layout, k_layout, v_layout, *masks, y = map(dnnl.layout_of, [first[0], first[1].mT, *first[2:]])
+        q_part, k_part, v_part, *mask_parts, y_part = (each[:1, :heads] for each in moving)
+        q_layout, k_layout, v_layout, y = map(dnnl.layout_of, (q_part, k_part.mT, v_part, y_part))
+        dense = (Strided.contiguous(tuple(each.shape)) for each in mask_parts)  # no stride beside an axis of 1
+        masks = [dnnl.layout(*astuple(each)) for each in dense]
         shape = 1, heads, q.shape[2], k.shape[2]
         scores = dnnl.layout(*astuple(Strided.contiguous(shape)))
         self._scores = scratchpad(4 * prod(shape), "scores")

@@ -67,7 +67,7 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
         tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
         difference = deviation(a, b, any_nan=a.dtype in allowed) if tensors else None
         tolerance = allowed.get(a.dtype, 0.0) if tensors else 0.0
-        if difference is not None and tolerance and deviation(a, b, tolerance) is None:
+        if difference is not None and tolerance and difference.within(tolerance, a.dtype):
             rounding = max(rounding, min(difference.share, tolerance))
         elif difference is not None or not (tensors or (type(a) is type(b) and a == b)):
             wrong.append(_line(pytree.keystr(path), a, b, difference))
