@@ -26,7 +26,7 @@ NOISY_SHARE = 0.005  # least share of an operator in the time of all operators f
 class Measurement:
     """Times of one operator, or of several equal ones."""
 
-    seconds: float  # median of the seconds
+    seconds: float  # median of the seconds, with its share of what passes take longer than all medians
     spread: float  # distance of the quartiles as a share of the median
     count: int  # number of measured passes over a network
 

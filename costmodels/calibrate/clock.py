@@ -1,12 +1,16 @@
 """Clocks that measure the time of a device for its own work, without the work of others on this machine."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from costmodels.host.affinity import Processor, check_stopped
+from costmodels.table import Floats
+
+STALL = 2.0  # times the median, above which a time tells of an event that will not come again as often
 
 
 class Clock(NamedTuple):
@@ -50,3 +54,11 @@ def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[fl
         clock.settle()
         times.append(clock.seconds(start, stop))
     return times
+
+
+def mean_s(times: Sequence[float] | Floats) -> float:
+    """The mean of repeated times, in which one that stalled counts as `STALL` medians.
+
+    It holds the small disturbances that work meets all the time, which a median leaves out.
+    """
+    return float(np.minimum(times, STALL * np.median(times)).mean())

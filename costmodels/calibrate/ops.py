@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
@@ -72,7 +72,7 @@ def profile_program(
 ) -> Profile:
     """Measure the operators of a program that are not in the cache, or not well enough; nothing runs if all are.
 
-    An operator's time is the median over the passes; equal operators (see `op_keys`) share the mean of their medians.
+    An operator's time is the median over the passes, see `pooled`; equal operators (see `op_keys`) share the mean.
     Between passes the machine's pace is measured, and all times of a profile are those at the pace of its first ones.
     ``cache`` is the folder of profiles, which is read before and written during the measurement.
 
@@ -338,11 +338,16 @@ def _joined(before: Sequence[Phase], keys: Sequence[str], seconds: Floats | None
 
 
 def pooled(keys: Sequence[str], seconds: Floats) -> dict[str, Measurement]:
-    """The measurements by key, from seconds [n_passes, n_ops]."""
+    """The measurements by key, from seconds [n_passes, n_ops].
+
+    A disturbance makes a time longer and never shorter, so a pass takes longer in the mean than the sum of its
+    operators' medians; all of them get that share.
+    """
     columns: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         columns.setdefault(key, []).append(i)
     low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75), axis=0)
+    middle *= mean_s(seconds.sum(axis=1)) / middle.sum() if middle.sum() > 0 else 1.0
     return {
         key: Measurement.rounded(float(middle[ops].mean()), float((high - low)[ops].mean()), len(seconds))
         for key, ops in columns.items()

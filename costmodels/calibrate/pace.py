@@ -6,14 +6,14 @@ on one device alone and on all devices at once.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from statistics import fmean, median
+from statistics import fmean
 from threading import Barrier
 from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.clock import clock_of
+from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.pace import PaceKind, contended, mean_pace
 
@@ -44,11 +44,11 @@ class PaceMeter:
         first, n_devices = self._devices[0], len(self._devices)
         run_on(first, self.sample_here)
         if n_devices > 1 and first.cuda is None:
-            self.samples[-1] |= _medians([self._at_once() for _ in range(REPEATS)])
+            self.samples[-1] |= _means([self._at_once() for _ in range(REPEATS)])
 
     def sample_here(self) -> None:
         """Measure each computation `REPEATS` times alone; the calling thread is the first device's."""
-        self.samples.append(_medians([self._times(self._works) for _ in range(REPEATS)]))
+        self.samples.append(_means([self._times(self._works) for _ in range(REPEATS)]))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -92,8 +92,8 @@ class PaceMeter:
         return times
 
 
-def _medians(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {kind: median(each[kind] for each in times) for kind in times[0]}
+def _means(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {kind: mean_s([each[kind] for each in times]) for kind in times[0]}
 
 
 def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:

@@ -253,13 +253,15 @@ def test_what_is_left_is_what_has_too_few_passes() -> None:
     assert what_is_left(keys[:1], [{}], Effort(7, 1.0, patience=1)) == Unmeasured((0,), 7, 1.0, patience=1)
 
 
-def test_equal_operators_have_the_mean_of_their_medians() -> None:
-    # passes (rows) of three operators: medians 2, 6, 5; quartiles 1.5 to 2.5, 5 to 7, 5 to 5
-    seconds = np.array([[1.0, 4.0, 5.0], [2.0, 6.0, 5.0], [3.0, 8.0, 5.0]])
-    assert pooled(("same", "same", "other"), seconds) == {
-        "same": Measurement(seconds=4.0, spread=0.38, count=3),  # (1 + 2) / 2 / 4
-        "other": Measurement(seconds=5.0, spread=0.0, count=3),
-    }
+@pytest.mark.parametrize(("disturbed", "longer"), [(0.0, 1.0), (3.9, 1.1), (1000.0, 49 / 39)])
+def test_equal_operators_have_the_mean_of_their_medians_and_their_share_of_disturbances(
+    disturbed: float, longer: float
+) -> None:
+    # passes (rows) of three operators: medians 2, 6, 5; quartiles 1.5 to 2.5, 5 to 7, 5 to 5 or more
+    seconds = np.array([[1.0, 4.0, 5.0], [2.0, 6.0, 5.0], [3.0, 8.0, 5.0 + disturbed]])
+    measured = pooled(("same", "same", "other"), seconds)
+    assert measured["same"] == Measurement.rounded(4.0 * longer, 1.5, 3)  # (1 + 2) / 2
+    assert measured["other"] == Measurement.rounded(5.0 * longer, disturbed / 2, 3)
 
 
 @pytest.mark.parametrize(
