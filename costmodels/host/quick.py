@@ -225,11 +225,12 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
 def _attention(program: Program, op: Op) -> Kernel | None:
     (*read, mask, dropout, causal), kwargs = _given(program, op, 6)
     tensor = program.graph.tensor
-    q, k, v = (tensor[name].shape for name in read)
+    shapes = [tensor[name].shape for name in read]
     plain = {"float32"} == {tensor[name].dtype for name in op.inputs if tensor[name].dtype != "bool"}
-    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(q, k, v):
+    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(*shapes):
         return None
-    attention = Attention(q, k, v, kwargs.get("scale"), bool(causal))
+    always = {name for number in unchanging(program.graph) for name in program.graph.ops[number].outputs}
+    attention = Attention(shapes, kwargs.get("scale"), bool(causal), mask in always or held(program, mask))
     return Kernel(op, attention, arguments=tuple(name and Read(name) for name in (*read, mask)))
 
 
