@@ -118,7 +118,8 @@ class Attention(Writer):
 def _kept_blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> Sequence[_Block]:
     """The blocks of a mask that never changes, without keys that no query of a block reads."""
     key = q.shape[1:3]
-    of_mask: dict[tuple[int, ...], Sequence[_Block]] = _of_masks.setdefault(mask, {})
+    of_mask: dict[tuple[int, ...], Sequence[_Block]]
+    of_mask = _of_masks.setdefault(mask, {})  # type: ignore[no-untyped-call]  # torch has no types here
     if key not in of_mask:
         of_mask[key] = _blocks(q, k, mask, skips=True)
     return of_mask[key]
@@ -167,7 +168,7 @@ class _Primitives:
         heads = max(count for count in range(1, all_heads + 1) if all_heads % count == 0 and count <= fitting)
         q, k, v, y = seen = _seen(block, *moving)
         self._begin = [
-            4 * (own.storage_offset() - whole.storage_offset()) for own, whole in zip(seen, moving, strict=True)
+            4 * int(own.storage_offset() - whole.storage_offset()) for own, whole in zip(seen, moving, strict=True)
         ]
         self._steps = [_steps(each, heads) for each in seen]
         self._mask_steps = _steps(block.mask, heads) if block.mask is not None else (0, 0)
