@@ -29,7 +29,7 @@ def pace_kinds(graph: Graph, work: Work | None = None) -> tuple[PaceKind, ...]:
     """[n_ops], the kind of each operator of a graph; ``work`` is the graph's, if it is at hand."""
     work = work or work_of(graph)
     return tuple(
-        _kind((op.members or (op,))[0].kind, flop, n_bytes)
+        _kind(op.leading.kind, flop, n_bytes)
         for op, flop, n_bytes in zip(graph.ops, work.flop.tolist(), work.n_bytes.tolist(), strict=True)
     )
 

@@ -107,6 +107,11 @@ class Op(Brief):
     members: tuple["Op", ...] = ()
     footprint: Footprint | None = None
 
+    @property
+    def leading(self) -> "Op":
+        """The member that a fused operator has its name of; an original operator itself."""
+        return next((member for member in self.members if member.name == self.name), self)
+
 
 def unfused(ops: Iterable[Op]) -> Iterator[Op]:
     """The operators, with members in the place of fused ones."""

@@ -7,10 +7,12 @@ is copied before or behind.
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from math import prod
+from math import ceil, prod
 from threading import get_ident
+from typing import NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from costmodels.host.dnnl import (
     DESTINATION,
@@ -27,10 +29,19 @@ from costmodels.host.dnnl import (
 from costmodels.host.kernel import Strided, Writer
 from graphs.rewrites.patterns import Step
 
-CACHE_BYTES = 2**20  # of the scores of some heads
+CACHE_BYTES = 2**18  # of the scores of some heads
 MOST_BYTES = 2**25  # of the scores of a head; PyTorch's operator never has them all in memory
 LEAST_QUERIES, LEAST_KEYS = 8, 4  # fewer are no products of matrices
 LEAST_PRODUCTS = 2**18  # of a sample: for fewer, three calls take longer than one
+BLOCK, MOST_BLOCKS = 64, 8  # queries that are computed together, at least; blocks of them
+
+
+class _Block(NamedTuple):
+    """Queries that are computed together, and the keys that they read."""
+
+    rows: tuple[int, int]
+    keys: tuple[int, int]
+    mask: torch.Tensor | None  # what is added to their scores
 
 
 class Attention(Writer):
@@ -41,18 +52,19 @@ class Attention(Writer):
     """
 
     def __init__(
-        self, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], scale: float | None, causal: bool
+        self, shapes: Sequence[tuple[int, ...]], scale: float | None, causal: bool, same_mask: bool = False
     ) -> None:
-        """The attention of tensors of these shapes; ``causal`` queries do not read later keys."""
-        batch, heads, rows, depth = q
-        width = v[-1]
+        """The attention of queries, keys and values of these shapes; ``causal`` queries do not read later keys.
+
+        With ``same_mask``, a mask never changes, so that what it hides is looked at once and not computed.
+        """
+        (batch, heads, rows, depth), (*_, columns, _), (*_, width) = shapes
         strides = (rows * heads * width, width, heads * width, 1)
         super().__init__("attention", (), Strided((batch, heads, rows, width), strides))
-        fitting = max(1, CACHE_BYTES // (4 * rows * k[2]))
-        self._heads = max(count for count in range(1, heads + 1) if heads % count == 0 and count <= fitting)
         self._scale = depth**-0.5 if scale is None else scale
-        self._causal = _added(torch.ones(rows, k[2], dtype=torch.bool).tril()) if causal else None
-        self._parts: dict[tuple[object, ...], _Primitives | None] = {}  # by thread and strides
+        self._causal = torch.ones(rows, columns, dtype=torch.bool).tril() if causal else None
+        self._same_mask = same_mask or causal
+        self._parts: dict[tuple[object, ...], Sequence[_Primitives] | None] = {}  # by thread, strides and blocks
 
     @staticmethod
     def knows(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> bool:
@@ -72,73 +84,133 @@ class Attention(Writer):
         result: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute; ``result`` is written if it is given. Queries that read no key are left to PyTorch."""
-        added = self._causal if mask is None else _added(mask)
-        if mask is None or added is None or not bool((added.amax(-1) == -torch.inf).any()):
+        shown = self._causal if mask is None else mask
+        blocks = _kept_blocks(q, k, shown) if shown is not None and self._same_mask else _blocks(q, k, shown)
+        if blocks:
             into = self.room(q) if result is None else result
-            if self._attend(q, k, v, added, into):
+            if self._attend(q, k, v, blocks, into):
                 return into
         attend = torch.nn.functional.scaled_dot_product_attention
         computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._scale)
         return self.written(computed, result)
 
     def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor | None, result: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[_Block], result: torch.Tensor
     ) -> bool:
         """Compute by oneDNN; return False if it cannot, or not quickly."""
         dnnl = library() if torch.get_num_threads() == 1 else None
         if dnnl is None:
             return False
         q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
-        if added is not None and self._heads > 1 and added.shape[1] > added.shape[2] == 1:  # no quick primitive adds it
-            added = added.expand(-1, -1, q.shape[2], -1).contiguous()
-        read = (q, k, v) if added is None else (q, k, v, added)
-        key = get_ident(), *((each.shape, each.stride()) for each in read)
+        lying = tuple((each.shape, each.stride()) for each in (q, k, v))
+        key = get_ident(), lying, *(block.keys for block in blocks), blocks[0].mask is not None and blocks[0].mask.shape
         if key not in self._parts:
             try:
-                self._parts[key] = _Primitives(dnnl, self._heads, self._scale, (*read, result))
+                self._parts[key] = [_Primitives(dnnl, self._scale, block, (q, k, v, result)) for block in blocks]
             except OSError:
                 self._parts[key] = None
         parts = self._parts[key]
-        if parts is not None:
-            parts(*read, result)
+        for block, own in zip(blocks, parts or (), strict=parts is not None):
+            own(block.mask, q, k, v, result)
         return parts is not None
 
 
-class _Primitives:
-    """The three primitives of some heads of a sample, for tensors that lie in one way."""
+def _kept_blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> Sequence[_Block]:
+    """The blocks of a mask that never changes, without keys that no query of a block reads."""
+    key = q.shape[1:3]
+    of_mask: dict[tuple[int, ...], Sequence[_Block]]
+    of_mask = _of_masks.setdefault(mask, {})  # type: ignore[no-untyped-call]  # torch has no types here
+    if key not in of_mask:
+        of_mask[key] = _blocks(q, k, mask, skips=True)
+    return of_mask[key]
 
-    def __init__(self, dnnl: Library, heads: int, scale: float, moving: Sequence[torch.Tensor]) -> None:
-        dnnl.use_threads(1)
-        q, k = moving[:2]
-        self._steps = [_steps(each, heads) for each in moving]
-        self._parts = q.shape[0], q.shape[1] // heads
-        q_part, k_part, v_part, *mask_parts, y_part = (each[:1, :heads] for each in moving)
-        q_layout, k_layout, v_layout, y = map(dnnl.layout_of, (q_part, k_part.mT, v_part, y_part))
-        dense = (Strided.contiguous(tuple(each.shape)) for each in mask_parts)  # no stride beside an axis of 1
-        masks = [dnnl.layout(*astuple(each)) for each in dense]
-        shape = 1, heads, q.shape[2], k.shape[2]
+
+_of_masks = WeakIdKeyDictionary()  # blocks of masks that never change, by heads and queries
+
+
+def _blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, skips: bool = False) -> Sequence[_Block]:
+    """Queries in blocks, with the keys that they read; none if a query reads no key.
+
+    A mask that changes is added as it is, and one that does not ``skips`` what no query of a block reads.
+    """
+    (heads, rows), columns = q.shape[1:3], k.shape[2]
+    if mask is None:
+        step = rows if 4 * rows * columns <= CACHE_BYTES else max(BLOCK, CACHE_BYTES // (4 * columns))
+        return [_Block((at, min(at + step, rows)), (0, columns), None) for at in range(0, rows, step)]
+    added = _added(mask)
+    if bool((added.amax(-1) == -torch.inf).any()):
+        return []
+    if not skips or added.shape[2] == 1:
+        return [_Block((0, rows), (0, columns), _widened(added, heads, rows))]
+    step = max(BLOCK, ceil(rows / MOST_BLOCKS / BLOCK) * BLOCK)
+    read = (added != -torch.inf).flatten(0, 1).any(0)  # [rows, columns]
+    blocks = []
+    for at in range(0, rows, step):
+        some = read[at : at + step].any(0).nonzero()
+        first, last = int(some[0]), int(some[-1]) + 1
+        own = added[:, :, at : at + step, first:last].contiguous()
+        blocks.append(_Block((at, min(at + step, rows)), (first, last), own))
+    return blocks
+
+
+def _widened(added: torch.Tensor, heads: int, rows: int) -> torch.Tensor:
+    """What is added to the scores, as a quick primitive can add it to several heads."""
+    return added.expand(-1, -1, rows, -1).contiguous() if added.shape[1] > added.shape[2] == 1 and heads > 1 else added
+
+
+class _Primitives:
+    """The three primitives of some heads of a sample for one block."""
+
+    def __init__(self, dnnl: Library, scale: float, block: _Block, moving: Sequence[torch.Tensor]) -> None:
+        rows, columns = (stop - start for start, stop in (block.rows, block.keys))
+        samples, all_heads = moving[0].shape[:2]
+        fitting = max(1, CACHE_BYTES // (4 * rows * columns))
+        heads = max(count for count in range(1, all_heads + 1) if all_heads % count == 0 and count <= fitting)
+        q, k, v, y = seen = _seen(block, *moving)
+        self._begin = [
+            4 * int(own.storage_offset() - whole.storage_offset()) for own, whole in zip(seen, moving, strict=True)
+        ]
+        self._steps = [_steps(each, heads) for each in seen]
+        self._mask_steps = _steps(block.mask, heads) if block.mask is not None else (0, 0)
+        self._parts = samples, all_heads // heads
+        q_part, k_part, v_part, y_part = (each[:1, :heads] for each in (q, k, v, y))
+        q_layout, k_layout, v_layout, y_layout = map(dnnl.layout_of, (q_part, k_part.mT, v_part, y_part))
+        shape = 1, heads, rows, columns
         scores = dnnl.layout(*astuple(Strided.contiguous(shape)))
         self._scores = scratchpad(4 * prod(shape), "scores")
+        masks = []
+        if block.mask is not None:  # dense: no stride beside an axis of 1
+            masks = [dnnl.layout(*astuple(Strided.contiguous(tuple(block.mask[:1, :heads].shape))))]
         steps = [Step("scale", (scale,)), *(Step("add", other="mask") for _ in masks)]
-        after = dnnl.attributes(steps, *masks)
-        score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, after)
+        score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, dnnl.attributes(steps, *masks))
         read = {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores}
         self._score = Execution(dnnl, score, read | ({SECOND_OTHER: masks[0]} if masks else {}))
         soften = dnnl.describe("softmax_forward", dnnl.engine, INFERENCE, SOFTMAX, scores, scores, 3, dnnl.attributes())
         self._soften = Execution(dnnl, soften, {SOURCE: scores, DESTINATION: scores})
-        mix = dnnl.describe("matmul", dnnl.engine, scores, v_layout, None, y, dnnl.attributes())
-        self._mix = Execution(dnnl, mix, {SOURCE: scores, WEIGHTS: v_layout, DESTINATION: y})
+        mix = dnnl.describe("matmul", dnnl.engine, scores, v_layout, None, y_layout, dnnl.attributes())
+        self._mix = Execution(dnnl, mix, {SOURCE: scores, WEIGHTS: v_layout, DESTINATION: y_layout})
 
-    def __call__(self, *moving: torch.Tensor) -> None:
-        scores, begin = self._scores.data_ptr(), [each.data_ptr() for each in moving]
-        samples, parts = self._parts
+    def __call__(self, mask: torch.Tensor | None, *moving: torch.Tensor) -> None:
+        scores = self._scores.data_ptr()
+        begin = [each.data_ptr() + offset for each, offset in zip(moving, self._begin, strict=True)]
+        (mask_sample, mask_head), (samples, parts) = self._mask_steps, self._parts
         for i in range(samples):
             for j in range(parts):
-                at = [start + i * sample + j * head for start, (sample, head) in zip(begin, self._steps, strict=True)]
-                q, k, v, *masks, y = at
-                self._score(q, k, scores, *masks)
+                q, k, v, y = (
+                    start + i * sample + j * head for start, (sample, head) in zip(begin, self._steps, strict=True)
+                )
+                added = () if mask is None else (mask.data_ptr() + i * mask_sample + j * mask_head,)
+                self._score(q, k, scores, *added)
                 self._soften(scores, scores)
                 self._mix(scores, v, y)
+
+
+def _seen(
+    block: _Block, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """What a block reads and writes of queries, keys, values and result."""
+    rows, keys = slice(*block.rows), slice(*block.keys)
+    return q[:, :, rows], k[:, :, keys], v[:, :, keys], y[:, :, rows]
 
 
 def _steps(tensor: torch.Tensor, heads: int) -> tuple[int, int]:

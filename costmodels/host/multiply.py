@@ -156,28 +156,39 @@ class PackedConvolution(Multiply):
     memory_format = torch.channels_last
 
     def __init__(
-        self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
+        self,
+        x: Sequence[int],
+        filters: Sequence[int],
+        geometry: Sequence[Any],
+        bias: bool,
+        steps: Sequence[Step] = (),
+        border: Sequence[int] | None = None,
     ) -> None:
         """The convolution of images of a shape with filters of a shape.
 
-        ``geometry`` is stride, padding, dilation and groups, or the first of them.
+        ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
+        above and below, beside this padding.
         """
         given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
         stride, padding, dilation, groups = given
         self._geometry = tuple(padding), tuple(stride), tuple(dilation), groups
-        extents = zip(x[2:], filters[2:], stride, padding, dilation, strict=True)
-        size = [(extent + 2 * pad - gap * (k - 1) - 1) // step + 1 for extent, k, step, pad, gap in extents]
+        self._border = tuple(border or (0, 0, 0, 0))
+        left, right, above, below = self._border
+        self._padded = (*x[:2], x[2] + above + below, x[3] + left + right)
+        before, behind = (padding[0] + above, padding[1] + left), (padding[0] + below, padding[1] + right)
+        extents = zip(x[2:], filters[2:], stride, before, behind, dilation, strict=True)
+        size = [(extent + pre + post - gap * (k - 1) - 1) // step + 1 for extent, k, step, pre, post, gap in extents]
         y = Strided.channels_last([x[0], filters[0], *size])
         weight = (groups, filters[0] // groups, *filters[1:]) if groups > 1 else tuple(filters)
-        axes = tuple(stride), tuple(gap - 1 for gap in dilation), tuple(padding), tuple(padding)
+        axes = tuple(stride), tuple(gap - 1 for gap in dilation), before, behind
         added = Strided.contiguous(filters[:1]) if bias else None
         images = Strided.channels_last(x)
         super().__init__(Primitive("convolution", images, weight, y, added, tuple(steps), axes), images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the filters for PyTorch's operator."""
-        shape = self._primitive.x.shape
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight.default(weight, *self._geometry, shape)
+        reorder = torch.ops.mkldnn._reorder_convolution_weight.default
+        packed: torch.Tensor = reorder(weight, *self._geometry, self._padded)
         return packed
 
     def by_torch(
@@ -185,6 +196,7 @@ class PackedConvolution(Multiply):
     ) -> torch.Tensor:
         """Convolve with PyTorch's operator."""
         convolve = torch.ops.mkldnn._convolution_pointwise
+        x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
         if other is None:
             result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *self._activation("none"))
         else:

@@ -29,6 +29,8 @@ from graphs.rewrites.patterns import (
     Readers,
     Step,
     adds,
+    behind_border,
+    border,
     chain,
     plain,
     response_norm,
@@ -60,17 +62,17 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
 
 def _chained(program: Program, op: Op, readers: Readers) -> Kernel | None:
     """The kernel of a multiplication with what follows it, or of a group that takes one pass."""
-    members = op.members or (op,)
-    everything = list(range(len(members)))
+    everything = list(range(len(op.members or (op,))))
     for find, build_one in ONE_PASS.items():
         if find(readers, 0) == everything:
             return build_one(program, op)
     build = MULTIPLICATIONS.get(_target(program, op))
-    args, kwargs = program.arguments(members[0], str)
+    args, kwargs = program.arguments(op.leading, str)
     if build is None or kwargs:
         return None
-    found, steps = chain(readers, 0)
-    return build(program, op, args, steps) if found == everything else None
+    start = behind_border(readers, 0)
+    found, steps = chain(readers, start)
+    return build(program, op, args, steps) if [*range(start), *found] == everything else None
 
 
 def _constants(program: Program, op: Op) -> Kernel:
@@ -142,14 +144,18 @@ ONE_PASS = {
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
     x, weight, *others = arguments
     bias = others[0] if others else None
+    pads = op.members[0] if op.members and op.members[0] is not op.leading else None
+    if pads:
+        x = pads.inputs[0]
     shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
     if len(shape) != 4 or 0 in shape or not held(program, weight, bias):
         return None
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
-    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :])
+    around = border(program.graph, pads) if pads else None
+    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :], around)
     packs = {weight: Pack((weight,), convolution.pack)}
     if folds:
-        norm = op.members[1]
+        norm = op.members[2 if pads else 1]
         _, gamma, beta, mean, variance = norm.inputs
         eps = _epsilon(program, norm)
         if eps is None:
@@ -225,11 +231,12 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
 def _attention(program: Program, op: Op) -> Kernel | None:
     (*read, mask, dropout, causal), kwargs = _given(program, op, 6)
     tensor = program.graph.tensor
-    q, k, v = (tensor[name].shape for name in read)
+    shapes = [tensor[name].shape for name in read]
     plain = {"float32"} == {tensor[name].dtype for name in op.inputs if tensor[name].dtype != "bool"}
-    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(q, k, v):
+    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(*shapes):
         return None
-    attention = Attention(q, k, v, kwargs.get("scale"), bool(causal))
+    always = {name for number in unchanging(program.graph) for name in program.graph.ops[number].outputs}
+    attention = Attention(shapes, kwargs.get("scale"), bool(causal), mask in always or held(program, mask))
     return Kernel(op, attention, arguments=tuple(name and Read(name) for name in (*read, mask)))
 
 
@@ -294,8 +301,8 @@ def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping
 
 
 def _target(program: Program, op: Op) -> Any:
-    """PyTorch's operator that comes first."""
-    return program.calls[(op.members or (op,))[0].name].node.target
+    """PyTorch's operator that others may follow."""
+    return program.calls[op.leading.name].node.target
 
 
 MULTIPLICATIONS = {

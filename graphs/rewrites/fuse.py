@@ -2,10 +2,11 @@
 
 ::
 
-    conv ─► bn ─► relu ─► pool          conv (members conv, bn, relu) ─► pool
+    pad ─► conv ─► bn ─► relu ─► pool          conv (members pad, conv, bn, relu) ─► pool
 
 A fused operator reads and writes what crosses the border of its group, under the names of the network, and has the name
-of its first member. Its members, run one behind the other, compute the same: where no kernel knows the group, they do.
+of the member that multiplies by weights, else of its first one. Its members, run one behind the other, compute the
+same: where no kernel knows the group, they do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, chain, constants, plain
+from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, behind_border, chain, constants, plain
 
 KIND = "fused"
 
@@ -63,12 +64,16 @@ def find_fusions(graph: Graph) -> Fuse:
     once = constants(readers)
     taken = {number for group in once for number in group}
     groups = [tuple(graph.ops[member].name for member in group) for group in once]
-    for number, op in enumerate(graph.ops):
+    for number in range(len(graph.ops)):
         if number in taken:
             continue
-        members, steps = chain(readers, number, taken) if _is_anchor(graph, op) else ([], [])
+        start = behind_border(readers, number)
+        members, steps = chain(readers, start, taken) if _is_anchor(graph, graph.ops[start]) else ([], [])
         found = (find(readers, number) for find in ONE_PASS)
-        members = members if steps else next(filter(None, found), [])
+        if start > number and members:
+            members = [number, *members]
+        elif not steps:
+            members = next(filter(None, found), [])
         if members and taken.isdisjoint(members):
             taken.update(members)
             groups.append(tuple(graph.ops[member].name for member in sorted(members)))
@@ -100,4 +105,5 @@ def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]
     inner_bytes = sum(graph.tensor[name].n_bytes for name in written if name not in outputs)
     extra = max((op.footprint.inference.extra_bytes for op in members if op.footprint), default=0)
     run = Run(tuple(graph.tensor[name].n_bytes for name in outputs), inner_bytes + extra)
-    return Op(members[0].name, KIND, inputs, outputs, members[0].module, {}, members, Footprint(run))
+    leading = next((op for op in members if _is_anchor(graph, op)), members[0])
+    return Op(leading.name, KIND, inputs, outputs, leading.module, {}, members, Footprint(run))

@@ -17,7 +17,6 @@ from graphs.ir import STATE, Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
-FULL = "aten.full_like.default"
 
 
 class Indices(NamedTuple):
@@ -136,28 +135,13 @@ class LayoutWriter:
 
     def padded(self, name: str, wanted: Indices, reader: Reader, padding: Range, halo: Halo) -> str:
         """Rows of an image, with rows of a constant above and below them."""
-        pieces, axis = self._pieces(name, wanted, reader)
+        piece = self.piece(name, wanted, reader)
         result = f"{name}{wanted.text} padded {padding[0]}, {padding[1]} with {halo.fill:g}{reader.suffix}"
         value: Attr = halo.fill if abs(halo.fill) < float("inf") else str(halo.fill)
-        reach = min(self.tensor(each).shape[axis] for each in (pieces[0], pieces[-1]))
-        if len(pieces) > 1 and axis == wanted.axis and max(padding) <= reach:
-            above, below = (
-                [self._filled(each, Indices(axis, ((0, rows),)), value, result)] if rows else []
-                for each, rows in zip((pieces[0], pieces[-1]), padding, strict=True)
-            )
-            return self.cat(result, [*above, *pieces, *below], axis)
-        piece = self.cat(self._named(name, wanted, reader), pieces, axis)
         shape = self.tensor(piece).shape
         attrs: dict[str, Attr] = {"pad": (0, 0, *padding), "mode": "constant", "value": value}
         self._add(Op(result, PAD, (piece,), (result,), attrs=attrs), (*shape[:2], shape[2] + sum(padding), shape[3]))
         return result
-
-    def _filled(self, name: str, rows: Indices, value: Attr, result: str) -> str:
-        """Rows of a constant, laid out as those of another tensor."""
-        like = self._sliced(name, rows)
-        filled = f"{result}: {like}"
-        self._add(Op(filled, FULL, (like,), (filled,), attrs={"fill_value": value}), self.tensor(like).shape)
-        return filled
 
     def _held(self, whole: Tensor, wanted: Wanted, reader: Reader) -> str:
         name = f"{whole.name}{wanted.text}" if wanted else whole.name

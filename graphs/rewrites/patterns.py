@@ -1,6 +1,7 @@
 """Groups of operators that one kernel computes.
 
-Behind a convolution or a product may follow a batch norm, an activation, an addition.
+Behind a convolution or a product may follow a batch norm, an activation, an addition; before a convolution, a border of
+zeros.
 
 ::
 
@@ -23,6 +24,7 @@ ANCHORS = frozenset({"aten.conv2d", "aten.linear", "aten.addmm"})
 """Kinds, without their overload, whose result a kernel can go on computing with before it is written."""
 
 CONVOLUTIONS = frozenset({"aten.conv2d"})
+PADS = frozenset({"aten.pad", "aten.constant_pad_nd"})
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,28 @@ def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[li
         members += found[0]
         steps += [found[1]] if found[1] else []
     return members, steps
+
+
+def border(graph: Graph, op: Op) -> tuple[int, ...] | None:
+    """The columns left and right and the rows above and below with which an operator pads images; None if it does not.
+
+    They are zeros.
+    """
+    mode, value, widths = op.attrs.get("mode", "constant"), op.attrs.get("value"), op.attrs.get("pad")
+    pads = plain(op.kind) in PADS and (mode, value or 0) == ("constant", 0)
+    if not pads or not isinstance(widths, tuple) or len(graph.tensor[op.inputs[0]].shape) != 4 or len(widths) > 4:
+        return None
+    around = [width for width in widths if isinstance(width, int) and width >= 0]
+    return (*around, *[0] * (4 - len(around))) if len(around) == len(widths) else None
+
+
+def behind_border(readers: Readers, number: int) -> int:
+    """The convolution that alone reads images which an operator pads with zeros, else that operator."""
+    graph, op = readers.graph, readers.graph.ops[number]
+    reader = readers.only(op.outputs[0]) if op.outputs and border(graph, op) is not None else None
+    if reader is None or plain(graph.ops[reader].kind) not in CONVOLUTIONS:
+        return number
+    return reader if graph.ops[reader].inputs[0] == op.outputs[0] else number
 
 
 def response_norm(readers: Readers, start: int) -> list[int] | None:

@@ -68,8 +68,8 @@ class SplitSearch:
     def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
         """The search for a network whose operators may be fused in the ``planned`` graph, of which the table is.
 
-        A fused operator's seconds count for its first member. None without equal devices that are linked, and where
-        one of them cannot run an operator.
+        A fused operator's seconds count for the member that it has its name of. None without equal devices that are
+        linked, and where one of them cannot run an operator.
         """
         team = Team.of(cluster)
         if team is None:
@@ -255,7 +255,7 @@ class Splits:
         taken_s: dict[str, float] = dict.fromkeys(self.split.choices, 0.0)
         together = (table.forward_s * (1 + table.slowdown))[:, self.search.team.numbers[0]]
         for op, seconds in zip(graph.ops, together.tolist(), strict=True):
-            origin = self.parts.get((op.members or (op,))[0].name)
+            origin = self.parts.get(op.name)
             if origin and origin.op in taken_s:
                 taken_s[origin.op] = max(taken_s[origin.op], seconds)
         own = {(name, sharding): taken_s[name] for name, (sharding, _) in self.split.choices.items()}
@@ -276,7 +276,7 @@ class Splits:
         for device_number, device in enumerate(divided.cluster.devices):
             part_s, whole_s = (roofline_s(each, device) for each in work)
             for number, op in enumerate(divided.graph.ops):
-                part = self.parts.get((op.members or (op,))[0].name)
+                part = self.parts.get(op.name)
                 at = (group_of[part.op] if part else 0), device_number
                 if not part or known.source[at] not in SURE or source[number, device_number] in SURE:
                     continue

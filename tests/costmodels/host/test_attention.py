@@ -43,24 +43,36 @@ def test_it_agrees_with_pytorch_wherever_tensors_lie(data: st.DataObject) -> Non
     masks = [None, torch.rand(*over, n) > 0.3, torch.randn(*over, n), torch.randn(m, n)]
     mask = None if causal else data.draw(st.sampled_from(masks), "mask")
     scale = data.draw(st.sampled_from([None, 0.3]), "scale")
-    before, attention.CACHE_BYTES = attention.CACHE_BYTES, data.draw(st.sampled_from([64, 2**20]), "cache")
-    try:
-        own = Attention(q.shape, key.shape, value.shape, scale, causal)
-    finally:
-        attention.CACHE_BYTES = before
+    own = Attention((q.shape, key.shape, value.shape), scale, causal, data.draw(st.booleans(), "same mask"))
     expected = attend(q, key, value, mask, is_causal=causal, scale=scale)
     result = torch.empty_strided(own.result.shape, own.result.strides).fill_(7.0)
-    for _ in range(2):  # made, and made use of again
-        torch.testing.assert_close(own(q, key, value, mask), expected, rtol=1e-4, atol=1e-5)
-        own(q, key, value, mask, result=result)
-        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "CACHE_BYTES", data.draw(st.sampled_from([64, 2**20]), "cache"))
+        patch.setattr(attention, "BLOCK", data.draw(st.sampled_from([1, 2, 64]), "block"))
+        for _ in range(2):  # made, and made use of again
+            torch.testing.assert_close(own(q, key, value, mask), expected, rtol=1e-4, atol=1e-5)
+            own(q, key, value, mask, result=result)
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_that_no_query_of_a_block_reads_are_not_looked_at() -> None:
+    """Queries read themselves and the three before: of eight, queries 4 and 5 read keys 1 to 5."""
+    q = torch.randn(1, 2, 8, 4)
+    distance = torch.arange(8)[:, None] - torch.arange(8)
+    mask = (distance >= 0) & (distance < 4)
+    own = Attention((q.shape, q.shape, q.shape), None, causal=False, same_mask=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BLOCK", 2)
+        torch.testing.assert_close(own(q, q, q, mask), attend(q, q, q, mask), rtol=1e-4, atol=1e-5)
+    (blocks,) = attention._of_masks[mask].values()
+    assert [block.keys for block in blocks] == [(0, 2), (0, 4), (1, 6), (3, 8)]
 
 
 def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
     q, k, v = (torch.randn(1, 2, 8, 4) for _ in range(3))
     mask = torch.ones(8, 8, dtype=torch.bool)
     mask[3] = False
-    own = Attention(q.shape, k.shape, v.shape, None, causal=False)
+    own = Attention((q.shape, k.shape, v.shape), None, causal=False)
     torch.testing.assert_close(own(q, k, v, mask), attend(q, k, v, mask), equal_nan=True)
 
 
@@ -68,9 +80,9 @@ def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
 def test_no_mask_leads_to_the_reference_implementation(mask: tuple[int, ...]) -> None:
     """It takes 250 times as long as PyTorch's operator; a half of the heads at once are no dense part of all."""
     q, added = torch.randn(1, 12, 196, 16), torch.randn(mask)
-    own = Attention(q.shape, q.shape, q.shape, None, causal=False)
+    own = Attention((q.shape, q.shape, q.shape), None, causal=False)
     torch.testing.assert_close(own(q, q, q, added), attend(q, q, q, added), rtol=1e-4, atol=1e-5)
-    assert list(map(type, own._parts.values())) == [attention._Primitives]
+    assert None not in own._parts.values()
 
 
 def test_what_only_the_reference_implementation_knows_is_left_to_pytorch() -> None:

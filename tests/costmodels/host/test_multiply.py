@@ -69,6 +69,16 @@ def test_convolutions_have_the_bits_of_pytorch(geometry: Sequence[Any], steps: t
         assert got.stride() == expected.stride()
 
 
+def test_a_border_of_zeros_takes_no_copy() -> None:
+    x, weight = torch.randn(1, 8, 9, 11), torch.randn(16, 8, 3, 3)
+    border = (0, 2, 1, 0)
+    convolution = PackedConvolution(x.shape, weight.shape, ((2, 1), (0, 1)), False, border=border)
+    got, by_torch = both(convolution, x, weight, None, None)
+    expected = torch.conv2d(torch.nn.functional.pad(x, border), weight, None, (2, 1), (0, 1))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(by_torch, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("steps", [*AFTER, (Step("add", other="o"),)])
 def test_products_agree_with_pytorch(steps: tuple[Step, ...]) -> None:
     x, weight, bias = torch.randn(3, 5, 12), torch.randn(7, 12), torch.randn(7)

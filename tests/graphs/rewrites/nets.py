@@ -89,6 +89,11 @@ def product(activation: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, groups=1), activation)
 
 
+def bordered(pad: nn.Module) -> Callable[[], nn.Module]:
+    """A convolution of images with something around them."""
+    return lambda: nn.Sequential(pad, nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+
+
 SPELLED_NORM = "mul view pad avg_pool3d squeeze view mul add pow div"
 
 
@@ -169,6 +174,9 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "preactivated": (Preactivated, ["batch_norm relu"]),
     "sum of three": (Sums, ["add reshape dropout add"]),
     "gelu of tanh": (product(nn.GELU("tanh")), ["conv2d gelu"]),
+    "border of zeros": (bordered(nn.ZeroPad2d((1, 0, 0, 2))), ["pad conv2d batch_norm relu"]),
+    "border of other numbers": (bordered(nn.ConstantPad2d(1, 0.5)), ["conv2d batch_norm relu"]),
+    "no border": (bordered(nn.ZeroPad2d((-1, 0, 0, 2))), ["conv2d batch_norm relu"]),
 }
 """Networks by name, with the kinds of the members of their fused operators."""
 
