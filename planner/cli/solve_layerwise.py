@@ -33,9 +33,9 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
         return no_solution(
             f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs"
         )
-    best = setting.batch / result.bound_ms * MS_PER_S
+    best = setting.batch / result.bound_ms * MS_PER_S if result.bound_ms > 0 else None
     found = {"status": str(result.status), "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
-    proved = proof(result.status, f"no plan has more than {best:.7g}")
+    proved = proof(result.status, "nothing is proved" if best is None else f"no plan has more than {best:.7g}")
     said = f"{result.status}: {{}} in {result.wall_s:.1f} s{proved}"
     return _answer(setting, result.plan, price_of(setting, result.plan), found, said)
 

@@ -13,12 +13,16 @@ and rounded up. When an operation runs, its outputs and all that is still needed
 Source: Shazeer et al., Mesh-TensorFlow, NeurIPS 2018; https://github.com/tensorflow/mesh, ``auto_mtf``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from operator import mul
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from costmodels.table import Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.json_object import JsonObject
@@ -66,18 +70,29 @@ class LayoutProblem(Brief):
         return {name: frozenset(others) for name, others in found.items()}
 
     @cached_property
-    def live(self) -> tuple[frozenset[str], ...]:
-        """The tensors in memory while each operation runs."""
+    def shapes(self) -> tuple[Mapping[str, int], ...]:
+        """The different sizes that tensors have."""
+        return tuple(dict(shape) for shape in dict.fromkeys(map(_shape, self.tensors.values())))
+
+    @cached_property
+    def live(self) -> tuple[tuple[int, ...], ...]:
+        """How many tensors of each shape are in memory while an operation runs, where none needs as many or more."""
+        numbers = {_shape(sizes): number for number, sizes in enumerate(self.shapes)}
+        number = {tensor: numbers[_shape(sizes)] for tensor, sizes in self.tensors.items()}
         last = {tensor: step for step, (inputs, _) in enumerate(self.operations) for tensor in inputs}
         held: set[str] = set()
-        found = []
+        counts = []
         for step, (inputs, outputs) in enumerate(self.operations):
             held |= set(outputs)
-            found.append(frozenset(held))
+            counts.append(np.bincount([number[tensor] for tensor in held], minlength=len(numbers)))
             done = {tensor for tensor in inputs if last[tensor] == step}
             unused = {tensor for tensor in outputs if tensor not in last}
             held -= (done | unused) - self.final
-        return tuple(found)
+        most: list[Ints] = []
+        for row in sorted(counts, key=sum, reverse=True):
+            if not any((other >= row).all() for other in most):
+                most.append(row)
+        return tuple(tuple(row.tolist()) for row in most)
 
     def splits(self, dimension: str) -> list[str]:
         """The mesh dimensions that divide all sizes of a dimension."""
@@ -88,12 +103,16 @@ class LayoutProblem(Brief):
 
     def peak_bytes(self, layout: DimensionLayout) -> int:
         """The most memory that a device needs."""
-        n_bytes = {tensor: self._tensor_bytes(sizes, layout) for tensor, sizes in self.tensors.items()}
-        return max((sum(n_bytes[tensor] for tensor in held) for held in self.live), default=0)
+        return self.most_bytes([prod(self.mesh[layout[d]] for d in sizes if d in layout) for sizes in self.shapes])
 
-    def _tensor_bytes(self, sizes: Mapping[str, int], layout: DimensionLayout) -> int:
-        parts = prod(self.mesh[layout[name]] for name in sizes if name in layout)
-        return self.bytes_each * -(-prod(sizes.values()) // parts)
+    def most_bytes(self, parts: Sequence[int]) -> int:
+        """The most memory that a device needs if each shape is split into so many parts."""
+        each = [-(-prod(sizes.values()) // n) for sizes, n in zip(self.shapes, parts, strict=True)]
+        return self.bytes_each * max((sum(map(mul, counts, each)) for counts in self.live), default=0)
+
+
+def _shape(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
 
 
 def layout_problems(document: Mapping[str, Any]) -> list[LayoutProblem]:

@@ -69,12 +69,11 @@ class _LayoutSearch:
     def _least_bytes(self, layout: Mapping[str, str], still_open: tuple[str, ...]) -> int:
         """No layout that goes on from here needs less."""
         problem, most = self.problem, prod(self.problem.mesh.values())
-        n_bytes = {}
-        for tensor, sizes in problem.tensors.items():
-            parts = prod(problem.mesh[layout[name]] for name in sizes if name in layout)
-            parts *= prod(self._most_parts[name] for name in sizes if name in still_open)
-            n_bytes[tensor] = problem.bytes_each * -(-prod(sizes.values()) // min(most, parts))
-        return max((sum(n_bytes[tensor] for tensor in held) for held in problem.live), default=0)
+        parts = []
+        for sizes in problem.shapes:
+            given = prod(problem.mesh[layout[name]] for name in sizes if name in layout)
+            parts.append(min(most, given * prod(self._most_parts[name] for name in sizes if name in still_open)))
+        return problem.most_bytes(parts)
 
 
 def _text(layout: DimensionLayout) -> str:

@@ -5,6 +5,7 @@ Cases are those of ``../shared/bench/hybrid/memory`` and ``classic``, whose fiel
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from tests.benchmarks.transformer_memory import (
 Arguments = Mapping[str, Any]
 EXACT = 1e-9  # where a case says nothing; relative
 PRINTED = 1e-6  # of what has ten digits
+MOST_HEADS = 1024  # of a share of key heads that a case has as a decimal fraction
 
 
 class Figure(NamedTuple):
@@ -47,8 +49,8 @@ class Figure(NamedTuple):
 
 
 def _network(a: Arguments) -> Transformer:
-    parts = 64  # a number of heads that every share of key heads divides, where heads do not matter
-    heads = a.get("heads") or next(n for n in (parts, 32, 16, 8, 4, 2, 1) if a["hidden"] % n == 0)
+    share = Fraction(a.get("kv_share", 1.0)).limit_denominator(MOST_HEADS)
+    heads = a.get("heads", share.denominator)  # where heads do not matter, as few as have the share of key heads
     return Transformer(
         a.get("layers", 1),
         a["hidden"],
@@ -56,7 +58,7 @@ def _network(a: Arguments) -> Transformer:
         a.get("sequence", 2048),
         a.get("vocabulary", 51200),
         a.get("ffn", 0),
-        kv_heads=round(heads * a.get("kv_share", 1.0)),
+        kv_heads=round(heads * share),
         gated=a.get("gated", False),
         norm_vectors=a.get("norm", 2),
         untied=a.get("untied", False),

@@ -32,6 +32,7 @@ from planner.solvers.netlist import Netlist
 LINK_PENALTY = 4.0  # energy of each transfer without a link
 MEMORY_PENALTY = 4.0  # energy of each device without enough memory, and once more for each time its memory is missing
 SWAPS, GROUPS = 0.2, 0.3  # shares of the moves
+TRIES = 3  # times the number of devices: how many cells are looked at to make room
 FEW_RESOURCES = 16  # up to this number, the search looks up the busiest resource after every move
 ROUNDED = 1024  # moves between two computations of the energy, because roundings add up
 
@@ -118,6 +119,29 @@ def _propose(nets: Netlist, state: State) -> int:
         state.pieces[piece, 1] = to
         if not np.isfinite(nets.seconds[state.pieces[piece, 0], to]):
             return 0
+    return _make_room(nets, state, n_moved)
+
+
+@inner
+def _make_room(nets: Netlist, state: State, n_moved: int) -> int:
+    """Add cells that go the other way until the device that others move to has room; return the number of cells."""
+    at, to = state.device[state.pieces[0, 0]], state.pieces[0, 1]
+    free_bytes = nets.room_bytes[to] - state.n_bytes[to]
+    if free_bytes < 0:
+        return n_moved
+    for piece in range(n_moved):
+        free_bytes -= nets.n_bytes[state.pieces[piece, 0]]
+    for _ in range(TRIES * len(nets.room_bytes)):
+        if free_bytes >= 0 or n_moved == MOST_PIECES:
+            break
+        other = below(state.seed, len(nets.n_bytes))
+        fresh = state.device[other] == to and nets.n_bytes[other] > 0 and np.isfinite(nets.seconds[other, at])
+        for piece in range(n_moved):
+            fresh &= state.pieces[piece, 0] != other
+        if fresh:
+            state.pieces[n_moved, 0], state.pieces[n_moved, 1] = other, at
+            free_bytes += nets.n_bytes[other]
+            n_moved += 1
     return n_moved
 
 

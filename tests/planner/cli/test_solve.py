@@ -215,6 +215,10 @@ class TestLayerwiseSetting:
         Path("l.json").write_text(json.dumps(small(**fields)))
         return main(["solve", "l.json", *arguments])
 
+    def test_what_the_integer_program_cannot_take_proves_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.solved(p2p_MB_per_ms={"2": 1e-30}) == 0
+        assert capsys.readouterr().out.splitlines()[-1].endswith("; nothing is proved")
+
     def test_a_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Both GPUs are replicas: 2 micro-batches of 12 + 2 · 30 ms; gradients take less than the head."""
         assert self.solved() == 0

@@ -33,6 +33,12 @@ def test_a_product_splits_both_dimensions_of_its_result() -> None:
     assert found == ({"a": "m2", "c": "m1"}, 300, Status.OPTIMAL)
 
 
+def test_what_another_operation_needs_as_well_is_counted_once() -> None:
+    # x; x and y; x, y and z, all of different shapes
+    (problem,) = layout_problems({"cases": [PRODUCT]})
+    assert problem.live == ((1, 1, 1),)
+
+
 def random_problem(seed: int) -> LayoutProblem:
     rng = Random(seed)
     names = "abcd"

@@ -11,23 +11,21 @@ Source: Tarnawski, Narayanan and Phanishayee, NeurIPS 2021.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod, sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
 from graphs.brief import Brief
-from graphs.errors import InputError
 from planner.problem.hybrid_pipeline.network import HybridNetwork
-from planner.problem.hybrid_pipeline.stages import BOTH_WAYS, REDUCED, HybridStage, loads_of
+from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.base import Budget
 from planner.solvers.dp.hybrid.kernel import StageSweep, StageTable, sweep
-from planner.solvers.dp.hybrid.variants import Rows, VariantSteps, exact_choice, variant_steps
+from planner.solvers.dp.hybrid.tables import least_work_s, stage_cuts, stage_tables
+from planner.solvers.dp.hybrid.variants import exact_choice, variant_steps
 
-MOST_DOWNSETS = 2_000
-MOST_TIMES = 100_000_000  # of stages, by tensor-parallel degree and micro-batches in flight: 800 MB
+LIMITS = (2.0, 8.0)  # of a first pipeline, in units of the least time; tables for larger ones are larger
 ANY_S = 1e30  # a limit that every stage keeps which has the memory
 ROUNDING = 1e-12  # relative; sums of one stage and of many stages are added up in another order
 CLOSE = 1e-9  # relative; where the bisection for a plan ends
@@ -53,7 +51,7 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
     """
     budget = Budget(time_limit_s)
     search = _PipelineSearch(network)
-    stages = search.stages(search.found, ANY_S)
+    stages = search.first()
     if stages is None:
         return HybridResult(Status.INFEASIBLE, None, inf, inf, budget.wall_s)
     stages = _bisected(search, stages, search.least_s, budget)
@@ -120,51 +118,24 @@ class _PipelineSearch:
     """
 
     def __init__(self, network: HybridNetwork) -> None:
-        self._network = network
-        downsets = _downsets(network)
-        start, end, self._rows = _between(downsets)
-        most = min(network.devices, network.micro_batches)
-        self._steps: dict[tuple[int, int], VariantSteps] = {}
+        self._network, self._cuts = network, stage_cuts(network)
         self._exact: dict[tuple[int, int, int], tuple[float, dict[int, int]]] = {}  # by degree, stage, in flight
-        n_stages, degrees = len(end), [t for t in network.degrees if t <= network.devices] or [network.degrees[0]]
-        shape = (len(degrees), n_stages, most)
-        if prod(shape) > MOST_TIMES:
-            raise InputError(
-                f"{n_stages:,} possible stages with up to {most:,} copies are too many; join nodes that need not be "
-                "apart, or take fewer devices or micro-batches"
-            )
-        found, bound = np.full(shape, inf), np.full(shape, inf)
-        for number, degree in enumerate(degrees):
-            alive = np.arange(n_stages)
-            for y in range(most):
-                times = self.steps(degree, y + 1).times(self._rows[alive], network.memory_bytes)
-                found[number, alive, y], bound[number, alive, y] = times
-                alive = alive[np.isfinite(times.found_s)]
-                if not len(alive):
-                    break
-        data = [d for d in range(1, most + 1) if network.micro_batches % d == 0]
-        self._data = np.asarray(data)
-        table = StageTable(
-            start, end, _rising(found), *_traffic(network, self._rows, degrees), self._data, np.asarray(degrees)
-        )
-        self.found, self.bound = table, table._replace(compute_s=_rising(bound))
-        sizes = (len(downsets), most + 1)
+        sizes = (self._cuts.n_downsets, self._cuts.most_copies + 1)
         self._sweep = StageSweep(*(np.zeros(sizes, np.int64) for _ in StageSweep._fields))
 
-    def steps(self, degree: int, in_flight: int) -> VariantSteps:
-        """The variants under a degree and a number of micro-batches in flight."""
-        if (degree, in_flight) not in self._steps:
-            self._steps[degree, in_flight] = variant_steps(self._network, degree, in_flight)
-        return self._steps[degree, in_flight]
+    def first(self) -> tuple[HybridStage, ...] | None:
+        """A first pipeline; None if there is none. Tables are made for a limit that it keeps."""
+        for limit_s in (*(factor * self.least_s for factor in LIMITS if self.least_s > 0), ANY_S):
+            self.found, self.bound = stage_tables(self._cuts, limit_s)
+            stages = self.stages(self.found, limit_s)
+            if stages is not None:
+                return stages
+        return None
 
     @property
     def least_s(self) -> float:
         """Every node on its cheapest degree, with all devices busy all the time."""
-        work = (
-            min(degree * variant.compute_s for degree, own in by_degree.items() for variant in own.variants)
-            for by_degree in self._network.sharing
-        )
-        return sum(work) / self._network.devices
+        return sum(least_work_s(self._network)) / self._network.devices
 
     def reaches(self, table: StageTable, limit_s: float) -> bool:
         """Whether the devices suffice for stages within a limit."""
@@ -183,16 +154,15 @@ class _PipelineSearch:
         """Solve exactly those stages whose bound is below what was found; False if there is nothing to gain."""
         gained = False
         for part in parts:
-            at = part.degree, part.stage
             y = part.in_flight - 1
-            if self.bound.compute_s[*at, y] >= self.found.compute_s[*at, y] * (1 - ROUNDING):
+            found, bound = (table.times(part.degree, part.stage) for table in (self.found, self.bound))
+            if bound[y] >= found[y] * (1 - ROUNDING):
                 continue
-            nodes = np.flatnonzero(self._rows[part.stage]).tolist()
-            exact = exact_choice(self._network, nodes, int(self.found.tensor[part.degree]), part.in_flight)
+            nodes = np.flatnonzero(self._cuts.rows[part.stage]).tolist()
+            exact = exact_choice(self._network, nodes, self._cuts.degrees[part.degree], part.in_flight)
             if exact is None:
                 continue
             self._exact[part.degree, part.stage, part.in_flight] = exact
-            found, bound = self.found.compute_s[at], self.bound.compute_s[at]
             found[: y + 1] = np.minimum(found[: y + 1], exact[0])
             bound[y:] = np.maximum(bound[y:], exact[0])
             gained = True
@@ -213,71 +183,15 @@ class _PipelineSearch:
         return found
 
     def _stage(self, part: _Part) -> HybridStage:
-        """A stage with its variants; what was found for more micro-batches in flight may be faster, see `_rising`."""
-        tensor, row, memory = int(self.found.tensor[part.degree]), self._rows[part.stage], self._network.memory_bytes
-        times = self.found.compute_s[part.degree, part.stage]
+        """A stage with its variants; what was found for more micro-batches in flight may be faster, see `let_rise`."""
+        tensor, memory = self._cuts.degrees[part.degree], self._network.memory_bytes
+        times = self.found.times(part.degree, part.stage)
         most_s = times[part.in_flight - 1] * (1 + ROUNDING)
         for y in range(part.in_flight, len(times) + 1):
             exact_s, choice = self._exact.get((part.degree, part.stage, y), (inf, {}))
             if exact_s <= most_s:
                 return HybridStage(choice, part.data, tensor)
-            steps = self.steps(tensor, y)
-            if steps.times(row[None, :], memory).found_s[0] <= most_s:
+            steps = variant_steps(self._network, tensor, y)
+            if steps.times(self._cuts.rows, np.asarray([part.stage]), memory).found_s[0] <= most_s:
                 break
-        return HybridStage(steps.choice(row, memory), part.data, tensor)
-
-
-def _rising(times: Floats) -> Floats:
-    """What fits with more micro-batches in flight fits with fewer."""
-    rising: Floats = np.ascontiguousarray(np.minimum.accumulate(times[:, :, ::-1], axis=2)[:, :, ::-1])
-    return rising
-
-
-def _downsets(network: HybridNetwork) -> list[int]:
-    """All downsets, as sets of bits, by rising size."""
-    before = [0] * len(network.node_ids)
-    for source, reader, _ in network.edges:
-        before[reader] |= 1 << source
-    found = [0]
-    seen = {0}
-    for downset in found:
-        for node, needed in enumerate(before):
-            more = downset | 1 << node
-            if more not in seen and needed & ~downset == 0:
-                seen.add(more)
-                found.append(more)
-        if len(found) > MOST_DOWNSETS:
-            raise InputError(
-                f"the network has more than {MOST_DOWNSETS:,} ways to cut it in two; join nodes that need not be apart"
-            )
-    return found
-
-
-def _between(downsets: Sequence[int]) -> tuple[Ints, Ints, Rows]:
-    """The stages from each downset to those that contain it: where each one's start, where they end, their nodes."""
-    n = max(downsets).bit_length()
-    bits = np.asarray([[downset >> node & 1 for node in range(n)] for downset in downsets], bool)
-    ends, rows, start = [], [], [0]
-    for i in range(len(downsets)):
-        above = i + 1 + np.flatnonzero(~(bits[i] & ~bits[i + 1 :]).any(axis=1))
-        ends.append(above)
-        rows.append(bits[above] & ~bits[i])
-        start.append(start[-1] + len(above))
-    return np.asarray(start), np.concatenate(ends), np.concatenate(rows)
-
-
-def _traffic(network: HybridNetwork, rows: Rows, degrees: Sequence[int]) -> tuple[Floats, Floats]:
-    """[n_degrees, n_stages] seconds to send what crosses the border, and to add up gradients for one more copy."""
-    crossing, reduced = np.zeros((len(degrees), len(rows))), np.zeros((len(degrees), len(rows)))
-    for number, degree in enumerate(degrees):
-        own = [by_degree.get(degree) for by_degree in network.sharing]
-        weight = np.asarray([sharing.parameter_bytes if sharing else 0.0 for sharing in own])
-        reduced[number] = rows @ weight * REDUCED / network.micro_batches
-        for source, reader, n_bytes in network.edges:
-            reads, writes = own[reader], own[source]
-            came = n_bytes + (reads.from_bytes[source] if reads else 0.0)
-            went = n_bytes + (writes.to_bytes[reader] if writes else 0.0)
-            crossing[number] += (rows[:, reader] & ~rows[:, source]) * came + (
-                rows[:, source] & ~rows[:, reader]
-            ) * went
-    return BOTH_WAYS * crossing / network.bytes_per_s, reduced / network.bytes_per_s
+        return HybridStage(steps.choice(self._cuts.rows[part.stage], memory), part.data, tensor)

@@ -9,7 +9,6 @@ Source: Dyer, Mathematical Programming 1984; Zemel, Information Processing Lette
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import Floats, Ints
 from planner.problem.hybrid_pipeline.network import HybridNetwork, NodeVariant
+from planner.solvers.compiled import compiled
 
 MOST_KEPT = 20_000  # choices of one stage that `exact_choice` keeps
 
@@ -33,55 +33,32 @@ class StageTimes(NamedTuple):
     bound_s: Floats  # [n_stages], no choice is faster
 
 
-@dataclass(frozen=True)
-class VariantSteps:
+class VariantSteps(NamedTuple):
     """All nodes under one degree and one number of micro-batches in flight."""
 
     first: Ints  # [n_nodes], the fastest variant of each node; -1 where the node has none of the degree
-    first_s: Floats  # [n_nodes], its time
+    first_s: Floats  # [n_nodes], its time; infinite without one
     first_bytes: Floats  # [n_nodes], its memory
     owner: Ints  # [n_steps], the node of each step, by rising seconds a byte
     to: Ints  # [n_steps], the variant after it
     more_s: Floats  # [n_steps], the time that it costs
     less_bytes: Floats  # [n_steps], the memory that it frees
 
-    def times(self, rows: Rows, memory_bytes: float) -> StageTimes:
-        """The times of many stages."""
+    def fastest_s(self, rows: Rows) -> Floats:
+        """[n_stages], the times of stages with all the memory that they want."""
         able = ~(rows & (self.first < 0)).any(axis=1)
-        base_s = np.where(able, rows @ self.first_s, inf)
-        missing = np.where(able, rows @ self.first_bytes, inf) - memory_bytes
-        found, bound = base_s.copy(), base_s.copy()
-        short = np.flatnonzero(able & (missing > 0))
-        if len(short):
-            found[short], bound[short] = self._freed(rows[short], base_s[short], missing[short])
-        return StageTimes(found, bound)
+        return np.where(able, rows @ np.where(self.first < 0, 0.0, self.first_s), inf)
 
-    def _freed(self, rows: Rows, base_s: Floats, missing: Floats) -> tuple[Floats, Floats]:
-        """The times of stages that need steps."""
-        if not len(self.owner):
-            return np.full(len(rows), inf), np.full(len(rows), inf)
-        has = rows[:, self.owner]
-        freed, spent = np.cumsum(has * self.less_bytes, axis=1), np.cumsum(has * self.more_s, axis=1)
-        fits = freed[:, -1] >= missing
-        last = np.argmax(freed >= missing[:, None], axis=1)
-        at = np.arange(len(rows))
-        before = np.where(last > 0, spent[at, last - 1], 0.0)
-        share = (missing - np.where(last > 0, freed[at, last - 1], 0.0)) / self.less_bytes[last]
-        found = spent[at, last]
-        bound = np.where(self._alike(has), found, before + share * self.more_s[last])
-        return np.where(fits, base_s + found, inf), np.where(fits, base_s + bound, inf)
-
-    def _alike(self, has: Rows) -> Rows:
-        """Whether all steps of a stage free the same memory, so that the cheapest ones are the best."""
-        most = np.where(has, self.less_bytes, 0.0).max(axis=1)
-        least = np.where(has, self.less_bytes, inf).min(axis=1)
-        alike: Rows = most == least
-        return alike
+    def times(self, rows: Rows, stages: Ints, memory_bytes: float) -> StageTimes:
+        """The times of some of the stages."""
+        times = StageTimes(np.empty(len(stages)), np.empty(len(stages)))
+        _take_steps(self, rows, stages, memory_bytes, times)
+        return times
 
     def choice(self, row: Rows, memory_bytes: float) -> dict[int, int]:
         """The variant of each node of one stage, as `times` finds it."""
         chosen = {node: int(self.first[node]) for node in np.flatnonzero(row).tolist()}
-        missing = float(row @ self.first_bytes) - memory_bytes
+        missing = np.cumsum([-memory_bytes, *self.first_bytes[row]])[-1]  # added up as in `times`
         if missing <= 0:
             return chosen
         has = row[self.owner]
@@ -90,10 +67,37 @@ class VariantSteps:
         return chosen | {int(self.owner[step]): int(self.to[step]) for step in taken}
 
 
+@compiled
+def _take_steps(steps: VariantSteps, rows: Rows, stages: Ints, memory_bytes: float, times: StageTimes) -> None:
+    """The times of each of the stages."""
+    for number in range(len(stages)):
+        row = rows[stages[number]]
+        seconds, missing = 0.0, -memory_bytes
+        for node in range(len(row)):
+            if row[node]:
+                seconds += steps.first_s[node]
+                missing += steps.first_bytes[node]
+        found = bound = seconds if missing <= 0 else inf
+        freed, size, alike = 0.0, 0.0, True
+        for step in range(len(steps.owner)):
+            if missing <= 0 or seconds == inf or (found < inf and not alike):
+                break
+            if row[steps.owner[step]]:
+                less, more_s = steps.less_bytes[step], steps.more_s[step]
+                alike = alike and size in (0.0, less)
+                size = less
+                if found == inf and freed + less >= missing:
+                    found, bound = seconds + more_s, seconds + (missing - freed) / less * more_s
+                freed += less
+                seconds += more_s
+        times.found_s[number] = found
+        times.bound_s[number] = found if alike else bound  # of steps of one size, the cheapest are the best
+
+
 def variant_steps(network: HybridNetwork, degree: int, in_flight: int) -> VariantSteps:
     """The steps under a degree and a number of micro-batches in flight."""
     n = len(network.node_ids)
-    first, first_s, first_bytes = np.full(n, -1), np.zeros(n), np.zeros(n)
+    first, first_s, first_bytes = np.full(n, -1), np.full(n, inf), np.zeros(n)
     steps: list[tuple[float, int, int, float, float]] = []  # seconds a byte, node, variant, seconds, bytes
     for node, by_degree in enumerate(network.sharing):
         if degree not in by_degree:

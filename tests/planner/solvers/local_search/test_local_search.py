@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from costmodels.table import CostTable, Offload
+from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Budget
+from planner.solvers.compiled import seed_of
+from planner.solvers.local_search.annealing import _make_room
+from planner.solvers.local_search.kernel import new_state
 from planner.solvers.local_search.local_search import SHARE, LocalSearch
+from planner.solvers.netlist import netlist
 from simulator.placement import Placement
 from tests.planner.problem.problems import brute_force, make_table, value
 
@@ -86,6 +91,19 @@ def test_a_tight_memory_needs_swaps() -> None:
     placement = LocalSearch().search(Problem(table, Goal.THROUGHPUT), budget()).placement
     assert placement is not None
     assert placement.device[0] == placement.device[2] != placement.device[1] == placement.device[3]
+
+
+def test_several_small_cells_make_room_for_a_large_one() -> None:
+    # The first device holds 3 bytes, the second one 1 + 1 + 1 and has no room for more.
+    table = make_table([[1, 1]] * 4, op_bytes=[3, 1, 1, 1], capacity_bytes=[9, 3])
+    nets = netlist(merge_blocks(table), Goal.THROUGHPUT)
+    moves = []
+    for seed in range(10):  # each looks at six cells
+        state = new_state(nets, np.asarray([0, 1, 1, 1]), seed_of(seed))
+        state.pieces[0] = 0, 1
+        moves.append(sorted(state.pieces[: _make_room(nets, state, 1)].tolist()))
+    assert [[0, 1], [1, 0], [2, 0], [3, 0]] in moves
+    assert all(move[0] == [0, 1] and {to for _, to in move[1:]} <= {0} for move in moves)
 
 
 def test_least_cost_sends_nothing_that_it_need_not_send() -> None:

@@ -12,7 +12,8 @@ from graphs.errors import InputError
 from planner.problem.hybrid_pipeline.network import HybridNetwork, hybrid_network
 from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.problem.result import Status
-from planner.solvers.dp.hybrid.hybrid_dp import MOST_DOWNSETS, solve_hybrid
+from planner.solvers.dp.hybrid.hybrid_dp import solve_hybrid
+from planner.solvers.dp.hybrid.tables import MOST_DOWNSETS
 from tests.planner.problem.hybrid_pipeline.networks import drawn, network
 
 PIPER = Path(__file__).parents[5] / ".." / "shared" / "bench" / "piper" / "bert32a100.json"
@@ -79,6 +80,13 @@ def test_a_stage_that_is_copied() -> None:
     result = solve_hybrid(hybrid_network(document))
     assert result.time_s == pytest.approx(1.0)  # 4 s on four copies of both; or 3 copies of the first beside the second
     assert result.status is Status.OPTIMAL
+
+
+def test_what_costs_nothing_takes_no_time() -> None:
+    document = network([0.0, 0.0, 0.0], [(0, 1), (1, 2)], maxDevices=3, bandwidth=1e30, maxMemoryPerDevice=1e9)
+    result = solve_hybrid(hybrid_network(document))
+    assert (result.status, result.bound_s) == (Status.OPTIMAL, 0.0)
+    assert result.time_s == pytest.approx(0.0, abs=1e-18)
 
 
 def test_too_many_cuts_are_refused() -> None:
