@@ -303,7 +303,8 @@ def _check_room(
 def _check_room_to_pack(program: Program, kernels: Iterable[Sequence[Kernel]]) -> None:
     """Refuse to copy more weights than memory is free."""
     packs = [pack for each in kernels for kernel in each for pack in kernel.packs.values()]
-    n_bytes = sum(program.graph.tensor[pack.reads[0]].n_bytes for pack in packs)  # others are a number for each channel
+    weights = (name for pack in packs for name in pack.reads[:1])  # others are a number for each channel
+    n_bytes = sum(program.graph.tensor[name].n_bytes for name in weights)
     if n_bytes > (free := free_bytes(ROOT)):
         raise InputError(
             f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
