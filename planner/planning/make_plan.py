@@ -109,13 +109,15 @@ def make_plan(
     """Find where every operator of a graph runs on one cluster. Nothing runs for it.
 
     Raises:
-        InputError: if the workload is for another goal, the cluster cannot run an operator, or a constraint names what
-            does not exist.
+        InputError: if there are no operators, the workload is for another goal, the cluster cannot run an operator, or
+            a constraint names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
         Interrupted: on Ctrl-C, with the best plan so far.
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
+    if not graph.ops:
+        raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
     profiles = cached_profiles(cluster)
     profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
     paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
