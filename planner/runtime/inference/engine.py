@@ -7,7 +7,9 @@
 Tensors are passed on by reference; a tensor is dropped when its last reading stage is done. The engine follows the
 simulator's rule: older micro-batch first, then the order of the placement.
 
-A network may have several copies (see `simulator.placement`): a micro-batch runs the stages of one of them.
+A network may have several copies (see `simulator.placement`): a micro-batch runs the stages of one of them, micro-batch
+j those of copy j modulo their number. Copies of one stage on devices alike compute the same bits, so there a
+micro-batch runs through the copy that is idle first: a device that others disturb holds up none of the others.
 
 An engine may have a part of the stages only. It then calls ``hand_on`` behind each of its stages, and is told by
 `arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
@@ -16,7 +18,7 @@ An engine may have a part of the stages only. It then calls ``hand_on`` behind e
 import heapq
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -49,6 +51,7 @@ class _Copy:
     needs: Mapping[int, int]  # stage -> for how many stages it waits
     readers: Mapping[str, int]  # tensor -> how many stages read it
     n_stages: int  # to be done, including the awaited ones elsewhere
+    runs_alike: tuple[object, ...]  # equal for copies that compute the same bits in one stage; empty if it has several
 
 
 @dataclass(eq=False)
@@ -58,10 +61,11 @@ class _InFlight:
     number: int
     tensors: Tensors
     done: "Future[Tensors]"
-    waiting: dict[int, int]  # stage -> for how many stages it still waits
-    readers: dict[str, int]  # tensor -> how many stages will still read it
-    left: int  # stages that are not done, including the awaited ones elsewhere
-    events: dict[str, torch.cuda.Event] = field(default_factory=dict)  # of tensors that a GPU is still writing
+    events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
+    copy: int | None = None  # the copy of the network that it runs through, once it has begun
+    waiting: dict[int, int] = field(default_factory=dict)  # stage -> for how many stages it still waits
+    readers: dict[str, int] = field(default_factory=dict)  # tensor -> how many stages will still read it
+    left: int = 0  # stages that are not done, including the awaited ones elsewhere
 
 
 class Engine:
@@ -95,6 +99,9 @@ class Engine:
         spins = [POSSIBLE and device.kernels == "quick" and bool(device.cores) for device in devices]
         self._made_ready = [Count() if own else None for own in spins]  # stages so far
         self._on_way: dict[int, _InFlight] = {}  # by number; the thread that removes one answers its caller
+        takes_turns = len({copy.runs_alike for copy in self._copies}) > 1 or not self._copies[0].runs_alike
+        self._idle = None if takes_turns else deque(range(len(self._copies)))  # copies without a micro-batch
+        self._entered: deque[_InFlight] = deque()  # micro-batches that wait for an idle copy
         self._count = 0
         self._closing = False
         self._recorder = Recorder(devices, stages)
@@ -121,22 +128,16 @@ class Engine:
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
-            copy = self._copies[self._count % len(self._copies)]
-            batch = _InFlight(
-                number=self._count,
-                tensors=dict(inputs),
-                done=done,
-                waiting=dict(copy.needs),
-                readers=dict(copy.readers),
-                left=copy.n_stages,
-                events={name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda},
-            )
+            events = {name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda}
+            batch = _InFlight(self._count, dict(inputs), done, events)
             self._on_way[batch.number] = batch
             self._count += 1
-            for number, needs in copy.needs.items():
-                if not needs:
-                    self._make_ready(number, batch)
-            last = not batch.left
+            if self._idle is None:
+                self._begin(batch, batch.number % len(self._copies))
+            else:
+                self._entered.append(batch)
+                self._begin_entered(self._idle)
+            last = batch.copy is not None and not batch.left
         if last:
             self._answer(batch)
         return done
@@ -217,7 +218,26 @@ class Engine:
         read = (name for stage in stages.values() for name in stage.inputs)
         readers = Counter([*self._outputs, *read])  # the caller is a reader that never drops outputs
         needs = {i: len(stage.stage.needs) for i, stage in stages.items()}
-        return _Copy(needs, readers, len(stages) + len(awaited))
+        runs_alike: tuple[object, ...] = ()
+        if len(stages) == 1 and not awaited and not any(stage.random for stage in stages.values()):
+            (stage,) = stages.values()
+            device = self._devices[stage.stage.device]
+            runs_alike = (stage.stage.ops, device.kind, device.kernels, len(device.cores))
+        return _Copy(needs, readers, len(stages) + len(awaited), runs_alike)
+
+    def _begin_entered(self, idle: deque[int]) -> None:
+        """Begin micro-batches that have entered, the oldest first, in idle copies. The lock is held."""
+        while idle and self._entered:
+            self._begin(self._entered.popleft(), idle.popleft())
+
+    def _begin(self, batch: _InFlight, copy: int) -> None:
+        """Queue the first stages of a copy for a micro-batch. The lock is held."""
+        needs = self._copies[copy].needs
+        batch.copy, batch.left = copy, self._copies[copy].n_stages
+        batch.waiting, batch.readers = dict(needs), dict(self._copies[copy].readers)
+        for number, stages in needs.items():
+            if not stages:
+                self._make_ready(number, batch)
 
     def _make_ready(self, number: int, batch: _InFlight) -> None:
         """Queue a stage with its device. The lock is held."""
@@ -337,6 +357,11 @@ class Engine:
         with self._lock:
             if self._on_way.pop(batch.number, None) is None:
                 return
+            if self._idle is not None and batch.copy is not None:
+                self._idle.append(batch.copy)
+                self._begin_entered(self._idle)
+            elif batch in self._entered:
+                self._entered.remove(batch)
             if failure is not None:
                 for queue in self._ready:
                     queue[:] = [entry for entry in queue if entry[2] is not batch]

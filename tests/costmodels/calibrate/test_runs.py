@@ -16,6 +16,7 @@ from costmodels.opkeys import op_keys, training_keys
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
+from graphs.rewrites.fuse import find_fusions
 from tests.costmodels.calibrate.hosts import device
 from tests.graphs.importers.modules import Turned
 
@@ -138,6 +139,13 @@ def test_weights_that_cannot_be_packed_beside_the_model_are_refused(monkeypatch:
     ):
         profile_program(program, quick, QUICK)
     assert profile_program(program, device(), QUICK).ops
+
+
+def test_packs_that_read_no_weights_take_no_room() -> None:
+    program = program_from_module(nn.LSTM(3, 4).eval(), torch.rand(2, 1, 3))  # its first state is computed once
+    fused = replace(program, graph=find_fusions(program.graph)(program.graph))
+    quick = replace(device(), kernels="quick")
+    assert profile_program(fused, quick, QUICK).ops.keys() == set(op_keys(fused.graph))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from costmodels.cluster import Device, Kernels
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.stages.compile import CompiledStage
@@ -134,6 +137,34 @@ def test_the_older_micro_batch_goes_first(engines: Callable[..., Engine]) -> Non
     for done in answers:
         done.result(PATIENCE_S)
     assert order[:3] == ["a0", "a1", "c0"]
+
+
+def copies(devices: list[Device], calls: list[Callable[[Tensor], Tensor]]) -> Engine:
+    """x ─► [y] 0, or x ─► [y] 1: a copy of the network for each device."""
+    single = [replace(stage(i, "x", "y", call), stage=Stage(i, (0,), (), (), (), i)) for i, call in enumerate(calls)]
+    return Engine(devices, dict(enumerate(single)), ("y",), awaited=((),) * len(calls))
+
+
+@pytest.mark.parametrize("kernels", ["exact", "quick"])
+def test_a_micro_batch_goes_to_the_copy_that_is_idle_first(kernels: Kernels) -> None:
+    held, began = threading.Event(), threading.Event()
+
+    def hold(x: Tensor) -> Tensor:
+        began.set()
+        wait(held)
+        return x.clone()
+
+    devices = [cpu("cpu0"), replace(cpu("cpu1"), kernels=kernels)]
+    with closing(copies(devices, [hold, torch.neg])) as engine:
+        done = [engine.submit(number(i)) for i in range(4)]
+        wait(began)
+        if kernels == "exact":
+            assert [value(each, "y") for each in done[1:]] == [-1, -2, -3]
+        else:  # on devices unlike, bits may differ: micro-batches take turns, whoever is idle
+            assert [value(each, "y") for each in done[1::2]] == [-1, -3]
+            assert not done[2].done()
+        held.set()
+        assert [value(each, "y") for each in done[::2]] == [0, -2 if kernels == "exact" else 2]
 
 
 def test_a_tensor_is_handed_over_without_a_copy(engines: Callable[..., Engine]) -> None:
