@@ -69,8 +69,10 @@ def tabulate(
         learned: what was learned from measurements, for operators that were not measured.
 
     Raises:
-        InputError: if a device has no arithmetic as wide as a parameter of the network.
+        InputError: if no operator is to be trained, or a device has no arithmetic as wide as a parameter.
     """
+    if workload.trains and not graph.ops:
+        raise InputError(f"network '{graph.name}' has no operators, so there is nothing to train")
     _check_arithmetic(graph, cluster)
     return assemble(graph, cluster, workload, operator_times(graph, cluster, workload, profiles, learned))
 

@@ -19,6 +19,16 @@ def one_line(error: BaseException) -> str:
     return (text or type(error).__name__).rstrip(". ")
 
 
+FAILURES = (IndexError, RuntimeError, TypeError)
+"""What PyTorch raises for tensors that an operator does not take."""
+
+
+def cannot_run(what: str, error: BaseException) -> InputError:
+    """The error for a model, or an operator of it, that fails with the model's example inputs."""
+    kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+    return InputError(f"{what} fails with the example inputs: {kind}{first_line(error)}; give inputs that it takes")
+
+
 RENAMED = {
     "--no-trial": "--no-autotune",
     "Care": "CalibrationOptions",

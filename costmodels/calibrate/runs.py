@@ -24,7 +24,7 @@ from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
-from graphs.errors import InputError
+from graphs.errors import FAILURES, InputError, cannot_run
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
 
@@ -107,7 +107,10 @@ class Inference:
             if (buffer := memory.buffers.get(kernel.op.outputs[0])) is not None:
                 kwargs = {RESULT: buffer}
             start = mark() if start is None else start
-            result = kernel.target(*args, **kwargs)
+            try:
+                result = kernel.target(*args, **kwargs)
+            except FAILURES as error:
+                raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
             written = result if kernel.unpacks(self.program) else (result,)
             local.update(zip(kernel.op.outputs, written, strict=True))
             del args, kwargs, result, written
@@ -192,7 +195,10 @@ class Training:
         args, kwargs = (on_device(each, self.torch_device) for each in self.program.arguments(op, env.__getitem__))
         target = kernel_of(self.program, op, self.torch_device).target
         start = self.clock.mark()
-        result = target(*args, **kwargs)
+        try:
+            result = target(*args, **kwargs)
+        except FAILURES as error:
+            raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
         end = self.clock.mark()
         results = list(result) if call.unpack else [result]
         outputs = [

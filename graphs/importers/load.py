@@ -161,7 +161,7 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
     if batch is not None and BATCH not in keywords and arguments.batch != batch:
         raise InputError(
             f"'{target}' takes no batch, and its example inputs are of {arguments.batch or 'no batch'}, not {batch}; "
-            "give it a parameter 'batch', or leave --batch out"
+            "give it a parameter 'batch', or keep to its own"
         )
     return network, arguments
 

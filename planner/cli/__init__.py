@@ -10,8 +10,9 @@ from graphs.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of
-from planner.cli.statuses import BAD_INPUT, DONE, INTERRUPTED
+from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
+from planner.runtime.errors import StageError
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -76,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
+    except StageError as error:
+        console.error(str(error))
+        return BROKEN
     except KeyboardInterrupt:
         console.error("interrupted")
         return INTERRUPTED

@@ -73,7 +73,9 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
         choice = picked(_shown(sweep, options), options)
         output = options.output or Path("plan.json" if choice.config is None else "row.json")
         save_choice(choice, graph_of(choice.samples), cluster, options.optimizer, output)
-        console.say(f"row {options.row or 1} → {output}; planner run {output} {options.model} trains it")
+        ranks = f"torchrun --nproc-per-node={choice.used} -m planner rank"
+        trains = ranks if choice.config is None and choice.replicas > 1 else "planner run"
+        console.say(f"row {options.row or 1} → {output}; {trains} {output} {options.model} trains it")
         return DONE
     _show(sweep, cluster, options, console, graph_of)
     return DONE
@@ -174,8 +176,7 @@ def _show(
     console.show(document, title, columns, rows)
     for number, reason in enumerate(why, 1):
         console.say(f"{number}  {reason}")
-    if not options.all:
-        more = len(sweep.choices) - len(best)
+    if not options.all and (more := len(sweep.choices) - len(best)):
         console.say(f"{count(more, 'choice')} more, slower with no less memory: --all shows them")
     console.say(f"of the ways that were searched, {proved}")
     if sweep.unsearched:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_seconds
+from graphs.rewrites.sharding import REPLICATED
 from planner.cli.console import Console
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
@@ -142,7 +143,8 @@ def _divided(e: Explanation) -> Iterator[str]:
     yield ""
     total, seconds = sum(count for _, count in e.divided.by), format_seconds(e.divided.seconds)
     yield f"Split: {total:,} operators in {e.divided.parts} parts, {seconds} where they take longest"
-    yield from wrapped("by " + listed([f"{name} {count:,}" for name, count in e.divided.by], KINDS))
+    ways = [f"{count:,} {name if name == REPLICATED else f'by {name}'}" for name, count in e.divided.by]
+    yield from wrapped(listed(ways, KINDS))
 
 
 def _fused(e: Explanation) -> Iterator[str]:
@@ -151,7 +153,7 @@ def _fused(e: Explanation) -> Iterator[str]:
         return
     n_ops = sum(each.count * len(each.members) for each in e.fused)
     yield ""
-    yield f"Fused: {n_ops:,} operators in {sum(each.count for each in e.fused):,} kernels"
+    yield f"Fused: {n_ops:,} operators in {count(sum(each.count for each in e.fused), 'kernel')}"
     for each in e.fused:
         saved, seconds = format_bytes(each.saved_bytes), format_seconds(each.seconds)
         first, *others = each.members

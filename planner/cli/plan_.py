@@ -230,9 +230,10 @@ def show_plan(
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
+    calibrate = f"`planner calibrate MODEL{' --training' if work.trains else ''}`"
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
         if share := plan.time_shares.get(source):
-            console.say(f"{share:.1%} of the operators' time was {how}; `planner calibrate MODEL` measures it")
+            console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
 
 
 def _choice_document(choice: PartitionChoice) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=share,
         metavar="T",
-        help="of each tensor's largest element; 0 for every bit (0 where all devices are of one kind, else by dtype)",
+        help="of each tensor's largest element; 0 for every bit (0 where all devices are of one kind and exact, else "
+        "by dtype)",
     )
 
 
@@ -64,14 +65,15 @@ def summary(plan: Plan, verification: "Verification") -> str:
     if verification.finding is not None:
         return f"{plan.graph.name}: of {compared}, compared until one differs"
     n_imported = verification.n_imported
-    besides = f"; {count(n_imported, 'tensor')} equal those of the network without parts within rounding"
+    are = "is" if (verification.n_tensors, verification.n_gradients) == (1, 0) else "are"
+    besides = f"; {count(n_imported, 'tensor')} equal within rounding to the network before its split"
     if verification.tolerance:
         dtypes = {tensor.dtype for tensor in plan.graph.tensors}
         limits = ", ".join(f"{limit:g} ({name})" for name, limit in _limits(verification).items() if name in dtypes)
-        equal = f"{plan.graph.name}: {compared} equal the reference model's within {limits} of the largest element"
+        equal = f"equal to the reference model's within {limits} of the largest element"
     else:
-        equal = f"{plan.graph.name}: {compared} are bit-equal to the reference model's"
-    return equal + (besides if n_imported else "")
+        equal = "bit-equal to the reference model's"
+    return f"{plan.graph.name}: {compared} {are} {equal}" + (besides if n_imported else "")
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:

@@ -20,7 +20,6 @@ from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.infeasible import out_of_reach
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted
-from planner.solvers.solve import best_single_device
 
 MOVED_CUTS = 8
 SEARCH = Search(time_limit_s=10.0, gap=0.01)  # the time limit of all searches together
@@ -137,7 +136,7 @@ def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> E
 
 
 def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
-    moves, best = [moved for cut in plan_cuts for moved in cut.moves], best_single_device(plan.problem)
+    moves, one = [moved for cut in plan_cuts for moved in cut.moves], plan.one_device
     estimated = _estimated(plan)
     return Explanation(
         model=plan.graph.name,
@@ -154,7 +153,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         latency_s=plan.latency_s,
         spread=plan.spread(plan.goal is Goal.LATENCY),
         bottleneck=limit,
-        isolated=SingleDevice(plan.table.devices[best[0].device[0]], best[1]) if best else None,
+        isolated=SingleDevice(plan.table.devices[one.placement.device[0]], one.objective_s) if one else None,
         times_one_device=plan.times_one_device,
         division=plan.division,
         out_of_reach=out_of_reach(plan.table, plan.placement),

@@ -34,7 +34,7 @@ from planner.problem.result import Interrupted, NoPlanError, Result, Status
 from planner.solvers.conflict import find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
-from planner.solvers.solve import solve
+from planner.solvers.solve import best_single_device, solve
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
@@ -109,13 +109,15 @@ def make_plan(
     """Find where every operator of a graph runs on one cluster. Nothing runs for it.
 
     Raises:
-        InputError: if the workload is for another goal, the cluster cannot run an operator, or a constraint names what
-            does not exist.
+        InputError: if there are no operators, the workload is for another goal, the cluster cannot run an operator, or
+            a constraint names what does not exist.
         NoPlanError: if no placement keeps the constraints, or none was found in time.
         Interrupted: on Ctrl-C, with the best plan so far.
     """
     if workload.trains != (goal is Goal.TRAINING):
         raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
+    if not graph.ops:
+        raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
     profiles = cached_profiles(cluster)
     profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
     paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
@@ -145,6 +147,9 @@ def make_plan(
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
     """The best plan of the network as it is and of the split one, of which a plan is given."""
     half = search.part((1 - ASIDE) / 2)
+    alone, parts_alone = (best_single_device(plan.problem) for plan in (whole, in_step))
+    if alone and parts_alone and parts_alone[1]:
+        in_step = replace(in_step, unsplit_share=alone[1] / parts_alone[1])
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
     answers = [in_step]

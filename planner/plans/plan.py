@@ -56,6 +56,7 @@ class Plan:
         pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
         rewrites: what the graph was made by of the network as it was imported, in their order.
+        unsplit_share: what the network before its split takes on one device, as a share of what the parts take there.
     """
 
     graph: Graph
@@ -72,6 +73,7 @@ class Plan:
     pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
+    unsplit_share: float = 1.0
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -186,9 +188,10 @@ class Plan:
 
     @cached_property
     def one_device(self) -> "Plan | None":
-        """The plan with everything on the best single device; None if none can run and hold everything."""
+        """The plan with everything, unsplit, on the best single device; None if none can run and hold everything."""
         best = best_single_device(self.problem)
-        return replace(self, placement=best[0]) if best else None
+        unsplit = replace(self.table, forward_s=self.table.forward_s * self.unsplit_share)
+        return replace(self, placement=best[0], table=unsplit) if best else None
 
     @property
     def times_one_device(self) -> float | None:

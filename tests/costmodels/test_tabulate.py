@@ -191,6 +191,13 @@ def test_a_graph_without_flows() -> None:
     assert table.flow_bytes.shape == (0,)
 
 
+def test_a_graph_without_operators() -> None:
+    graph = sketch({"x": (2,)}, [], "x")
+    assert tabulate(graph, CLUSTER, Workload(), {}).forward_s.shape == (0, 2)
+    with pytest.raises(InputError, match=r"^network 'sketch' has no operators, so there is nothing to train$"):
+        tabulate(graph, CLUSTER, Workload("training"), {})
+
+
 def test_operators_that_share_a_parameter_are_together() -> None:
     graph = sketch(
         {"x": (5,), "w": (5,), "a": (5,), "c": (5,)},

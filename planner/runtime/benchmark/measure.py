@@ -23,6 +23,7 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
 from costmodels.pace import mean_pace
 from graphs.brief import brief
+from graphs.errors import FAILURES, cannot_run
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.plans.compare import PaceChange, pace_change
@@ -158,9 +159,12 @@ class Eager:
         )
 
     def result(self) -> Any:
-        """Return the result of the model, with the operators that a trace of it has."""
+        """Return the result of the model, with the operators that a trace of it has; raise InputError if it fails."""
         with _by_operators():
-            return self._turn(self.call)
+            try:
+                return self._turn(self.call)
+            except FAILURES as error:
+                raise cannot_run("the model", error) from error
 
     def stream(self, count: int) -> float:
         """Call the model again and again, after a call to warm up."""

@@ -6,6 +6,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import torch_device_of
+from costmodels.views import differentiated
 from graphs.errors import InputError
 from graphs.importers.training import check_hooks
 from graphs.program.pieces import check_trains
@@ -46,8 +47,8 @@ def check_alone(plan: Plan) -> None:
     """The plan is for the devices of one process; raise InputError if it is for replicas of them."""
     if plan.cluster.replicas is not None:
         raise InputError(
-            f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which are not all on this host; "
-            "start a rank for each device of each replica by torchrun -m planner rank, or plan without replicas"
+            f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which ranks train; start one for "
+            "each device of each replica by torchrun -m planner rank, or plan without replicas"
         )
 
 
@@ -61,7 +62,7 @@ def check_whole(plan: Plan) -> None:
 
 
 def check_trained(program: Program) -> frozenset[str]:
-    """Return the names of trained parameters; raise InputError if there are none, or a hook is on gradients.
+    """Return the names of trained parameters; raise InputError if there is nothing to train, or a hook is on gradients.
 
     The parts of a split parameter must make it up, see `graphs.program.pieces`.
     """
@@ -69,6 +70,8 @@ def check_trained(program: Program) -> frozenset[str]:
     trained = trained_parameters(program)
     if not trained:
         raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+    if differentiated(program.graph, program.state.keys() - trained).isdisjoint(program.graph.outputs):
+        raise InputError(f"model '{program.graph.name}' returns nothing that has a gradient: nothing to train")
     check_trains(program, trained)
     return trained
 

@@ -13,7 +13,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from graphs.errors import InputError
+from graphs.errors import FAILURES, InputError, cannot_run
 from graphs.ir import Op
 from graphs.program.program import Program, on_device
 from planner.runtime.errors import StageError
@@ -54,7 +54,10 @@ def run_reference(
     backward: BackwardResult | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Reference:
-    """Run the example inputs through the network on the calling thread; ``backward`` is None without gradients."""
+    """Run the example inputs through the network on the calling thread; ``backward`` is None without gradients.
+
+    Raise InputError if the network fails with them.
+    """
     inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **inputs}.items()}
     asking = backward.learned if backward else program.asking
@@ -64,7 +67,10 @@ def run_reference(
         function = plain(program, op, torch_device, i in random_ops)
         generators = Generators([i] if i in random_ops else [], torch_device, seed)
         arguments = arguments_of(program, op, values, asking)
-        done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
+        try:
+            done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
+        except FAILURES as error:
+            raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
         if backward:
             applied.append(done)

@@ -187,8 +187,8 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
     """Run the stages of a plan one after the other on the example inputs, beside the reference network.
 
     Gradients are compared too in ``training``, by default for a training plan. The tolerance is a share of the largest
-    element of each tensor, 0 for every bit; by default every bit counts if all devices are of one kind, else
-    `TOLERANCE` for the dtype.
+    element of each tensor, 0 for every bit; by default every bit counts if all devices are of one kind and round as the
+    reference model, else `TOLERANCE` for the dtype.
 
     Raise InputError if the plan is for another model, a device is not on this host, a weight has no values, or an
     operator draws random numbers that are not the same on all the devices; StageError if a stage fails where the
@@ -199,10 +199,11 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)
     devices = [plan.cluster.devices[number] for number in plan.placement.used]
-    allowed = _tolerance(devices, tolerance)
+    training = plan.workload.trains if training is None else training
+    allowed = _tolerance(devices, tolerance, training)
     _check_random(program, devices)
     backward = None
-    if plan.workload.trains if training is None else training:
+    if training:
         members, on = _members(plan)
         wiring = wire(program, members)
         check_owners(wiring, on, plan.table.devices)
@@ -304,12 +305,12 @@ def _roots(program: Program, learned: frozenset[str]) -> dict[str, torch.Tensor]
     }
 
 
-def _tolerance(devices: Sequence[Device], tolerance: float | None) -> Mapping[torch.dtype, float]:
+def _tolerance(devices: Sequence[Device], tolerance: float | None, training: bool) -> Mapping[torch.dtype, float]:
     if tolerance is not None:
         if not 0 <= tolerance < 1:
             raise InputError(f"the tolerance is {tolerance}; it must be a number from 0 to below 1")
         return dict.fromkeys(TOLERANCE, tolerance) if tolerance else {}
-    return {} if alike(devices) else TOLERANCE
+    return {} if alike(devices, training) else TOLERANCE
 
 
 def _check_random(program: Program, devices: Sequence[Device]) -> None:

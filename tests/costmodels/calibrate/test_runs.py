@@ -47,6 +47,15 @@ class Ticks:
         return Clock(self.mark, self.settle, self.seconds)
 
 
+@pytest.mark.parametrize("kind", [Inference, Training])
+def test_inputs_that_the_network_does_not_take(kind: type[Inference] | type[Training]) -> None:
+    beyond = program_from_module(nn.Embedding(10, 4), (torch.tensor([3, 40]),))
+    with pytest.raises(
+        InputError, match=r"^operator 'embedding' \(aten.embedding.default\) fails with the example inputs"
+    ):
+        kind(beyond, CPU, Ticks().clock).one_pass()
+
+
 def test_a_pass_marks_before_and_after_each_operator(program: Program) -> None:
     ticks = Ticks()
     n_ops = len(program.graph.ops)

@@ -272,7 +272,7 @@ class TestRefused:
     def test_factory_without_a_batch(self) -> None:
         assert refusal("factories_of_a_user:fixed", 3) == (
             "'factories_of_a_user:fixed' takes no batch, and its example inputs are of 2, not 3; give it a parameter "
-            "'batch', or leave --batch out"
+            "'batch', or keep to its own"
         )
 
     def test_what_the_factory_returns_cannot_be_imported(self) -> None:

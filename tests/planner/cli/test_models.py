@@ -102,13 +102,13 @@ def test_every_command_takes_a_factory_alike(name: str, capsys: pytest.CaptureFi
 def test_a_batch_that_cannot_be_had(refused: Refused) -> None:
     text = (
         "planner: 'factories_of_a_user:plain' takes no batch, and its example inputs are of 3, not 8; give it a "
-        "parameter 'batch', or leave --batch out"
+        "parameter 'batch', or keep to its own"
     )
     assert main(["plan", "factories_of_a_user:plain", *PLAN]) == 0
     for command in (["import"], ["run", "plan.json"], ["verify", "plan.json"]):
         assert refused([*command, "factories_of_a_user:plain", "--batch", "8"]) == text
     assert refused(["choose", "factories_of_a_user:plain", "--cluster", "pair.toml", "--global-batch", "8"]).endswith(
-        "give it a parameter 'batch', or leave --batch out"
+        "give it a parameter 'batch', or keep to its own"
     )
 
 

@@ -17,6 +17,7 @@ from planner.cli.figures import show_figures
 from planner.plans.compare import Comparison, Figure
 from planner.runtime.benchmark.measure import Planned
 from simulator.placement import Placement
+from tests.planner.cli.given import Refused, pair_here
 from tests.planner.runtime.small import CORE
 
 
@@ -78,6 +79,25 @@ def test_what_goes_by_reference_is_there_at_once(capsys: pytest.CaptureFixture[s
         ["a", "→", "b", "10", "us", "at", "once"],
         ["b", "→", "a", "10", "us", "20", "us", "+100.0%"],
     ]
+
+
+def test_a_model_that_does_not_take_its_example_inputs(capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+    Path("pair.toml").write_text(pair_here(), encoding="utf-8")
+    model, why = "tests.planner.cli.test_run:beyond", "IndexError: index out of range in self"
+    fails = f"fails with the example inputs: {why}; give inputs that it takes"
+    for goal in ("latency", "training"):
+        assert main(["plan", model, "--cluster", "pair.toml", "--goal", goal, "-o", f"{goal}.json"]) == 0
+    assert refused(["run", "latency.json", model]) == f"planner: the model {fails}"
+    assert refused(["verify", "latency.json", model]) == (
+        f"planner: operator 'embedding' (aten.embedding.default) {fails}"
+    )
+    assert main(["run", "training.json", model]) == 1
+    assert capsys.readouterr().err.endswith(f"planner: stage 0 on 'a' failed in 0F0: {why}\n")
+
+
+def beyond() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A MODEL that has ten words and is given the 40th."""
+    return nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4)), (torch.tensor([3, 40]),)
 
 
 class Noisy(nn.Module):

@@ -109,6 +109,6 @@ def test_replicas(words: list[str], refused: Refused) -> None:
     Path("pair.toml").write_text(pair_here(), encoding="utf-8")
     planned("--replicas", "2")
     assert refused(["run", "plan.json", MNIST, *words]) == (
-        "planner: the plan is for 2 replicas of its devices, which are not all on this host; start a rank for each "
+        "planner: the plan is for 2 replicas of its devices, which ranks train; start one for each "
         "device of each replica by torchrun -m planner rank, or plan without replicas"
     )

@@ -61,7 +61,7 @@ def test_within_a_tolerance(planned: Callable[..., None], capsys: pytest.Capture
     planned(kind="other")
     assert main(["verify", "plan.json", MNIST]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.endswith("on a, b equal the reference model's within 0.002 (float32) of the largest element")
+    assert text.endswith("on a, b are equal to the reference model's within 0.002 (float32) of the largest element")
     assert main(["verify", "plan.json", MNIST, "--tolerance", "0.25", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tolerance"]["float32"] == 0.25
 

@@ -307,5 +307,5 @@ class TestUntried:
         program = program_from_module(nn.Linear(8, 8), (X,), training=True)
         twice = replace(here(1), replicas=Replicas(2, 1e9, 0.0))
         assert self.untried(choice_of(program, "training", twice, here(2)), program).startswith(
-            "the plan is for 2 replicas of its devices, which are not all on this host; "
+            "the plan is for 2 replicas of its devices, which ranks train; "
         )

@@ -83,6 +83,11 @@ def test_a_module_needs_example_inputs() -> None:
         planner.plan(uneven(), cluster=pair())
 
 
+def test_a_network_without_operators_has_no_plan() -> None:
+    with pytest.raises(planner.InputError, match="no operators, so there is nothing to place"):
+        planner.plan(nn.Identity(), (torch.ones(2),), cluster=pair())
+
+
 def test_a_scalar_input_has_no_batch() -> None:
     program = program_from_module(nn.Identity(), (torch.tensor(1.0),))
     assert batch_of(program.graph) == 1

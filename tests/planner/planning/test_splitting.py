@@ -21,6 +21,7 @@ from graphs.rewrites.sharding import Shard
 from graphs.rewrites.split import Split
 from planner.planning.splitting import Splits, SplitSearch
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
+from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.problem.constraints import Constraint, pin
 from planner.runtime.benchmark.check import compare_outputs
 from tests.planner.runtime.small import cpu
@@ -145,6 +146,8 @@ def test_a_split_plan_is_sooner_and_computes_the_same(make: Callable[[], nn.Modu
     assert [type(rewrite) for rewrite in plan.rewrites] == [Split]
     whole_s = float(splitting(program, pair(n)).seconds.sum())
     assert whole_s / plan.latency_s > 0.8 * n
+    assert plan.times_one_device == pytest.approx(whole_s / plan.latency_s)  # of the network, not of its parts
+    assert plan_from_dict(plan_to_dict(plan)).times_one_device == plan.times_one_device
     devices = tuple(cpu(f"gpu{i}") for i in range(n))
     here = replace(plan, cluster=replace(plan.cluster, devices=devices))
     with planner.start(here, program) as runner:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from costmodels.cluster import Replicas
 from graphs.errors import InputError
@@ -23,6 +23,11 @@ from tests.planner.runtime.training.nets import (
 )
 
 
+class Ranked(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).argmax(-1)
+
+
 def test_plans_that_do_not_train_here() -> None:
     program = program_of("skips")
     plan = training_plan(Case("skips", "1f1b", 4))
@@ -31,7 +36,7 @@ def test_plans_that_do_not_train_here() -> None:
         (inference, "the plan is for inference; to train, plan with the goal 'training'"),
         (
             replace(plan, cluster=replace(plan.cluster, replicas=Replicas(2, 1e9))),
-            "the plan is for 2 replicas of its devices, which are not all on this host; start a rank for",
+            "the plan is for 2 replicas of its devices, which ranks train; start one for",
         ),
     ):
         with pytest.raises(InputError, match=text):
@@ -48,6 +53,9 @@ def test_plans_that_do_not_train_here() -> None:
     with pytest.raises(InputError) as error:
         train(plan_for(frozen, Case("still", "gpipe", 1, 1, 1)), frozen, loss=main_loss, optimizer=SGD)
     assert str(error.value) == "model 'still' has no parameter that asks for a gradient: nothing to train"
+    ranked = program_from_module(Ranked(4, 3).double(), (numbers(BATCH),), training=True)
+    with pytest.raises(InputError, match=r"^model 'Ranked' returns nothing that has a gradient: nothing to train$"):
+        train(plan_for(ranked, Case("Ranked", "gpipe", 1, 1, 1)), ranked, loss=main_loss, optimizer=SGD)
     tied = program_of("tied")
     with pytest.raises(InputError) as error:
         train(plan_for(tied, Case("tied", "1f1b", 2)), tied, loss=main_loss, optimizer=SGD)

@@ -97,13 +97,16 @@ def test_what_is_within_is_within(values: list[float], tolerance: float, data: s
 
 def test_what_devices_are_alike() -> None:
     one, two = cpu("cpu0", (0,)), cpu("cpu1", (1,))
-    assert alike([one, two])
-    assert alike([one])
-    assert not alike([one, cpu("wide", (0, 1))])  # sums depend on how many threads share them
-    assert not alike([one, replace(two, kind="other")])
+    assert alike([one, two], training=False)
+    assert alike([one], training=False)
+    assert not alike([one, cpu("wide", (0, 1))], training=False)  # sums depend on how many threads share them
+    assert not alike([one, replace(two, kind="other")], training=False)
     gpu = replace(cpu("gpu0", ()), cuda=0)
-    assert alike([gpu, replace(gpu, name="gpu1", cuda=1)])
-    assert not alike([one, gpu])
+    assert alike([gpu, replace(gpu, name="gpu1", cuda=1)], training=False)
+    assert not alike([one, gpu], training=False)
+    quick = [replace(each, kernels="quick") for each in (one, two)]
+    assert not alike(quick, training=False)
+    assert alike(quick, training=True)  # gradients have exact kernels
 
 
 def test_every_floating_type_of_a_graph_has_a_tolerance() -> None:

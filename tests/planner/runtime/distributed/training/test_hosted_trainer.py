@@ -250,7 +250,7 @@ def test_what_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="the plan is for inference; to train, plan with the goal 'training'"):
         HostedTrainer(inference, PROGRAM, TOOLS)
     case = replace(HALVES, replicas=2)
-    with pytest.raises(InputError, match="the plan is for 2 replicas of its devices, which are not all on this host"):
+    with pytest.raises(InputError, match="the plan is for 2 replicas of its devices, which ranks train"):
         HostedTrainer(plan_for(case, PROGRAM), PROGRAM, TOOLS)
     with pytest.raises(InputError, match=r"the plan is for 'Transformer' .*, the model is 'Skipping'"):
         HostedTrainer(PLAN, program_for(Case("skipping", ("norm",))), TOOLS)
