@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,9 @@ def test_each_round_is_compared_with_its_own_pace() -> None:
     plan = make_plan(program, alternating(program))
     kind = plan.cluster.devices[0].kind
     paced = replace(plan, pace={kind: dict.fromkeys(PACE_KINDS, 1.0)})
-    paces = tuple(
-        dict.fromkeys(PACE_KINDS, each) for each in (1.0, 2.0, 4.0)
-    )  # periods of 2 seconds at the plan's pace
-    measured = Measured("plan", 4.0, 5.0, (2.0, 4.0, 8.0), (5.0, 5.0, 5.0), paces)
+    paces: list[Mapping[str, float]] = [dict.fromkeys(PACE_KINDS, each) for each in (1.0, 2.0, 4.0)]
+    # at the plan's pace, each period is 2 seconds, and the latencies are 5, 2.5 and 1.25
+    measured = Measured("plan", 4.0, 5.0, (2.0, 4.0, 8.0), (5.0, 5.0, 5.0), tuple(paces))
     found = measured.pace_change(paced)
     assert found is not None
     assert found.of(alone=False) == pytest.approx(4 / 2)
