@@ -18,6 +18,8 @@ from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
 FULL = "aten.full_like.default"
+BETWEEN = frozenset({SLICE, CAT, ADD, PAD, FULL})
+"""The kinds of operators that make one layout of another."""
 
 
 class Indices(NamedTuple):

@@ -37,9 +37,9 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 9
+VERSION = 10
 """2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
-9 selective recomputation."""
+9 selective recomputation, 10 the network before rewrites."""
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
 """Of each operator on each device."""
@@ -56,6 +56,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
         "version": VERSION,
         "model": plan.graph.name,
         "fingerprint": plan.graph.fingerprint,
+        "network": plan.network_fingerprint or None,
         "goal": str(plan.goal),
         "constraints": [
             {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
@@ -117,6 +118,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
+            network=_network(document),
             **{
                 name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
                 for name in PACES
@@ -127,6 +129,14 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         raise
     except DAMAGED as error:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _network(document: Mapping[str, Any]) -> str:
+    """The fingerprint of the network before its rewrites."""
+    network = document["network"]
+    if not isinstance(network, str | None):
+        raise TypeError(f"the network is {network!r}")
+    return (network or "") if document["rewrites"] else ""
 
 
 def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
@@ -178,6 +188,8 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if version < 9:
         again = document["workload"].get("recompute") or "none"  # once a yes or no
         document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
+    if version < 10:
+        document = {**document, "network": None}
     return document
 
 

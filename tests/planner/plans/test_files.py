@@ -168,12 +168,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "text"),
     [
         (
-            put("version", value=10),
-            "the plan has the version 10, this planner reads 1 to 9; update the planner or plan again",
+            put("version", value=11),
+            "the plan has the version 11, this planner reads 1 to 10; update the planner or plan again",
         ),
         (
             lambda plan: plan.pop("version"),
-            "the plan has the version None, this planner reads 1 to 9; update the planner or plan again",
+            "the plan has the version None, this planner reads 1 to 10; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
@@ -338,10 +338,10 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
 
 def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "newer.json"
-    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 10}), encoding="utf-8")
+    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 11}), encoding="utf-8")
     with pytest.raises(InputError) as error:
         load_plan(path)
-    assert str(error.value).startswith(f"{path}: the plan has the version 10, this planner reads 1 to 9; ")
+    assert str(error.value).startswith(f"{path}: the plan has the version 11, this planner reads 1 to 10; ")
 
 
 def test_a_graph_is_no_plan(tmp_path: Path) -> None:
