@@ -102,7 +102,7 @@ def by_filters(asked: Plan) -> Plan:
     table = tabulate(graph, asked.cluster, asked.workload, {})
     team = Team.of(asked.cluster)
     assert team is not None
-    found = replace(asked, graph=graph, table=table, rewrites=(split,), bound_s=0.0)
+    found = replace(asked, graph=graph, table=table, rewrites=(split,), network=asked.graph.fingerprint, bound_s=0.0)
     return plan_by_hand(found, Placement(side_by_side(graph, team)))
 
 

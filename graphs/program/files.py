@@ -19,6 +19,7 @@ from graphs.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import STATE, Graph, Op, Role, Tensor, unfused
 from graphs.program.calls import known_operator
+from graphs.program.pieces import Pieces
 from graphs.program.program import BufferUpdate, Call, Leaf, Program
 
 VERSION = 1
@@ -50,6 +51,7 @@ def program_to_dict(program: Program) -> dict[str, Any]:
             name: {"stride": list(_stride(tensor)), "requires_grad": tensor.requires_grad}
             for name, tensor in program.state.items()
         },
+        "slices": Pieces.of(program).to_dict(program.slices),
         "statistics": sorted(program.statistics),
         "updates": {
             name: {
@@ -86,6 +88,7 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
         )
     with reading_program():
         calls, tensor_of = _calls(document["calls"], graph)
+        pieces = Pieces.from_dict(document.get("slices", {}))
         return Program(
             module=Unavailable(),
             graph=graph,
@@ -100,6 +103,8 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
             training=bool(document["training"]),
             statistics=frozenset(document["statistics"]),
             updates={name: _hollow_update(about) for name, about in document["updates"].items()},
+            slices=pieces.slices,
+            sources={name: _hollow_source(name, pieces, graph) for name in pieces.names},
         )
 
 
@@ -157,6 +162,11 @@ def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
     if tensor.role is Role.PARAMETER:
         return nn.Parameter(empty, requires_grad=about["requires_grad"])
     return empty.requires_grad_(about["requires_grad"])
+
+
+def _hollow_source(name: str, pieces: Pieces, graph: Graph) -> torch.Tensor:
+    """A tensor on the meta device that the parameters or buffers of a graph are parts of."""
+    return hollow_of({"shape": pieces.shapes[name], "dtype": graph.tensor[pieces.names[name][0]].dtype})
 
 
 def hollow_of(about: Mapping[str, Any]) -> torch.Tensor:

@@ -17,6 +17,8 @@ from graphs.ir import STATE, Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
+BETWEEN = frozenset({SLICE, CAT, ADD, PAD})
+"""The kinds of operators that make one layout of another."""
 
 
 class Indices(NamedTuple):

@@ -18,13 +18,13 @@ from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
-from graphs.rewrites.layouts import Indices, Layout, LayoutWriter, Reader, Slice, Wanted
+from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, named, ranges, shares
 from graphs.rewrites.sharding_rules import VIEWS, shardings
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
-PART = re.compile(r".*\[(\d+)/\d+\]")  # a name by `part_name`
+PART = re.compile(r"(.*)\[(\d+)/\d+\](?:\.\d+)?")  # a name by `part_name`, perhaps of one group of its filters
 STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the strides of the trace
 
 
@@ -33,10 +33,22 @@ def part_name(name: str, part: int, parts: int) -> str:
     return f"{name}[{part}/{parts}]"
 
 
+def undivided(name: str) -> str:
+    """The name of the operator that one with this name is a part of; itself for others."""
+    found = PART.fullmatch(name)
+    return found[1] if found else name
+
+
+def stands_between(op: Op) -> bool:
+    """Whether an operator of a split graph slices or puts together what others have in parts, by its kind and name."""
+    written = op.kind in BETWEEN and (op.name,) == op.outputs
+    return written and not part_number(op.name) and not {*"[@+ "}.isdisjoint(op.name)
+
+
 def part_number(name: str) -> int | None:
     """The number of a part, by its name; None for an operator that is none."""
     found = PART.fullmatch(name)
-    return int(found[1]) if found else None
+    return int(found[2]) if found else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Compare two plans for one network: what moved, what is sent, and what that changes.
+"""Compare two plans for one network: what is divided, what moved, what is sent, and what that changes.
 
 planner diff plan.json other.json
 """
@@ -43,6 +43,7 @@ def lines(d: PlanDifference) -> Iterator[str]:
         return
     yield from _figures(d)
     yield from _given(d)
+    yield from _divided(d)
     yield from _moved(d)
     yield from _cuts(d)
 
@@ -93,16 +94,35 @@ def _given(d: PlanDifference) -> Iterator[str]:
     if d.costs:
         yield from ("", "Costs")
         for cost in d.costs:
-            before, after = format_seconds(cost.before_s), format_seconds(cost.after_s)
-            change = f" ({relative(cost.before_s, cost.after_s)})" if isfinite(cost.before_s + cost.after_s) else ""
-            yield f"  {count(cost.n_ops, 'operator')} on {cost.device}: {before} → {after}{change}"
+            yield f"  {count(cost.n_ops, 'operator')} on {cost.device}: {_changed_s(cost.before_s, cost.after_s)}"
+
+
+def _divided(d: PlanDifference) -> Iterator[str]:
+    if not d.divided:
+        return
+    n_divided = sum(divided.n_ops for divided in d.divided)
+    yield from ("", f"Divided in another way: {n_divided:,} of {count(d.n_ops, 'operator')}")
+    for divided in d.divided:
+        what = f"{divided.before or 'whole'} → {divided.after or 'whole'}: {count(divided.n_ops, 'operator')}"
+        yield clipped(f"  {what}, {_changed_s(divided.before_s, divided.after_s)}")
+        yield from wrapped(listed([unbroken(str(region)) for region in divided.what], REGIONS), indent=6)
+    before, after = d.between
+    if before.n_ops or after.n_ops:
+        number = f"{before.n_ops:,} → {count(after.n_ops, 'operator')}"
+        yield f"  to slice and to put together: {number}, {_changed_s(before.seconds, after.seconds)}"
+
+
+def _changed_s(before_s: float, after_s: float) -> str:
+    """Seconds before and after, and the change if there is one to speak of."""
+    change = f" ({relative(before_s, after_s)})" if before_s and isfinite(before_s + after_s) else ""
+    return f"{format_seconds(before_s)} → {format_seconds(after_s)}{change}"
 
 
 def _moved(d: PlanDifference) -> Iterator[str]:
     yield ""
     if not d.moved:
         order = "but they run in another order" if d.reordered else "and they run in the same order"
-        yield f"Every operator is on the same device, {order}"
+        yield f"Every {'other ' if d.divided else ''}operator is on the same device, {order}"
         return
     n_moved = sum(moved.n_ops for moved in d.moved)
     yield f"Moved: {n_moved:,} of {count(d.n_ops, 'operator')}"

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # they are public
 
 from costmodels.units import format_rate, format_seconds
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.cli.figures import figures_document, show_figures
@@ -125,7 +126,7 @@ def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """The differences of all gradients; each rank compares its own gradients with the reference model's."""
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process uses only its own device
-    expected = reference_gradients(trainer.program, alone, mean_square, batches)
+    expected = Pieces.of(trainer.program).divided(reference_gradients(trainer.program, alone, mean_square, batches))
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, differing(expected, trainer.gradients(batches)))
     return sorted((one for part in every for one in part), key=lambda one: -one.share)

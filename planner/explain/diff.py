@@ -1,18 +1,21 @@
 """diff: the differences of two plans for one network."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-
-import numpy as np
+from typing import TypeVar
 
 from costmodels.cluster import Cluster
 from costmodels.table import Source
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
 from graphs.brief import brief
 from graphs.errors import InputError
+from graphs.rewrites.split import Split
+from planner.explain.common_ops import CommonOps, NetworkOps
 from planner.explain.regions import Region, regions
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +90,42 @@ class Cuts:
     n_kept: int  # cuts of both plans
 
 
+@dataclass(frozen=True, slots=True)
+class DividedAnew:
+    """Operators that the plans divide in different ways.
+
+    Seconds are those of all parts on the device where they take longest.
+    """
+
+    before: str  # as "in 2 by output features"; empty for whole operators
+    after: str
+    n_ops: int  # of the network
+    before_s: float
+    after_s: float
+    what: tuple[Region, ...]  # the operators by module
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Operators that only one of the plans has: they slice, concatenate and add up what others have in parts."""
+
+    n_ops: int
+    seconds: float  # of all of them, on the device where they take longest
+
+
 @dataclass(frozen=True)
 class PlanDifference:
     """Two plans side by side."""
 
     model: str  # name of the network
-    n_ops: int
+    n_ops: int  # of the network
     before: Figures
     after: Figures
     changes: tuple[Change, ...]  # of goal, workload and cluster
     costs: tuple[CostChange, ...]  # in the order of devices
-    moved: tuple[Moved, ...]  # one for each pair of devices
+    divided: tuple[DividedAnew, ...]  # one for each pair of ways
+    between: tuple[Between, Between]  # before and after
+    moved: tuple[Moved, ...]  # one for each pair of devices, without what is divided anew
     reordered: bool  # whether the operators run in another order
     cuts: Cuts
     sure: bool  # whether the times for the goal differ by more than is uncertain, see `Plan.surely_differs`
@@ -107,7 +135,7 @@ class PlanDifference:
     @property
     def same_placement(self) -> bool:
         """Whether every operator is on the same device and in the same place of the order."""
-        return not self.moved and not self.reordered
+        return not self.moved and not self.divided and not self.reordered
 
     @property
     def same(self) -> bool:
@@ -116,25 +144,44 @@ class PlanDifference:
 
 
 def diff(before: Plan, after: Plan) -> PlanDifference:
-    """Compare two plans for one network; devices are the same if they have the same name.
+    """Compare two plans for one network, which may be rewritten; devices are the same if they have the same name.
 
-    Raise InputError if the plans are for different networks.
+    Raise InputError if the plans are for different networks, or it is not known what a rewritten one is for.
     """
-    if before.graph.fingerprint != after.graph.fingerprint:
-        ends = [f"'{plan.graph.name}' (fingerprint {plan.graph.fingerprint})" for plan in (before, after)]
-        raise InputError(f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one")
+    _check_network(before, after)
+    common = CommonOps.of(before, after)
+    names = common.names
+    between = (each.apart(names) for each in common.both)
+    first, second = (Between(len(ops), each.seconds_of(ops)) for each, ops in zip(common.both, between, strict=True))
     return PlanDifference(
         model=after.graph.name,
-        n_ops=len(after.graph.ops),
+        n_ops=len(names),
         before=_figures(before),
         after=_figures(after),
         changes=tuple(_changes(before, after)),
         costs=tuple(_costs(before, after)),
-        moved=tuple(_moved(before, after)),
-        reordered=[c.order for c in before.placement.copies] != [c.order for c in after.placement.copies],
+        divided=tuple(_divided(common)),
+        between=(first, second),
+        moved=tuple(_moved(common)),
+        reordered=_orders(before, after) != _orders(after, before),
         cuts=_cuts(before, after),
         sure=before.surely_differs(after),
     )
+
+
+def _check_network(before: Plan, after: Plan) -> None:
+    """Check that both plans are for one network."""
+    known = [plan.network_fingerprint for plan in (before, after)]
+    if before.graph.fingerprint == after.graph.fingerprint or (known[0] == known[1] and all(known)):
+        return
+    if not all(known):
+        name = (before, after)[known.index("")].graph.name
+        raise InputError(
+            f"the plan for '{name}' has fused or split operators, and does not say of which network (its file is of an "
+            "older planner, or it was made by hand); plan again"
+        )
+    ends = [f"'{plan.graph.name}' (fingerprint {own})" for plan, own in zip((before, after), known, strict=True)]
+    raise InputError(f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one")
 
 
 def _figures(plan: Plan) -> Figures:
@@ -163,7 +210,7 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str], prefix: str 
 
 def _asked(plan: Plan) -> dict[str, str]:
     work, cluster = plan.workload, plan.cluster
-    asked = {"goal": str(plan.goal), "mode": work.mode, "batch": str(work.batch)}
+    asked = {"goal": str(plan.goal), "mode": work.mode, "batch": str(work.batch), "rewrites": _rewrites(plan)}
     if work.trains:
         asked |= {
             "micro-batches of a step": str(work.micro_batches),
@@ -179,6 +226,18 @@ def _asked(plan: Plan) -> dict[str, str]:
         "devices compute while they send": "yes" if cluster.overlap else "no",
         "sharing of channels": cluster.sharing,
     }
+
+
+def _rewrites(plan: Plan) -> str:
+    """The rewrites of a plan in words."""
+    counts = ((len(r.choices), "split") if isinstance(r, Split) else (len(r.groups), "fusion") for r in plan.rewrites)
+    return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+
+
+def _orders(plan: Plan, other: Plan) -> list[list[str]]:
+    """The order of each copy, of operators that both plans' graphs have."""
+    ops, shared = plan.graph.ops, other.graph.index
+    return [[ops[number].name for number in copy.order if ops[number].name in shared] for copy in plan.placement.copies]
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
@@ -213,34 +272,49 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
 
 
 def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
+    """Of operators that are the same in both graphs."""
+    index = after.graph.index
+    pairs = [
+        (number, index[op.name])
+        for number, op in enumerate(before.graph.ops)
+        if op.name in index and op == after.graph.ops[index[op.name]]
+    ]
+    first_ops, second_ops = [list(numbers) for numbers in zip(*pairs, strict=True)] or ([], [])
     for name in before.table.devices:
         if name in after.cluster.index:
-            first = before.table.contended.forward_s[:, before.cluster.index[name]]
-            second = after.table.contended.forward_s[:, after.cluster.index[name]]
+            first = before.table.contended.forward_s[first_ops, before.cluster.index[name]]
+            second = after.table.contended.forward_s[second_ops, after.cluster.index[name]]
             changed = first != second
             if changed.any():
                 yield CostChange(name, int(changed.sum()), float(first[changed].sum()), float(second[changed].sum()))
 
 
-def _moved(before: Plan, after: Plan) -> Iterator[Moved]:
+def _divided(common: CommonOps) -> Iterator[DividedAnew]:
+    """The pairs of ways to divide operators, in the order of the first ones."""
+    for (first, second), names in _grouped(common, lambda ops, name: ops.how(name)).items():
+        if first != second:
+            before_s, after_s = (each.seconds(names) for each in common.both)
+            what = regions(common.graph, common.numbers(names))
+            yield DividedAnew(first, second, len(names), before_s, after_s, what)
+
+
+def _moved(common: CommonOps) -> Iterator[Moved]:
     """The pairs of devices in the order of their first operators."""
-    ops: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
-    for op, homes in enumerate(zip(before.placement.homes, after.placement.homes, strict=True)):
-        src, dst = (
-            tuple(plan.table.devices[home] for home in each) for plan, each in zip((before, after), homes, strict=True)
-        )
-        if set(src) != set(dst):
-            ops.setdefault((src, dst), []).append(op)
-    for (src, dst), members in ops.items():
-        first_s, second_s = (_mean_s(plan, members, on) for plan, on in ((before, src), (after, dst)))
-        what = regions(before.graph, members)
-        yield Moved(" and ".join(src), " and ".join(dst), len(members), first_s, second_s, what)
+    before, after = common.both
+    for (src, dst), grouped in _grouped(common, NetworkOps.devices).items():
+        names = [name for name in grouped if before.how(name) == after.how(name)]
+        if names and set(src) != set(dst):
+            before_s, after_s = (each.seconds(names) for each in common.both)
+            what = regions(common.graph, common.numbers(names))
+            yield Moved(" and ".join(src), " and ".join(dst), len(names), before_s, after_s, what)
 
 
-def _mean_s(plan: Plan, ops: Sequence[int], devices: Sequence[str]) -> float:
-    """The seconds of operators, in the mean of the devices."""
-    numbers = [plan.cluster.index[name] for name in devices]
-    return float(plan.costs.forward_s[np.ix_(ops, numbers)].sum(axis=0).mean())
+def _grouped(common: CommonOps, key: Callable[[NetworkOps, str], T]) -> dict[tuple[T, T], list[str]]:
+    """The operators by what is said of them in both plans."""
+    groups: dict[tuple[T, T], list[str]] = {}
+    for name in common.names:
+        groups.setdefault((key(common.before, name), key(common.after, name)), []).append(name)
+    return groups
 
 
 def _cuts(before: Plan, after: Plan) -> Cuts:

@@ -131,7 +131,7 @@ def make_plan(
         table = tabulate(own, cluster, workload, profiles, learned_costs)
         nowhere = Placement((0,) * table.n_ops)
         plan = Plan(own, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
-        return replace(plan, rewrites=(*splits, *others))
+        return replace(plan, rewrites=(*splits, *others), network=graph.fingerprint)
 
     whole = asked(graph)
     try:

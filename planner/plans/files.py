@@ -39,7 +39,7 @@ from simulator.placement import Placement
 
 VERSION = 10
 """2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
-9 selective recomputation, 10 what a split network takes unsplit."""
+9 selective recomputation, 10 what a split network takes unsplit and the network before rewrites."""
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
 """Of each operator on each device."""
@@ -56,6 +56,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
         "version": VERSION,
         "model": plan.graph.name,
         "fingerprint": plan.graph.fingerprint,
+        "network": plan.network_fingerprint or None,
         "goal": str(plan.goal),
         "constraints": [
             {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
@@ -119,6 +120,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
             unsplit_share=float(document["unsplit_share"]),
+            network=_network(document),
             **{
                 name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
                 for name in PACES
@@ -129,6 +131,14 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         raise
     except DAMAGED as error:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _network(document: Mapping[str, Any]) -> str:
+    """The fingerprint of the network before its rewrites."""
+    network = document["network"]
+    if not isinstance(network, str | None):
+        raise TypeError(f"the network is {network!r}")
+    return (network or "") if document["rewrites"] else ""
 
 
 def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
@@ -181,7 +191,7 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         again = document["workload"].get("recompute") or "none"  # once a yes or no
         document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
     if version < 10:
-        document = {**document, "unsplit_share": 1.0}
+        document = {**document, "unsplit_share": 1.0, "network": None}
     return document
 
 

@@ -57,6 +57,7 @@ class Plan:
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
         rewrites: what the graph was made by of the network as it was imported, in their order.
         unsplit_share: what the network before its split takes on one device, as a share of what the parts take there.
+        network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
     """
 
     graph: Graph
@@ -74,6 +75,7 @@ class Plan:
     pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
     unsplit_share: float = 1.0
+    network: str = ""
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -82,6 +84,11 @@ class Plan:
     def is_split(self) -> bool:
         """Whether operators are in parts, which may add up in another order than the network."""
         return any(isinstance(rewrite, Split) for rewrite in self.rewrites)
+
+    @property
+    def network_fingerprint(self) -> str:
+        """The fingerprint of the network as it was imported; empty if it is not known."""
+        return self.network if self.rewrites else self.graph.fingerprint
 
     @cached_property
     def problem(self) -> Problem:

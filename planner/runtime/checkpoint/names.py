@@ -1,6 +1,7 @@
 """The model's state under its own names, so that trained parameters go back into the module that they came from."""
 
-from collections.abc import Collection, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import nn
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.files import Unavailable, hollow_of
-from graphs.program.pieces import pieces_of, values_of_pieces, whole_values
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program, home_of
+from graphs.rewrites.layouts import Slice
 from planner.runtime.verification.deviation import shown
 
 
@@ -20,7 +22,8 @@ def names_in_model(program: Program) -> dict[str, str]:
     A tensor that the module has under two names has one in the program, so it comes twice.
     """
     updates = {name: update.tensor for name, update in program.updates.items()}
-    tensors = {**program.state, **program.sources, **updates}
+    own = {name: tensor for name, tensor in program.state.items() if name not in program.slices}
+    tensors = {**own, **program.sources, **updates}
     by_identity = {_identity(tensor): name for name, tensor in tensors.items() if tensor.numel()}
     names = {}
     for entry, tensor in program.module.state_dict(keep_vars=True).items():
@@ -40,19 +43,44 @@ def unread(program: Program) -> dict[str, torch.Tensor]:
 def model_state(program: Program, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the module's ``state_dict()`` with these values, copied to the CPU; other entries are the module's own.
 
-    With the values of one device, by their names in the program, it is that device's part of the state.
+    With the values of one device, by their names in the program, it is that device's part of the state. The parts of
+    an entry that a split network has have entries of their own, see `pieces_in_model` and `whole_model_state`.
     """
-    names = names_in_model(program)
-    own_values = whole_values(program, values)
-    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in own_values.items() if tensor is not None}
+    names, parts = names_in_model(program), Pieces.of(program).names
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in values.items()}
     state = {}
     for entry, own in program.module.state_dict().items():
         if entry not in names:
             if not (isinstance(own, torch.Tensor) and own.is_meta):  # a shard lacks the values of other devices
                 state[entry] = own
-        elif names[entry] in copies:
-            state[entry] = copies[names[entry]]
+            continue
+        for name in (names[entry], *parts.get(names[entry], ())):
+            if name in copies:
+                state[_entry(program, entry, name)] = copies[name]
     return state
+
+
+def pieces_in_model(program: Program) -> Pieces:
+    """Return the parts of the entries of the module's ``state_dict()`` that a split network has."""
+    shapes, slices = Pieces.of(program), {}
+    names = {entry: name for entry, name in names_in_model(program).items() if name in shapes.shapes}
+    for entry, source in names.items():
+        for name in shapes.names[source]:
+            if (region := program.slices[name].region) is not None:
+                slices[_entry(program, entry, name)] = Slice(entry, region)
+    return Pieces(slices, {entry: shapes.shapes[name] for entry, name in names.items()})
+
+
+def whole_model_state(program: Program, parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the module's ``state_dict()`` of what `model_state` returns for all devices."""
+    found = pieces_in_model(program).whole(ChainMap(*map(dict, parts)))
+    return {entry: found[entry] for entry in program.module.state_dict() if entry in found}
+
+
+def _entry(program: Program, entry: str, name: str) -> str:
+    """Return the name of an entry of the state, or of a part of it."""
+    part = program.slices.get(name)
+    return entry if part is None or part.region is None else f"{entry}{name.removeprefix(part.source)}"
 
 
 def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str]) -> dict[str, torch.Tensor]:
@@ -64,7 +92,8 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
     for entry in state:
         if entry not in own:
             raise InputError(f"the state has '{entry}', which the model '{program.graph.name}' does not have")
-    wanted_pieces = {source: set(names) & set(wanted) for source, names in pieces_of(program).items()}
+    pieces = Pieces.of(program)
+    wanted_pieces = {source: set(names) & set(wanted) for source, names in pieces.names.items()}
     values = {}
     for entry, name in names_in_model(program).items():
         if name not in wanted and not wanted_pieces.get(name):
@@ -76,7 +105,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
             ours, theirs = shown(own[entry]), shown(state[entry])
             raise InputError(f"'{entry}' is {theirs} in the state and {ours} in the model; they must be the same")
         values[name] = state[entry]
-    return values_of_pieces(program, values) if program.slices else values
+    return {name: value for name, value in pieces.divided(values, wanted).items() if name in wanted}
 
 
 def entries_to_dict(program: Program) -> dict[str, Any]:

@@ -194,7 +194,8 @@ def _filled(hollow: Program, names: Iterable[str], file: TensorFile) -> Program:
 
 def _named(program: Program, entries: Mapping[str, Any], file: TensorFile) -> Program:
     """Return the program with a module that has the model's state under its own names, as far as it is here."""
-    tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
+    updates = {name: update.tensor for name, update in program.updates.items()}
+    tensors = {**program.state, **program.sources, **updates}
     for entry, about in entries.items():
         if not isinstance(about, str) and entry in file.names:
             tensors[entry] = _read(hollow_of(about), entry, file)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.importers.tracing_guards import configs_with_cache
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
@@ -149,7 +150,7 @@ def reference_gradients(
         loop = Loop(prepare(program, whole, loss, TrainerOptions()), TINY_STEPS["sgd"])
         try:
             loop.run(batches, 0, len(batches))
-            return loop.gradients()
+            return Pieces.of(program).whole(loop.gradients())
         finally:
             loop.close()
     own = ReferenceTraining(program, layout.devices[0], loss, TINY_STEPS["sgd"]).gradients(batches)

@@ -52,15 +52,6 @@ def check_alone(plan: Plan) -> None:
         )
 
 
-def check_whole(plan: Plan) -> None:
-    """The plan has no operator in parts; raise InputError if it has, since ranks save what they have by itself."""
-    if plan.is_split:
-        raise InputError(
-            "the plan splits operators, which only the threads of one process train; leave processes and ranks out, or "
-            "plan without the rewrite 'split'"
-        )
-
-
 def check_trained(program: Program) -> frozenset[str]:
     """Return the names of trained parameters; raise InputError if there is nothing to train, or a hook is on gradients.
 

@@ -17,9 +17,9 @@ import torch
 from graphs import checks
 from graphs.documents import DAMAGED
 from graphs.errors import InputError
-from graphs.program.pieces import whole_optimizer
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
-from planner.runtime.checkpoint.names import model_state
+from planner.runtime.checkpoint.names import model_state, pieces_in_model
 from planner.runtime.training.optimizers import NO_KIND, Optimizers
 from planner.runtime.training.options import Scale, TrainerOptions, check_wide
 
@@ -53,23 +53,26 @@ class TrainingProgress:
 def state_of(
     program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: TrainingProgress
 ) -> dict[str, Any]:
-    """Build the state of a trainer, or of one rank with its own values and optimizers.
+    """Build the part of a state that one rank has with its own values and optimizers, for `joined`.
 
-    Raise InputError if gradients wait for the optimizer, which would be lost.
+    Where a split network has parts of a parameter, these are kept, and "pieces" says what they are. Raise InputError
+    if gradients wait for the optimizer, which would be lost.
     """
     if progress.waiting:
         raise InputError(
             f"the gradients of {progress.waiting} of {progress.accumulate} steps wait for the optimizer; save behind "
             "the last of them"
         )
+    model, optimizer = model_state(program, values), optimizers.state_dict()
+    pieces = Pieces.of(program).to_dict(optimizer["options"]) | pieces_in_model(program).to_dict(model)
     return {
         "version": VERSION,
         "steps": progress.steps,
         "seed": progress.seed,
         "scaling": None if progress.scale is None else progress.scale.state_dict(),
-        "model": model_state(program, values),
-        "optimizer": whole_optimizer(program, optimizers.state_dict()),
-    }
+        "model": model,
+        "optimizer": optimizer,
+    } | ({"pieces": pieces} if pieces else {})
 
 
 SAVED = "what state_dict() of a trainer has returned"
@@ -82,6 +85,11 @@ def check_state(state: Any) -> None:
     checks.instance(state, Mapping, "the state", SAVED)
     if state.get("version") != VERSION:
         raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
+    if "pieces" in state:
+        raise InputError(
+            f"the state is one rank's, with parts such as '{next(iter(state['pieces']))}'; put those of all ranks "
+            "together by planner.runtime.training.states.joined"
+        )
     for name, kind in PARTS.items():
         checks.instance(state.get(name), kind, f"'{name}' of the state", SAVED)
     for name, kind in OPTIMIZER_PARTS.items():
@@ -101,9 +109,10 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the parts that all ranks have saved into one state; raise InputError if they do not belong together.
+    """Join the parts that all ranks have saved into one state.
 
-    Nothing is copied: parts that were read by ``torch.load(..., mmap=True)`` stay in their files until they are used.
+    Only parts of parameters are copied: others that were read by ``torch.load(..., mmap=True)`` stay in their files
+    until they are used. Raise InputError if the parts do not belong together, or one is missing.
     """
     parts = list(parts)
     if not parts:
@@ -123,4 +132,6 @@ def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     model = dict(ChainMap(*(part["model"] for part in parts)))
     state, options = (dict(ChainMap(*(part["optimizer"][of] for part in parts))) for of in ("state", "options"))
     optimizer = {"kind": next(iter(kinds), NO_KIND), "state": state, "options": options}
-    return {**first, "model": model, "optimizer": optimizer}
+    pieces = Pieces.from_dict(ChainMap(*(part.get("pieces", {}) for part in parts)))
+    whole = {**first, "model": pieces.whole(model), "optimizer": pieces.whole_optimizer(optimizer)}
+    return {name: value for name, value in whole.items() if name != "pieces"}

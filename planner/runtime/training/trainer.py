@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from costmodels.host.affinity import Stopped
-from graphs.program.pieces import optimizer_of_pieces, whole_values
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.checkpoint.names import model_state, values_of
+from planner.runtime.checkpoint.names import model_state, values_of, whole_model_state
 from planner.runtime.closing import Ending
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import StepRecorder
@@ -25,7 +25,7 @@ from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.options import TrainerOptions, check_training
 from planner.runtime.training.prepare import check_alone, layout_of, prepare
-from planner.runtime.training.states import TrainingProgress, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch, StepProgram, StepRun
 from simulator.timeline import Timeline
 
@@ -205,7 +205,7 @@ class Trainer(AnyTrainer):
         with self._in_turn():
             _, factor = self._go_through(batches)
             self._progress.waiting = 0
-            gradients = whole_values(self.program, self._loop.gradients())
+            gradients = Pieces.of(self.program).whole(self._loop.gradients())
             self._update(factor)
             return gradients
 
@@ -217,19 +217,20 @@ class Trainer(AnyTrainer):
     def model_state_dict(self) -> dict[str, Any]:
         """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""
         with self._in_turn():
-            return model_state(self.program, self._loop.values() | self._counts)
+            return whole_model_state(self.program, [model_state(self.program, self._loop.values() | self._counts)])
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
         with self._in_turn():
-            return state_of(self.program, self._loop.values() | self._counts, self._loop.optimizers, self._progress)
+            values = self._loop.values() | self._counts
+            return joined([state_of(self.program, values, self._loop.optimizers, self._progress)])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""
         with self._in_turn():
             progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], {*self.program.state, *self._counts})
-            kept = optimizer_of_pieces(self.program, state["optimizer"])
+            kept = Pieces.of(self.program).optimizer_of_parts(state["optimizer"])
             self._loop.fill(values, self._loop.optimizers.divided(kept))
             for name, count in self._counts.items():
                 count.copy_(values[name])

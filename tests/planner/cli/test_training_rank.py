@@ -4,18 +4,22 @@ import argparse
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # they are public
 
 from costmodels.host.stores import HERE
+from costmodels.tabulate import tabulate
 from graphs.errors import InputError
+from graphs.rewrites.split import Split
 from planner.cli import main
 from planner.cli.statuses import BROKEN
 from planner.cli.training_rank import train_rank
-from planner.plans.files import load_plan
+from planner.plans.files import load_plan, save_plan
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment
+from simulator.placement import Placement
 from tests.planner.cli.given import MNIST, pair_here
 from tests.planner.cli.test_rank import Started
 from tests.planner.runtime.small import PATIENCE_S
@@ -67,6 +71,24 @@ def test_with_a_shard_on_each_rank(started: Started, capsys: pytest.CaptureFixtu
     assert found["measured"]["step_s"] > 0
     assert [figure["name"] for figure in found["against_prediction"]["devices"]] == ["a", "b"]
     assert Path("run.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [False, True], ids=["whole", "shards"])
+def test_operators_in_parts(shards: bool, started: Started, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = load_plan("plan.json")
+    split = Split({op.name: ("output features", 2) for op in plan.graph.ops if op.kind.startswith("aten.linear")})
+    divided = replace(plan, graph=split(plan.graph), rewrites=(split,), constraints=())
+    second = divided.graph.index["linear[1/2]"]
+    device = tuple(int(number >= second) for number in range(len(divided.graph.ops)))
+    table = tabulate(divided.graph, plan.cluster, plan.workload, {})
+    save_plan(replace(divided, table=table, placement=Placement(device), bound_s=0.0), Path("plan.json"))
+    if not shards:
+        assert "the gradients are the reference model's within" in said(started, MNIST)
+        return
+    assert main(["shard", "plan.json", MNIST, "-o", "shards", "-q"]) == 0
+    capsys.readouterr()
+    assert json.loads(said(started, str(Path("shards").resolve()), "--json"))["measured"]["step_s"] > 0
 
 
 @pytest.mark.slow

@@ -19,8 +19,10 @@ import torch
 
 from graphs import checks
 from graphs.errors import InputError
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan
+from planner.runtime.checkpoint.names import whole_model_state
 from planner.runtime.closing import Ending
 from planner.runtime.distributed.inference.launcher import FOLDER, LocalLauncher
 from planner.runtime.distributed.training.worker import (
@@ -44,7 +46,7 @@ from planner.runtime.matching import rewritten_for
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
 from planner.runtime.training.options import check_training
-from planner.runtime.training.prepare import check_alone, check_trained, check_whole
+from planner.runtime.training.prepare import check_alone, check_trained
 from planner.runtime.training.states import check_state, joined
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import CLOSED, CLOSED_MEANWHILE
@@ -74,7 +76,6 @@ class HostedTrainer(AnyTrainer):
         checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
         program = rewritten_for(plan, program)
         check_training(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
-        check_whole(plan)
         checks.seconds(timeout_s, "the time to start")
         check_alone(plan)
         check_trained(program)
@@ -113,7 +114,7 @@ class HostedTrainer(AnyTrainer):
     def gradients(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
         """Run one training step; return its gradients, by the names of the parameters in the program."""
         parts = self._parts(GRADIENTS, self._parts_of(batches))
-        return {name: grad for part in parts for name, grad in part.items()}
+        return Pieces.of(self.program).whole({name: grad for part in parts for name, grad in part.items()})
 
     def change_options(self, **options: Any) -> None:
         """Change options of all optimizers from the next step on, such as ``lr``."""
@@ -121,8 +122,7 @@ class HostedTrainer(AnyTrainer):
 
     def model_state_dict(self) -> dict[str, Any]:
         """Return the model's ``state_dict()`` as it is now, for ``load_state_dict`` of the module."""
-        found = {name: value for part in self._parts("model_state_dict") for name, value in part.items()}
-        return {name: found[name] for name in self.program.module.state_dict() if name in found}
+        return whole_model_state(self.program, self._parts("model_state_dict"))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""

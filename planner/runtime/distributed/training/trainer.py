@@ -25,6 +25,7 @@ import torch
 from costmodels.host.affinity import bound
 from graphs import checks
 from graphs.errors import InputError
+from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of
@@ -39,7 +40,7 @@ from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.options import TrainerOptions, check_training
-from planner.runtime.training.prepare import check_whole, layout_of
+from planner.runtime.training.prepare import layout_of
 from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
@@ -77,7 +78,6 @@ class PipelineTrainer(AnyTrainer):
         trainer_options = TrainerOptions() if trainer_options is None else trainer_options
         program = rewritten_for(plan, program)
         check_training(plan, program, loss, optimizer, trainer_options)
-        check_whole(plan)
         checks.seconds(silence_s, "the time without a heartbeat")
         layout = layout_of(plan)
         self.plan, self.program = plan, program
@@ -182,7 +182,10 @@ class PipelineTrainer(AnyTrainer):
         self._optimizers.change(options)
 
     def model_state_dict(self) -> dict[str, Any]:
-        """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole."""
+        """Return this rank's part of the model's ``state_dict()``; all ranks' together are the whole.
+
+        Parts of a parameter that a split network divides have names of their own, which `whole_state_dict` resolves.
+        """
         return model_state(self.program, self._part.state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,7 +207,8 @@ class PipelineTrainer(AnyTrainer):
         try:
             progress = progress_of(state, self._progress)
             values = values_of(self.program, state["model"], tensors)
-            (optimizer,) = self._optimizers.divided(state["optimizer"])
+            kept = Pieces.of(self.program).optimizer_of_parts(state["optimizer"])
+            (optimizer,) = self._optimizers.divided(kept)
         except InputError as error:
             trouble = str(error)
         if trouble := next(filter(None, self._groups.gathered(trouble)), ""):

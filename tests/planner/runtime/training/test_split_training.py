@@ -1,6 +1,7 @@
 """Split networks in training: gradients, parameters and states are those of the user's network."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +11,11 @@ from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.start import train
-from planner.runtime.training.check import example_batches, mean_square, reference_gradients
+from planner.runtime.training.any_trainer import divide
+from planner.runtime.training.check import differing_gradients, example_batches, mean_square, reference_gradients
 from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.states import joined, state_of
+from planner.runtime.training.trainer import Trainer
 from planner.runtime.verification.verify import verify
 from tests.planner.runtime.training.loops import OPTIMIZERS, assert_state, loop
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, plan_for, program_of, samples, training_plan
@@ -68,6 +72,39 @@ def test_refuses_parts_that_would_be_trained_apart() -> None:
     train(one, program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"]).close()
 
 
-def test_ranks_do_not_train_what_is_split() -> None:
-    with pytest.raises(InputError, match="the plan splits operators, which only the threads of one process train"):
-        train(split_plan(), program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"], processes=True)
+def test_processes_train_the_parts_and_a_state_goes_there_and_back() -> None:
+    program, make = program_of("skips"), partial(torch.optim.Adam, lr=0.01)
+    batches = [samples("skips", CASE.micro_batches * BATCH, seed) for seed in range(3)]
+    expected, model = loop(program, make, batches, CASE.micro_batches)
+    losses = []
+    with train(training_plan(CASE), program, loss=main_loss, optimizer=make) as trainer:
+        losses.append(trainer.step(*batches[0]))
+        state = trainer.state_dict()
+    with train(split_plan(), program, loss=main_loss, optimizer=make, processes=True) as trainer:
+        parts = divide(program, BATCH, CASE.micro_batches, *batches[0])
+        for each in differing_gradients(trainer, main_loss, parts):
+            assert each.name in dict(program.module.named_parameters())
+            assert each.share <= each.allowed == 1e-6
+        trainer.load_state_dict(state)
+        losses.append(trainer.step(*batches[1]))
+        state = trainer.state_dict()
+        assert trainer.model_state_dict().keys() == state["model"].keys()
+    with train(training_plan(CASE), program, loss=main_loss, optimizer=make) as trainer:
+        trainer.load_state_dict(state)
+        losses.append(trainer.step(*batches[2]))
+        assert_state(trainer.model_state_dict(), model, exact=False)
+    torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_a_ranks_part_of_a_state_is_no_state() -> None:
+    program, make = program_of("skips"), OPTIMIZERS["adam"]
+    with train(split_plan(), program, loss=main_loss, optimizer=make) as trainer:
+        assert isinstance(trainer, Trainer)
+        trainer.step(*samples("skips", CASE.micro_batches * BATCH))
+        values, optimizers = trainer._loop.values(), trainer._loop.optimizers
+        part = state_of(trainer.program, {"enter.bias[0:3]": values["enter.bias[0:3]"]}, optimizers, trainer._progress)
+        assert part["pieces"]["enter.bias[0:3]"] == {"of": "enter.bias", "shape": [6], "axis": 0, "ranges": [[0, 3]]}
+        with pytest.raises(InputError, match=r"the state is one rank's, with parts such as 'enter.weight\[0:3\]'; put"):
+            trainer.load_state_dict(part)
+    with pytest.raises(InputError, match=r"of 'enter.bias' there are only the parts enter.bias\[0:3\]; give those of"):
+        joined([part])
