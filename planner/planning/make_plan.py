@@ -149,7 +149,7 @@ def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
     half = search.part((1 - ASIDE) / 2)
     alone, parts_alone = (best_single_device(plan.problem) for plan in (whole, in_step))
     if alone and parts_alone and parts_alone[1]:
-        in_step = replace(in_step, unsplit_share=alone[1] / parts_alone[1])
+        in_step = replace(in_step, whole_share=alone[1] / parts_alone[1])
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
     answers = [in_step]

@@ -39,7 +39,7 @@ from simulator.placement import Placement
 
 VERSION = 10
 """2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
-9 selective recomputation, 10 what a split network takes unsplit and the network before rewrites."""
+9 selective recomputation, 10 what a split network takes whole and the network before rewrites."""
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
 """Of each operator on each device."""
@@ -62,7 +62,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
             {"rule": str(c.rule), "patterns": list(c.patterns), "devices": list(c.devices)} for c in plan.constraints
         ],
         "rewrites": [rewrite_to_dict(rewrite) for rewrite in plan.rewrites],
-        "unsplit_share": plan.unsplit_share,
+        "whole_share": plan.whole_share,
         "workload": asdict(plan.workload),
         "solver": plan.solver,
         "status": plan.status,
@@ -119,7 +119,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
-            unsplit_share=float(document["unsplit_share"]),
+            whole_share=float(document["whole_share"]),
             network=_network(document),
             **{
                 name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
@@ -191,7 +191,7 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         again = document["workload"].get("recompute") or "none"  # once a yes or no
         document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
     if version < 10:
-        document = {**document, "unsplit_share": 1.0, "network": None}
+        document = {**document, "whole_share": 1.0, "network": None}
     return document
 
 

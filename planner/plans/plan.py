@@ -56,7 +56,7 @@ class Plan:
         pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
         rewrites: what the graph was made by of the network as it was imported, in their order.
-        unsplit_share: what the network before its split takes on one device, as a share of what the parts take there.
+        whole_share: what the network before its split takes on one device, as a share of what the parts take there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
     """
 
@@ -74,7 +74,7 @@ class Plan:
     pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rewrites: tuple[Rewrite, ...] = ()
-    unsplit_share: float = 1.0
+    whole_share: float = 1.0
     network: str = ""
 
     __repr__ = brief
@@ -195,10 +195,10 @@ class Plan:
 
     @cached_property
     def one_device(self) -> "Plan | None":
-        """The plan with everything, unsplit, on the best single device; None if none can run and hold everything."""
+        """The plan with everything, whole, on the best single device; None if none can run and hold everything."""
         best = best_single_device(self.problem)
-        unsplit = replace(self.table, forward_s=self.table.forward_s * self.unsplit_share)
-        return replace(self, placement=best[0], table=unsplit) if best else None
+        whole = replace(self.table, forward_s=self.table.forward_s * self.whole_share)
+        return replace(self, placement=best[0], table=whole) if best else None
 
     @property
     def times_one_device(self) -> float | None:
