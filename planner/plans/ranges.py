@@ -23,7 +23,7 @@ from simulator.placement import Placement
 
 WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
-MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.05, 0.07, 0.09
+MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.03, 0.045, 0.05
 """What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
 
 
