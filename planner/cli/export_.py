@@ -1,7 +1,7 @@
 """Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx, ONNX.
 
 planner export plan.json --to hf-device-map -o map.json
-planner export plan.json --to torch-split-spec
+planner export plan.json --to torch-split-spec --copy 2
 planner export plan.json --to onnx-devices --model model.onnx -o placed.onnx
 """
 
@@ -13,6 +13,7 @@ from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.export.records import Export
+from planner.export.rewritten import one_copy
 from planner.export.targets import TARGETS, export
 from planner.plans.files import load_plan
 
@@ -25,6 +26,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     parser.add_argument("--to", choices=CHOICES, required=True, metavar="TARGET", help=", ".join(CHOICES))
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"for {ONNX}: the .onnx that the plan is for")
+    parser.add_argument(
+        "--copy", type=int, metavar="N", help="of a plan with copies of the network the one to write, from 1"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (print it)")
     declare_writes(parser, "output")
 
@@ -35,7 +39,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return _onnx(options, console)
     if options.model is not None:
         raise InputError(f"--model is for --to {ONNX}; leave it out")
-    tell_export(export(load_plan(options.plan), options.to), options.plan, options, console)
+    tell_export(export(load_plan(options.plan), options.to, options.copy), options.plan, options, console)
     return 0
 
 
@@ -45,7 +49,7 @@ def _onnx(options: argparse.Namespace, console: Console) -> int:
         raise InputError(f"--to {ONNX} writes a model; give its .onnx with --model and a file with -o")
     from planner.export.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
 
-    model = onnx_devices(load_plan(options.plan), options.model)
+    model = onnx_devices(one_copy(load_plan(options.plan), options.copy), options.model)
     write_bytes(model.SerializeToString(), options.output)
     console.tell({"target": ONNX, "output": str(options.output)}, [f"{options.plan} for {ONNX} → {options.output}"])
     if any(tensor.external_data for tensor in model.graph.initializer) and _apart(options):

@@ -9,9 +9,11 @@ Keys are the names of nodes in the exported program, which operators keep. Model
 https://github.com/google-ai-edge/model-explorer, node_data_builder.py
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from planner.export.records import Export
+from planner.explain.common_ops import NetworkOps
+from planner.export.records import Export, listed
 from planner.plans.plan import Plan
 
 DEVICES, SECONDS = "model-explorer-devices", "model-explorer-seconds"
@@ -21,23 +23,24 @@ GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#f08080"}
 
 
 def devices(plan: Plan) -> Export:
-    """The device of each operator, a colour for each device."""
-    results = {
-        op.name: {"value": plan.cluster.devices[device].name, "bgColor": COLOURS[device % len(COLOURS)]}
-        for op, device in zip(plan.graph.ops, plan.placement.device, strict=True)
-    }
+    """The devices of each operator, and how it is divided; a colour for each device, that of the first."""
+    network, index = NetworkOps(plan, rewritten=True), plan.cluster.index
+    results = {}
+    for name in network.members:
+        on, how = network.devices(name), network.how(name)
+        value = f"{listed(on)}, {how}" if how else listed(on)
+        results[name] = {"value": value, "bgColor": COLOURS[index[on[0]] % len(COLOURS)]}
     return _node_data(results, {"showExpandedSummaryOnGroupNode": True})
 
 
 def seconds(plan: Plan) -> Export:
-    """The seconds of each operator forward on its device."""
-    forward_s = plan.costs.forward_s
-    results = {
-        op.name: {"value": float(forward_s[number, device])}
-        for number, (op, device) in enumerate(zip(plan.graph.ops, plan.placement.device, strict=True))
-    }
+    """The seconds of each operator forward on its device, of parts on the device where they take longest.
+
+    Those of a fused operator are with its first member.
+    """
+    results = {name: {"value": each_s} for name, each_s in NetworkOps(plan, rewritten=True).seconds_each.items()}
     return _node_data(results, {"gradient": list(GRADIENT)})
 
 
-def _node_data(results: dict[str, dict[str, Any]], more: dict[str, Any]) -> Export:
+def _node_data(results: Mapping[str, Mapping[str, Any]], more: dict[str, Any]) -> Export:
     return Export({GRAPH: {"results": results, **more}})

@@ -13,21 +13,29 @@ https://networkx.org/documentation/stable/reference/readwrite/json_graph.html
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
+from graphs.rewrites.split import undivided
 from planner.export import deepspeed, device_map, megatron, model_explorer, split_spec
 from planner.export.pipelines import layers_of
 from planner.export.records import Export, device_words, refuse
+from planner.export.rewritten import one_copy, whole_operators
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
-TORCHGPIPE, SCHEDULE, GRAPH = "torchgpipe", "torch-schedule-csv", "graph-json"
+TORCHGPIPE, SCHEDULE, GRAPH, NETWORKX = "torchgpipe", "torch-schedule-csv", "graph-json", "networkx"
 
 
-def export(plan: Plan, target: str) -> Export:
+def export(plan: Plan, target: str, copy: int | None = None) -> Export:
     """A plan in the format of another tool.
+
+    Args:
+        plan: the plan.
+        target: a name from `TARGETS`.
+        copy: of several copies of the network the one to write, counted from 1.
 
     Raises:
         InputError: for an unknown target, or a target that cannot express the plan: the error names the reason and the
@@ -35,11 +43,8 @@ def export(plan: Plan, target: str) -> Export:
     """
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
-    if target != GRAPH and (plan.placement.others or plan.rewrites):
-        copies = f"the plan has {len(plan.placement.copies)} copies of the network"
-        changed = copies if plan.placement.others else "the plan has operators that are fused or split"
-        raise refuse(target, changed, "has one device for each operator of the network", "plan with --rewrites none")
-    return TARGETS[target](plan)
+    plan = one_copy(plan, copy)
+    return TARGETS[target](plan if target in REWRITTEN else whole_operators(plan, target))
 
 
 def _torchgpipe(plan: Plan) -> Export:
@@ -57,9 +62,12 @@ def _schedule_csv(plan: Plan) -> Export:
 
 
 def _node_link(plan: Plan) -> Export:
-    """Operators, tensors between them, devices and times as node-link JSON."""
-    device, forward_s = plan.placement.device, plan.costs.forward_s
-    nodes = [
+    """Operators, tensors between them, devices and times as node-link JSON.
+
+    A node of a rewritten network names the members of a fused operator, or the operator that it is a part of.
+    """
+    device, forward_s, names = plan.placement.device, plan.costs.forward_s, plan.table.devices
+    nodes: list[dict[str, Any]] = [
         {
             "id": op.name,
             "kind": op.kind,
@@ -68,8 +76,11 @@ def _node_link(plan: Plan) -> Export:
             "position": plan.placement.rank[number],
             "forward_s": float(forward_s[number, device[number]]),
             "state_bytes": sum(tensor.n_bytes for tensor in plan.graph.state(op)),
+            **({"members": [member.name for member in op.members]} if op.members else {}),
+            **({"part_of": undivided(op.name)} if undivided(op.name) != op.name else {}),
+            **({"devices": [names[home] for home in homes]} if plan.placement.others else {}),
         }
-        for number, op in enumerate(plan.graph.ops)
+        for number, (op, homes) in enumerate(zip(plan.graph.ops, plan.placement.homes, strict=True))
     ]
     edges = [
         {"source": source, "target": target, "tensors": list(values["tensors"]), "n_bytes": values["n_bytes"]}
@@ -87,7 +98,9 @@ TARGETS: dict[str, Callable[[Plan], Export]] = {
     deepspeed.NAME: deepspeed.deepspeed,
     TORCHGPIPE: _torchgpipe,
     GRAPH: lambda plan: Export(graph_to_dict(plan.graph)),  # as `planner import` writes it
-    "networkx": _node_link,
+    NETWORKX: _node_link,
     model_explorer.DEVICES: model_explorer.devices,
     model_explorer.SECONDS: model_explorer.seconds,
 }
+REWRITTEN = frozenset({SCHEDULE, GRAPH, NETWORKX, model_explorer.DEVICES, model_explorer.SECONDS})
+"""Targets that can have copies of the network, and fused or split operators."""
