@@ -18,8 +18,8 @@ from math import inf
 from costmodels.cluster import Cluster, Device
 from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES
 from graphs.errors import InputError
-from planner.planning.own_stages import FoundStages, ShapeCosts, StageProblem
-from planner.planning.shape_tables import Tables
+from planner.planning.own_stages import FoundStages, StageProblem
+from planner.planning.shape_tables import ShapeCosts, Tables
 from planner.planning.stage_degrees import DegreeSearch
 from planner.planning.training_rows import Choice, choice_of
 from planner.planning.training_shapes import Shape, alike, of_this_host, searched_shapes

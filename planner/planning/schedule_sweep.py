@@ -21,9 +21,9 @@ from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import Demands, StageLayers
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Interrupted
-from planner.solvers.base import objective_of
+from planner.solvers.base import Budget, objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
-from planner.solvers.solve import solve
+from planner.solvers.solve import DEFAULT_GAP
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 
@@ -137,21 +137,23 @@ def _choices(
     All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
     schedules are left out, unless a first choice must be found.
     """
-    placements: list[Placement] = []
+    placements: dict[Placement, None] = {}
     table, alone = costs.table, costs.table.n_devices == 1
     for schedule, recompute in [(SCHEDULES[0], RECOMPUTE_MODES[0])] if alone else product(schedules, RECOMPUTE_MODES):
         if deadline.over and not must_find:
             return
         step = TrainingStep(schedule, shape.micro_batches, recompute)
         problem = Problem(table, Goal.TRAINING, step=step)
-        times_s = [objective_of(problem, placement) for placement in placements]
-        if schedule in SEARCHED or min(times_s, default=inf) == inf:
+        times_s = {placement: objective_of(problem, placement) for placement in placements}
+        if schedule in SEARCHED or min(times_s.values(), default=inf) == inf:
             limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(SEARCHED)))
-            if (placement := solve(problem, SEARCH, limit_s).placement) is not None:
-                placements.append(placement)
-                times_s.append(objective_of(problem, placement))
-        if min(times_s, default=inf) < inf:
-            choice = choice_of(problem, placements[times_s.index(min(times_s))], shape, costs)
+            budget = Budget(limit_s, DEFAULT_GAP, bound_s=lower_bound(problem))
+            placement = SEARCH.search(problem.contended, budget).placement
+            if placement is not None and placement not in placements:
+                placements[placement] = None
+                times_s[placement] = objective_of(problem, placement)
+        if min(times_s.values(), default=inf) < inf:
+            choice = choice_of(problem, min(times_s, key=times_s.__getitem__), shape, costs)
             if alone or must_find or len(choice.devices) > 1:
                 yield choice
                 must_find = False

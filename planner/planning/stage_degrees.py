@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from costmodels.memory.transformers import RecomputeMode
 from costmodels.table import Floats, Ints
 from graphs.brief import brief
-from planner.planning.own_stages import FoundStages, OwnStage, ShapeCosts, StageProblem
+from planner.planning.own_stages import FoundStages, OwnStage, StageProblem
+from planner.planning.shape_tables import ShapeCosts
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import StageDegrees
 
@@ -305,6 +306,8 @@ class DegreeSearch:
         bounds = np.maximum(np.maximum(longest_s, ahead_s + rest_s), ahead_s + behind_s + first_s + both_s)
         for way, stop in np.argwhere(self._kept(left, start, group) & (bounds < inf)).tolist():
             stage = OwnStage(start, stop, *names[way])
-            passed = (array[way, stop] for array in (ahead_s, behind_s, first_s, longest_s))
-            numbers = float(bounds[way, stop]), left - 1, stop, end
-            yield BegunStages(*numbers, *map(float, passed), (*begun.stages, stage))
+            bound, ahead, behind, first, longest = (
+                float(array[way, stop]) for array in (bounds, ahead_s, behind_s, first_s, longest_s)
+            )
+            stages = (*begun.stages, stage)
+            yield BegunStages(bound, left - 1, stop, end, ahead, behind, first, longest, stages)

@@ -120,7 +120,7 @@ def learned_of(graph: Graph) -> frozenset[str]:
 
 def is_batch_norm(op: Op) -> bool:
     """Whether what a sample becomes depends on the others of its micro-batch."""
-    return "batch_norm" in op.kind
+    return "batch_norm" in op.kind and bool(dict(op.attrs).get("training", True))
 
 
 def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:

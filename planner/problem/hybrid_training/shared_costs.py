@@ -39,6 +39,8 @@ from planner.problem.hybrid_training.layers import NetworkLayers, is_batch_norm,
 from planner.problem.hybrid_training.prices import GATHERED
 from planner.problem.hybrid_training.tensor_styles import TOKENS, Style, TensorStyles, read_by, weight_of
 
+SUMMED = 4  # bytes of a mean or a variance of a channel
+
 
 class ZeroStage(NamedTuple):
     """How replicas divide the states of a network.
@@ -212,7 +214,8 @@ class SharedNetwork:
         group, sums_s = fabric.group(replicas, self.tensor), np.zeros(len(self.graph.ops))
         for number, op in enumerate(self.graph.ops):
             if is_batch_norm(op):
-                sums_s[number] = 2 * fabric.all_reduce(self.graph.tensor[op.inputs[1]].n_bytes, group)
+                channels = self.graph.tensor[op.inputs[0]].shape[1]
+                sums_s[number] = 2 * fabric.all_reduce(SUMMED * channels, group)
         return sums_s
 
     def _sent(self, op: Op) -> Iterator[tuple[bool, bool, str]]:
