@@ -144,16 +144,21 @@ def _choices(
             return
         step = TrainingStep(schedule, shape.micro_batches, recompute)
         problem = Problem(table, Goal.TRAINING, step=step)
-        times_s = {placement: objective_of(problem, placement) for placement in placements}
-        if schedule in SEARCHED or min(times_s.values(), default=inf) == inf:
+        best: Placement | None = None
+        best_s = inf
+        for known in placements:
+            if (step_s := objective_of(problem, known, best_s)) < best_s:
+                best, best_s = known, step_s
+        if schedule in SEARCHED or best is None:
             limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(SEARCHED)))
             budget = Budget(limit_s, DEFAULT_GAP, bound_s=lower_bound(problem))
             placement = SEARCH.search(problem.contended, budget).placement
             if placement is not None and placement not in placements:
                 placements[placement] = None
-                times_s[placement] = objective_of(problem, placement)
-        if min(times_s.values(), default=inf) < inf:
-            choice = choice_of(problem, min(times_s, key=times_s.__getitem__), shape, costs)
+                if objective_of(problem, placement, best_s) < best_s:
+                    best = placement
+        if best is not None:
+            choice = choice_of(problem, best, shape, costs)
             if alone or must_find or len(choice.devices) > 1:
                 yield choice
                 must_find = False
