@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from costmodels.cluster import Cluster, Device
 from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
-from costmodels.links import Floats, WiredPairs
+from costmodels.links import Floats, Level, WiredPairs
 from graphs.brief import Brief
 from graphs.errors import InputError
 
@@ -73,6 +73,14 @@ class Fabric(Brief):
         """Seconds of a message to a neighbour in a group, at its slowest border."""
         inside = self.host_devices % (stride * size) == 0
         return (self.inside if inside else self.between).time_s(n_bytes)
+
+    def all_like(self, device: Device) -> Cluster:
+        """A cluster of as many devices, all like one, joined as these are."""
+        n, each = len(self.devices), self.host_devices
+        names = (replace(device, name=own.name, host="") for own in self.devices)
+        inside = [Level(each, self.inside.bytes_per_s, self.inside.latency_s)] if each > 1 else []
+        between = [Level(n, self.between.bytes_per_s, self.between.latency_s, cards=each)] if n > each else []
+        return Cluster(f"devices like {device.name}", tuple(names), levels=(*inside, *between))
 
     def slowed(self, inside: float, between: float) -> "Fabric":
         """The fabric with these shares of its bandwidths."""

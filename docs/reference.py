@@ -35,6 +35,7 @@ BEHIND = (
         "planner.problem.bounds",
         "planner.problem.infeasible",
         "planner.planning.schedule_sweep",
+        "planner.planning.training_rows",
         "planner.planning.tune",
     ),
 )

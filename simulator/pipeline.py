@@ -286,6 +286,7 @@ def simulate_schedule(
     overlap: bool = True,
     devices: Sequence[str] = (),
     channels: Channels | None = None,
+    below_s: float = inf,
 ) -> PipelineRun:
     """Predict a run of a schedule: each device executes its actions in order, each as soon as possible.
 
@@ -299,6 +300,7 @@ def simulate_schedule(
             soon as both are free, and has priority over their actions.
         devices: names of the devices; their numbers if left out.
         channels: channels of the links; a separate one for each link if left out.
+        below_s: a run that takes as long at least is not worked out: messages wait as if each link had its own channel.
 
     Raises:
         InputError: if devices wait for each other in a circle, or the costs or the names do not fit the schedule.
@@ -309,9 +311,19 @@ def simulate_schedule(
     lowered = lower_schedule(schedule, costs, channels)
     start_s, sent_s = map(np.array, start_times(lowered))
     arrived_s = sent_s + lowered.message_s
-    if lowered.links and not (overlap and lowered.in_order):
+    waits = lowered.links and not (overlap and lowered.in_order)
+    if waits and (lowered.channels.sharing != "fifo" or _least_s(lowered, start_s) < below_s):
         all_start_s, all_end_s = map(np.array, times(lowered.tasks(overlap)))
         start_s = all_start_s[: len(start_s)]
         sent_s[lowered.senders] = all_start_s[len(start_s) :]
         arrived_s[lowered.senders] = all_end_s[len(start_s) :]
     return PipelineRun(lowered, names, start_s, sent_s, arrived_s, overlap)
+
+
+def _least_s(lowered: Lowered, start_s: Floats) -> float:
+    """Seconds of a run at least, to the end of the optimizers, if no action starts earlier."""
+    schedule, optimizer_s = lowered.schedule, np.zeros(lowered.schedule.n_devices)
+    if schedule.trains:
+        np.add.at(optimizer_s, list(schedule.device), [cost.optimizer_s for cost in lowered.costs])
+    ends_s = schedule.split(start_s + lowered.duration_s)
+    return max(float(end_s.max(initial=0.0) + own_s) for end_s, own_s in zip(ends_s, optimizer_s, strict=True))

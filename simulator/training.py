@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -81,12 +82,13 @@ class TrainingRun(Brief):
 
 
 def simulate_training(
-    table: CostTable, placement: Placement, step: TrainingStep, sharing: Sharing | None = None
+    table: CostTable, placement: Placement, step: TrainingStep, sharing: Sharing | None = None, below_s: float = inf
 ) -> TrainingRun:
     """Predict one step: forward and backward of every micro-batch in the order of the schedule, then the optimizers.
 
     The tensors that cross the border between two stages are one message, whichever later stage reads them. Half of a
-    split backward pass counts as the gradient of the input. The default of ``sharing`` is the table's.
+    split backward pass counts as the gradient of the input. The default of ``sharing`` is the table's. For ``below_s``
+    see `simulate_schedule`.
 
     Raises:
         InputError: if the placement is no pipeline that the schedule can run, or neighbours have no link.
@@ -98,7 +100,7 @@ def simulate_training(
     schedule = _schedule(step, [rows.index(device) for device in devices], len(rows))
     costs = stage_costs(table, stages, devices, step.recompute)
     names, channels = [table.devices[device] for device in rows], _channels(table, rows, sharing or table.sharing)
-    run = simulate_schedule(schedule, costs, table.overlap, names, channels)
+    run = simulate_schedule(schedule, costs, table.overlap, names, channels, below_s)
     memory_bytes = np.zeros(table.n_devices)
     np.add.at(memory_bytes, np.asarray(placement.device), table.op_bytes)
     for device, saved in zip(rows, run.saved, strict=True):

@@ -20,8 +20,9 @@ from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
 from planner.explain.config_reasons import PricedRow, reasons
 from planner.planning.make_plan import Search
-from planner.planning.schedule_sweep import Choice, TradeOffs, trade_offs, undominated
+from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import choice_plan
+from planner.planning.training_rows import Choice, TradeOffs, undominated
 from planner.plans.files import save_plan
 from planner.plans.speed import tokens_per_sample, utilisation
 from planner.problem.hybrid_training.config_file import config_to_dict
@@ -102,7 +103,7 @@ def _asked(choice: Choice, options: argparse.Namespace) -> bool:
     pairs = (
         (options.pipeline, len(choice.devices)),
         (options.schedule, choice.schedule),
-        (options.recompute, choice.recompute),
+        (options.recompute, choice.recomputed),
     )
     return all(asked in (None, own) for asked, own in pairs)
 
@@ -144,8 +145,11 @@ def _show(
         "batch": options.global_batch,
         "choices": [
             {
-                **attributes(choice, "schedule", "recompute", "replicas", "tensor", "zero", "devices"),
-                "degrees": [each._asdict() for each in choice.degrees],
+                **attributes(choice, "schedule", "replicas", "tensor", "zero", "devices"),
+                "recompute": choice.recomputed,
+                "degrees": [
+                    own._asdict() | layers._asdict() for own, layers in zip(choice.degrees, choice.layers, strict=False)
+                ],
                 "stages": choice.n_stages,
                 **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
                 "tokens_per_s": tokens_per_s,
@@ -219,6 +223,6 @@ def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str,
         choice.config.named if choice.config else f"{choice.replicas} × 1 × {len(choice.devices)}",
         f"{choice.micro_batches} of {choice.samples}",
         f"{choice.schedule}{stages}" if len(choice.devices) > 1 else "",
-        str(choice.zero),
-        choice.recompute,
+        choice.config.zero if choice.config else str(choice.zero),
+        choice.recomputed,
     )

@@ -58,7 +58,7 @@ def _show(config: ParallelConfig, name: str, found: HybridRun, console: Console)
     }
     samples = shape.data * shape.micro_batches * shape.samples
     steps = f"{name}, steps of {count(samples, 'sample')}"
-    title = f"{steps}: {config.title}, ZeRO {shape.zero}, recomputing {config.recompute}"
+    title = f"{steps}: {config.title}, ZeRO {config.zero}, recomputing {config.recompute}"
     rows = [
         ("row", str(config.devices), f"{found.losses[-1]:.6g}", format_seconds(found.step_s)),
         ("the model itself", "1", f"{found.reference[-1]:.6g}", format_seconds(found.reference_s)),

@@ -15,8 +15,9 @@ from graphs.importers.sources import file_of
 from graphs.ir import Graph
 from planner.cli.models import cluster_of, constraints_of, workload_of
 from planner.planning.make_plan import Search, batch_of
-from planner.planning.schedule_sweep import Choice, trade_offs
+from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import best_for_batch, best_in_closed_form
+from planner.planning.training_rows import Choice
 from planner.plans.plan import Plan
 from planner.plans.speed import tokens_per_sample
 from planner.problem.hybrid_training.config import ParallelConfig
@@ -107,7 +108,7 @@ def _faster(
 
 def _written(row: FasterRow, options: argparse.Namespace) -> str:
     """Write a configuration beside the plan, and say what it brings."""
-    what = f"{row.config.title} with ZeRO {row.config.shape.zero}"
+    what = f"{row.config.title} with ZeRO {row.config.zero}"
     output = options.output.with_name(f"{options.output.stem}-row.json")
     how = f"{output}; planner run {output} {options.model} trains it"
     if output.exists() and not options.force:

@@ -9,7 +9,8 @@ from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.make_plan import Search, make_plan
-from planner.planning.schedule_sweep import Choice, trade_offs
+from planner.planning.schedule_sweep import trade_offs
+from planner.planning.training_rows import Choice
 from planner.planning.training_shapes import of_this_host
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.hybrid_training.config import training_setting

@@ -48,9 +48,9 @@ def of_this_host(cluster: Cluster) -> bool:
     return any(device.cores or device.cuda is not None for device in cluster.devices)
 
 
-def shares_all(cluster: Cluster) -> bool:
-    """Whether any neighbours of a cluster can share layers: they are alike, reach each other, and run processes."""
-    return len(cluster.devices) > 1 and not of_this_host(cluster) and _groups(cluster, len(cluster.devices))
+def alike(cluster: Cluster) -> bool:
+    """Whether any neighbours of a cluster can share layers: they are alike and reach each other."""
+    return _groups(cluster, len(cluster.devices))
 
 
 def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:

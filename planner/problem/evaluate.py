@@ -40,7 +40,7 @@ class Evaluation(Brief):
         return not self.violations
 
 
-def evaluate(problem: Problem, placement: Placement) -> Evaluation:
+def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Evaluation:
     """Judge a placement.
 
     Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for
@@ -51,6 +51,8 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
     `Placement.costs` says.
 
+    Of a step that takes no less than ``below_s``, the objective is what it takes at least, which is no less either.
+
     Raises:
         InputError: if the placement does not fit the problem's table at all.
     """
@@ -58,7 +60,7 @@ def evaluate(problem: Problem, placement: Placement) -> Evaluation:
     instance(placement, Placement, "the placement", "a Placement")
     if problem.goal is Goal.TRAINING:
         table = problem.costs(placement)
-        run = simulate_training(table, placement, problem.step)
+        run = simulate_training(table, placement, problem.step, below_s=below_s)
         violations = tuple(_violations(problem, placement, run.memory_bytes))
         return Evaluation(run.makespan_s, run.load_s, run.memory_bytes, violations)
     placement.check(problem.table)

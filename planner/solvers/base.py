@@ -95,13 +95,14 @@ class Incumbent:
             self.placement = budget.incumbent
             self.objective_s = min(budget.incumbent_s, objective_of(problem, budget.incumbent))
 
-    def value(self, placement: Placement) -> float:
+    def value(self, placement: Placement, below_s: float = inf) -> float:
         """The objective of a placement, see `objective_of`."""
-        return objective_of(self._problem, placement)
+        return objective_of(self._problem, placement, below_s)
 
-    def offer(self, placement: Placement) -> None:
-        """Take a placement if it is feasible and better, and tell the reporter."""
-        objective_s = objective_of(self._problem, placement)
+    def offer(self, placement: Placement, objective_s: float | None = None) -> None:
+        """Take a placement if it is feasible and better, and tell the reporter; its objective may be known."""
+        if objective_s is None:
+            objective_s = self.value(placement, self.objective_s)
         if objective_s < self.objective_s:
             self.placement, self.objective_s = placement, objective_s
             budget = self._budget
@@ -109,10 +110,13 @@ class Incumbent:
             budget.reporter.on_placement(placement)
 
 
-def objective_of(problem: Problem, placement: Placement) -> float:
-    """The objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run."""
+def objective_of(problem: Problem, placement: Placement, below_s: float = inf) -> float:
+    """The objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run.
+
+    One that is not below ``below_s`` need not be exact, see `evaluate`.
+    """
     try:
-        evaluation = evaluate(problem, placement)
+        evaluation = evaluate(problem, placement, below_s)
     except InputError:
         return inf
     return evaluation.objective_s if evaluation.feasible else inf

@@ -263,3 +263,15 @@ def test_a_free_channel_is_never_slower_and_a_bus_never_faster_than_its_bandwidt
     )
     assert (free.start_s <= shared.start_s * (1 + 1e-9)).all()
     assert shared.lowered.message_s.sum() <= shared.makespan_s * (1 + 1e-9)
+
+
+@given(schedules(), st.data(), st.sampled_from(SHARINGS), st.booleans(), st.integers(0, 40))
+def test_a_run_that_is_not_short_enough_is_told_apart_from_one_that_is(
+    schedule: Schedule, data: st.DataObject, sharing: Sharing, overlap: bool, below_s: float
+) -> None:
+    costs = data.draw(stage_costs(schedule.n_stages, whole=True))
+    costs = [replace(cost, optimizer_s=float(number)) for number, cost in enumerate(costs)]
+    channels = bus(schedule.n_devices, sharing)
+    exact_s = simulate_schedule(schedule, costs, overlap, channels=channels).makespan_s
+    found_s = simulate_schedule(schedule, costs, overlap, channels=channels, below_s=below_s).makespan_s
+    assert found_s == exact_s if exact_s < below_s else found_s >= below_s

@@ -38,10 +38,21 @@ class StageLayers(NamedTuple):
     selective: int
     full: int
 
+    @classmethod
+    def of(cls, count: int, mode: RecomputeMode) -> "StageLayers":
+        """So many layers that run again alike."""
+        return cls(*(count if name == mode else 0 for name in RECOMPUTE_MODES))
+
     @property
     def total(self) -> int:
         """All of them."""
         return sum(self)
+
+    @property
+    def modes(self) -> str:
+        """What all of them run again, or how many of them what."""
+        used = [(name, count) for name, count in zip(RECOMPUTE_MODES, self, strict=True) if count]
+        return used[0][0] if len(used) == 1 else " + ".join(f"{count} {name}" for name, count in used)
 
 
 class StageDegrees(NamedTuple):
@@ -50,10 +61,12 @@ class StageDegrees(NamedTuple):
     Attributes:
         data: replicas, each with a part of the samples of every micro-batch.
         tensor: devices that share every product of a replica.
+        zero: stage of ZeRO, 0 to 3, by which replicas divide states.
     """
 
     data: int
     tensor: int
+    zero: int = 0
 
     @property
     def devices(self) -> int:
@@ -101,7 +114,8 @@ class ParallelConfig:
         stages: the layers of each.
         precision: of products and messages; parameters, gradients and the optimizer's states are float32 all the same.
         gradients: in which replicas add up gradients, if products are in bfloat16.
-        degrees: of each stage, where they differ; the shape then has one replica and one tensor-parallel device.
+        degrees: of each stage, where stages differ; the shape then has one replica, one tensor-parallel device and no
+            ZeRO.
     """
 
     shape: ParallelShape
@@ -114,7 +128,8 @@ class ParallelConfig:
 
     def of_stage(self, number: int) -> StageDegrees:
         """The degrees of a stage."""
-        return self.degrees[number] if self.degrees else StageDegrees(self.shape.data, self.shape.tensor)
+        shape = self.shape
+        return self.degrees[number] if self.degrees else StageDegrees(shape.data, shape.tensor, shape.zero)
 
     @property
     def devices(self) -> int:
@@ -134,11 +149,22 @@ class ParallelConfig:
         return f"{'stages of data × tensor' if self.degrees else 'data × tensor × pipeline'} {self.named}"
 
     @property
+    def zero(self) -> str:
+        """ZeRO's stage, or that of each stage of the pipeline where they differ."""
+        stages = [str(self.of_stage(number).zero) for number in range(self.shape.pipeline)]
+        return "+".join(stages if len(set(stages)) > 1 else stages[:1])
+
+    @property
     def recompute(self) -> str:
-        """What all layers run again, or how many of them what."""
-        totals = [sum(stage[mode] for stage in self.stages) for mode in range(len(RECOMPUTE_MODES))]
-        used = [(name, total) for name, total in zip(RECOMPUTE_MODES, totals, strict=True) if total]
-        return used[0][0] if len(used) == 1 else " + ".join(f"{total} {name}" for name, total in used)
+        """What all layers run again, or how many of them what; likewise of each stage that has degrees of its own."""
+        if self.degrees and not self.even_modes:
+            return "+".join(stage.modes for stage in self.stages)
+        return StageLayers(*map(sum, zip(*self.stages, strict=True))).modes
+
+    @property
+    def even_modes(self) -> bool:
+        """Whether all layers of all stages run again alike."""
+        return sum(any(own) for own in zip(*self.stages, strict=True)) == 1
 
     @property
     def even(self) -> bool:

@@ -8,7 +8,7 @@
      "stages": [{"none": 2, "selective": 0, "full": 0}, {"none": 2, "selective": 0, "full": 0}],
      "precision": "float32", "gradients": "float32"}
 
-Where stages have degrees of their own, each has ``data`` and ``tensor`` besides.
+Where stages have degrees of their own, each has ``data``, ``tensor`` and ``zero`` besides.
 """
 
 from collections.abc import Mapping
@@ -87,13 +87,15 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
         cast(Precision, checks.one_of(top.label(name), name, PRECISIONS) if top.has(name) else PRECISIONS[0])
         for name in ("precision", "gradients")
     )
-    return ParallelConfig(shape, stages, precision, gradients, degrees)
+    return ParallelConfig(shape._replace(zero=0) if degrees else shape, stages, precision, gradients, degrees)
 
 
 def _degrees_of(stage: Mapping[str, Any], shape: ParallelShape, where: str) -> StageDegrees:
     """The degrees of a stage of its own."""
     own = JsonObject(f"a stage of {where}", stage)
-    degrees = StageDegrees(own.count("data", 1), own.count("tensor", 1))
+    data, tensor = own.count("data", 1), own.count("tensor", 1)
+    zero = checks.one_of(str(own.whole("zero")), "zero", map(str, range(4))) if own.has("zero") else shape.zero
+    degrees = StageDegrees(data, tensor, int(zero) if data > 1 else 0)
     if (shape.data, shape.tensor, shape.schedule) != (1, 1, "1f1b"):
         raise InputError(f"{where} has degrees for each stage; these need data and tensor 1 in parallel, and 1f1b")
     if shape.samples % degrees.data:

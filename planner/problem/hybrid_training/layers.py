@@ -118,9 +118,9 @@ def learned_of(graph: Graph) -> frozenset[str]:
     return frozenset(differentiated(graph))
 
 
-def mixes_samples(graph: Graph) -> bool:
-    """Whether what a sample becomes depends on the others of its micro-batch, as batch norms make it."""
-    return any("batch_norm" in op.kind for op in graph.ops)
+def is_batch_norm(op: Op) -> bool:
+    """Whether what a sample becomes depends on the others of its micro-batch."""
+    return "batch_norm" in op.kind and bool(dict(op.attrs).get("training", True))
 
 
 def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:

@@ -35,9 +35,11 @@ from costmodels.table import CostTable, Floats, Ints, StepUpdate, joined
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.ir import Graph, Op, Role
-from planner.problem.hybrid_training.layers import NetworkLayers, learned_of
+from planner.problem.hybrid_training.layers import NetworkLayers, is_batch_norm, learned_of
 from planner.problem.hybrid_training.prices import GATHERED
 from planner.problem.hybrid_training.tensor_styles import TOKENS, Style, TensorStyles, read_by, weight_of
+
+SUMMED = 4  # bytes of a mean or a variance of a channel
 
 
 class ZeroStage(NamedTuple):
@@ -48,12 +50,14 @@ class ZeroStage(NamedTuple):
         replicas: how many there are.
         gradients: bytes of a gradient for each byte of a parameter that products read.
         states: likewise of a moment; if more than 1, of parameters that are kept besides.
+        own_degrees: whether other stages may have others, so that replicas have parts of the same micro-batch.
     """
 
     stage: int = 0
     replicas: int = 1
     gradients: float = 1.0
     states: float = 1.0
+    own_degrees: bool = False
 
     @property
     def part(self) -> float:
@@ -137,12 +141,15 @@ class SharedNetwork:
         """
         assert table.update is not None
         ahead_s, back_s = self._collectives(fabric)
+        if zero.own_degrees and zero.replicas > 1:
+            norms_s = self._norms_s(fabric, zero.replicas)
+            ahead_s, back_s = ahead_s + norms_s, back_s + norms_s
         forward_s, backward_s = self.computing_s(table, launch_s)
         forward_s, backward_s = forward_s + ahead_s[:, None], backward_s + back_s[:, None]
         kept = np.array([self._saved_share(op) for op in self.graph.ops])
         state = np.array([self._state_share(op) for op in self.graph.ops])
         moments = OPTIMIZERS[work.optimizer].copies
-        copied_bytes = self._copied_bytes if table.n_devices > 1 else np.zeros(len(state))
+        copied_bytes = self._copied_bytes if table.n_devices > 1 or zero.own_degrees else np.zeros(len(state))
         own_bytes = table.update.gradient_bytes + copied_bytes
         gradient_bytes = state * own_bytes
         whole_bytes = (2 + moments) * (own_bytes - gradient_bytes)
@@ -201,6 +208,15 @@ class SharedNetwork:
             for back, sums, name in self._sent(op):
                 (back_s if back else ahead_s)[number] += price[sums](self.graph.tensor[name].n_bytes, group)
         return ahead_s, back_s
+
+    def _norms_s(self, fabric: Fabric, replicas: int) -> Floats:
+        """[n_ops], seconds in which replicas add up what batch norms see: means and then variances, or gradients."""
+        group, sums_s = fabric.group(replicas, self.tensor), np.zeros(len(self.graph.ops))
+        for number, op in enumerate(self.graph.ops):
+            if is_batch_norm(op):
+                channels = self.graph.tensor[op.inputs[0]].shape[1]
+                sums_s[number] = 2 * fabric.all_reduce(SUMMED * channels, group)
+        return sums_s
 
     def _sent(self, op: Op) -> Iterator[tuple[bool, bool, str]]:
         """What is sent for an operator: whether backward, whether it is an all-reduce, and the tensor."""

@@ -35,6 +35,14 @@ def mesh_of(shape: ParallelShape, device: str) -> DeviceMesh:
     return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
+def pipelines_of(mesh: DeviceMesh) -> list[list[list[int]]]:
+    """[n_pipelines, n_rows, 1], the ranks of each row of every pipeline."""
+    assert mesh.mesh_dim_names is not None
+    axis = mesh.mesh_dim_names.index(PIPELINE)
+    columns = mesh.mesh.movedim(axis, 0).reshape(mesh.mesh.shape[axis], -1)
+    return [[[rank] for rank in column] for column in columns.T.tolist()]
+
+
 def replica_of(mesh: DeviceMesh) -> int:
     """The number of this rank's replica."""
     return mesh.get_local_rank(REPLICATE) * mesh[SHARD].size() + mesh.get_local_rank(SHARD)

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -20,10 +21,13 @@ from costmodels.memory.recomputation import runs_once
 from graphs.ir import STATE, Graph, Op, Role
 from graphs.program.program import Program, home_of, on_device
 from graphs.rewrites.patterns import plain
+from planner.problem.hybrid_training.layers import is_batch_norm
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
+from planner.runtime.hybrid.batch_norm import batch_norm
 from planner.runtime.stages.recomputation import apart, once, selective_contexts
 
 ATTENTION = "aten.scaled_dot_product_attention"
+NORM_ARGUMENTS = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
 
 
 class Runs:
@@ -32,6 +36,7 @@ class Runs:
     def __init__(self, program: Program, device: torch.device, styles: TensorStyles, mesh: DeviceMesh | None) -> None:
         self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
         self.precision = torch.float32  # of products
+        self.norm_group: dist.ProcessGroup | None = None  # replicas that have parts of the same micro-batch
         self.once = frozenset(
             op.name for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True) if kept
         )
@@ -47,6 +52,8 @@ class Runs:
         axes = self.styles.reads.get(op.name)
         if axes is not None and plain(op.kind) == ATTENTION:
             return self._attention(op, env, axes)
+        if self.norm_group is not None and is_batch_norm(op):
+            return (self._batch_norm(op, env),)
         call = self.program.calls[op.name]
         given = whole if axes is None else self._in_parts
         args, kwargs = on_device(self.program.arguments(op, lambda name: given(env[name])), self.device)
@@ -73,6 +80,14 @@ class Runs:
             DTensor.from_local(result, self.mesh, [placement_of(self.styles, name)], run_check=False)
             for name, result in zip(op.outputs, results, strict=True)
         )
+
+    def _batch_norm(self, op: Op, env: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Run a batch norm on the samples of all replicas."""
+        assert self.norm_group is not None
+        args, options = self.program.arguments(op, lambda name: whole(env[name]))
+        bound: Any = dict(zip(NORM_ARGUMENTS, args, strict=False)) | dict(options)
+        x, weight, bias, mean, variance, _, momentum, eps = (bound.get(name) for name in NORM_ARGUMENTS)
+        return batch_norm(self.norm_group, x, (weight, bias), (mean, variance), momentum, eps)
 
     def _in_parts(self, tensor: torch.Tensor) -> DTensor:
         """A tensor as every device has it; in the backward pass the gradients of all devices are summed."""

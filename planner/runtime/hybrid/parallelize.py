@@ -48,12 +48,11 @@ def _style(runs: Runs, op: str, read: str, written: str) -> ParallelStyle:
             return RowwiseParallel(input_layouts=Replicate(), output_layouts=result, use_local_output=not divided)
 
 
-def divide_state(stage: StageModule, mesh: DeviceMesh, config: ParallelConfig) -> None:
+def divide_state(stage: StageModule, mesh: DeviceMesh, config: ParallelConfig, zero: int) -> None:
     """Divide parameters, gradients and the optimizer's state among replicas; blocks that share a weight go together.
 
     With products in bfloat16, each replica gathers parameters in bfloat16, and keeps its part of them in float32.
     """
-    zero = config.shape.zero
     replicas = mesh[REPLICATE, SHARD] if zero == 0 else mesh[SHARD]
     policy = MixedPrecisionPolicy()
     if config.precision != "float32":

@@ -14,7 +14,7 @@ from graphs.program.program import Program
 from planner.problem.hybrid_training.config import ParallelConfig
 from planner.problem.hybrid_training.layers import NetworkLayers, learned_of
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, tensor_styles
-from planner.runtime.hybrid.mesh import TENSOR
+from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.modules import LayerBlock, Runs, StageModule
 from planner.runtime.hybrid.parallelize import divide_layers, divide_state
 
@@ -62,6 +62,8 @@ class StageCut:
         degrees, blocks = self.config.of_stage(number % self.config.shape.pipeline), self.blocks[number]
         runs = Runs(self.program, device, self.styles[number], mesh[TENSOR] if degrees.tensor > 1 else None)
         runs.precision = getattr(torch, self.config.precision)
+        if self.config.degrees and degrees.data > 1:
+            runs.norm_group = mesh.get_group(SHARD if degrees.zero else REPLICATE)
         held = _held(self.program, (*self.layers.free(blocks), *sum(blocks, ())), self.learned, device)
         stem = int(number == 0 and bool(self.layers.stem))
         modes = ["none"] * stem + modes_of(self.config, number) + ["none"]  # of a stem, the layers and a head
@@ -73,7 +75,7 @@ class StageCut:
         if degrees.tensor > 1:
             divide_layers(stage, runs, mesh)
         if degrees.data > 1:
-            divide_state(stage, mesh, self.config)
+            divide_state(stage, mesh, self.config, degrees.zero)
         return stage
 
     def hollow(self, number: int) -> tuple[torch.Tensor, ...]:

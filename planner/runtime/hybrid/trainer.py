@@ -29,7 +29,7 @@ from planner.runtime.checkpoint.names import values_of
 from planner.runtime.distributed.training.engine import EngineStage, quiet_schedules, runtime_of
 from planner.runtime.distributed.transport.backends import own_gpu
 from planner.runtime.hybrid.division import full, like, local, part_of
-from planner.runtime.hybrid.mesh import PIPELINE, REPLICATE, SHARD, mesh_of, replica_of
+from planner.runtime.hybrid.mesh import PIPELINE, REPLICATE, SHARD, mesh_of, pipelines_of, replica_of
 from planner.runtime.hybrid.modules import LayerBlock, StageModule
 from planner.runtime.hybrid.parallelize import set_sync
 from planner.runtime.hybrid.shared_weights import SharedWeights
@@ -93,7 +93,8 @@ class HybridTrainer:
         self._own = range(self._row, len(cut.blocks), config.shape.pipeline)
         self._stages = [cut.stage(number, mesh, self._device) for number in self._own]
         self._held = _by_name(self._stages)
-        self._shared = SharedWeights(mesh, program.graph, cut.blocks, config.shape.pipeline)
+        lines = pipelines_of(mesh) if self._ranks is None else [self._ranks.every]
+        self._shared = SharedWeights(program.graph, cut.blocks, lines)
         self._parameters = {
             name: copies[0] for name, copies in self._held.items() if isinstance(copies[0], nn.Parameter)
         }
@@ -202,7 +203,7 @@ class HybridTrainer:
     def _run_alone(self, batches: Sequence[MicroBatch]) -> None:
         (stage,) = self._stages
         for number, batch in enumerate(batches):
-            set_sync(self._stages, number == len(batches) - 1, self.config.shape.zero)
+            set_sync(self._stages, number == len(batches) - 1, self.config.of_stage(0).zero)
             loss = self._loss_of(stage(micro_batch=number), batch.target)
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
 
@@ -269,12 +270,12 @@ class HybridTrainer:
 
     def _mean_statistics(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Running statistics, as the mean over the replicas, each of which saw other samples."""
-        means = {}
+        means, data = {}, self.config.of_stage(self._row).data
         for name in self.program.statistics & values.keys():
             total = values[name].detach().clone()
             for axis in (REPLICATE, SHARD):
                 dist.all_reduce(total, group=self._mesh.get_group(axis))
-            means[name] = total / self.config.shape.data if total.is_floating_point() else values[name]
+            means[name] = total / data if total.is_floating_point() else values[name]
         return means
 
     def _parts_of(self, states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

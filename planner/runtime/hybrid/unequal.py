@@ -10,7 +10,7 @@ A rank receives its replica's samples from one rank of every replica that has so
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from graphs.ir import Role
 from graphs.program.program import Program
 from planner.problem.hybrid_training.config import ParallelConfig, StageDegrees
-from planner.problem.hybrid_training.layers import mixes_samples
 from planner.runtime.distributed.training.engine import EngineStage
 from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.stage_cut import StageCut
@@ -76,7 +74,7 @@ class StageRanks:
             )
         made = []
         for first, each in zip(self.firsts, self.config.degrees, strict=False):
-            shared = self.config.shape.zero > 0
+            shared = each.zero > 0
             sizes = (1 if shared else each.data, each.data if shared else 1, each.tensor)
             ranks = torch.arange(first, first + each.devices).reshape(sizes)
             made.append(DeviceMesh(device, ranks, mesh_dim_names=(REPLICATE, SHARD, TENSOR)))
@@ -114,15 +112,10 @@ class StageRanks:
         """The network for the samples that a replica of this rank's stage has.
 
         Raises:
-            InputError: if what a sample becomes depends on the others, or the network is another one for fewer samples.
+            InputError: if the network is another one for fewer samples.
         """
         from graphs.importers.from_torch import program_from_module  # late: programs of whole micro-batches need none
 
-        if mixes_samples(program.graph):
-            raise InputError(
-                f"'{program.graph.name}' has a batch norm, which would see {self.config.named} parts of a micro-batch; "
-                "choose with --data and --tensor, which give all stages the same"
-            )
         named = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
         inputs = self.own_part(MicroBatch(named, None)).inputs
         given = program.arguments_of(inputs.values())
@@ -135,25 +128,22 @@ class StageRanks:
         """Check that only samples go over from stage to stage, of a whole micro-batch and of this rank's part.
 
         Raises:
-            InputError: if something else does, or a weight is in several stages; the error names it.
+            InputError: if something else does; the error names it.
         """
         graph, samples = cut.program.graph, self.config.shape.samples
         sizes = (samples, samples // self.config.degrees[self.stage].data)
         for border in cut.borders[1:-1]:
             for name in border:
                 if (*whole.graph.tensor[name].shape[:1], *graph.tensor[name].shape[:1]) != sizes:
-                    raise _refused(f"'{name}' goes over from one stage to another and is not divided by samples")
-        homes: dict[str, set[int]] = {}
-        for number, blocks in enumerate(cut.blocks):
-            for name in {name for ops in blocks for op in ops for name in graph.ops[op].inputs}:
-                homes.setdefault(name, set()).add(number)
-        for name, stages in homes.items():
-            if len(stages) > 1 and graph.tensor[name].role is Role.PARAMETER:
-                raise _refused(f"'{name}' is in the stages {' and '.join(map(str, sorted(stages)))}")
+                    raise InputError(
+                        f"'{name}' goes over from one stage to another and is not divided by samples, so stages cannot "
+                        "have degrees of their own; choose with --data and --tensor"
+                    )
 
-
-def _refused(reason: str) -> InputError:
-    return InputError(f"{reason}, which stages with degrees of their own cannot have; choose with --data and --tensor")
+    @property
+    def every(self) -> list[list[int]]:
+        """[n_stages], the ranks of each stage."""
+        return [list(range(first, end)) for first, end in pairwise(self.firsts)]
 
 
 class UnequalStage(EngineStage):

@@ -17,7 +17,8 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.planning.make_plan import Search
-from planner.planning.schedule_sweep import SCHEDULES, Choice, TradeOffs, trade_offs, undominated
+from planner.planning.schedule_sweep import SCHEDULES, trade_offs
+from planner.planning.training_rows import Choice, TradeOffs, undominated
 from planner.planning.training_shapes import Shape, _shapes
 from planner.problem.hybrid_training.prices import StepPrice
 from planner.problem.reporter import Reporter

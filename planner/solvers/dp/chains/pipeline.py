@@ -65,7 +65,6 @@ class Pipeline:
         for line, devices, held in _ways(problem):
             cuts = _cut(line, devices, held)
             if cuts is not None:
-                best.offer(line.placement(cuts, devices))
                 _descend(best, line, cuts, devices, left)
             if not left.take(len(devices)) or best.objective_s <= budget.bound_s * (1 + budget.gap):
                 break
@@ -182,7 +181,9 @@ class _Left:
 
 def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int], left: _Left) -> None:
     """Move one cut at a time while that helps and time and work are left."""
-    value_s, moved = best.value(line.placement(cuts, devices)), True
+    first = line.placement(cuts, devices)
+    value_s, moved = best.value(first), True
+    best.offer(first, value_s)
     while moved:
         moved = False
         for number in range(1, len(devices)):
@@ -193,7 +194,7 @@ def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int
                 if not left.take():
                     return
                 placement = line.placement(trial, devices)
-                trial_s = best.value(placement)
+                trial_s = best.value(placement, value_s)
                 if trial_s < value_s * (1 - 1e-9):
                     cuts, value_s, moved = trial, trial_s, True
-                    best.offer(placement)
+                    best.offer(placement, trial_s)

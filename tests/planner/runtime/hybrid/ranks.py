@@ -10,11 +10,12 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.stores import served_store, visited_store
+from costmodels.memory.transformers import RecomputeMode
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
@@ -93,26 +95,27 @@ class Case(NamedTuple):
     tensor: int
     pipeline: int
     zero: int
-    recompute: str = "none"
+    recompute: str = "none"  # of all stages, or of each
     schedule: Any = "1f1b"
     chunks: int = 1
     order: Any = "data"
     precision: Any = "float32"
-    degrees: tuple[tuple[int, int], ...] = ()  # of each stage, where they differ
+    degrees: tuple[tuple[int, int, int], ...] = ()  # of each stage, where they differ
 
     @property
     def named(self) -> str:
         """The degrees in short."""
-        return " + ".join(f"{data}x{tensor}" for data, tensor in self.degrees) or "x".join(map(str, self[:3]))
+        return " + ".join(f"{data}x{tensor} ZeRO {zero}" for data, tensor, zero in self.degrees) or "x".join(
+            map(str, self[:3])
+        )
 
     def config(self, samples: int, layers: int) -> ParallelConfig:
         """The configuration for a network of so many layers."""
         shape = ParallelShape(
             *self[:3], samples, BATCH // self.data // samples, self.zero, self.schedule, self.chunks, self.order
         )
-        modes = StageLayers._fields
-        counts = even_counts(layers, self.pipeline)
-        stages = tuple(StageLayers(*(n if mode == self.recompute else 0 for mode in modes)) for n in counts)
+        modes = cycle(self.recompute.split("+"))
+        stages = tuple(map(StageLayers.of, even_counts(layers, self.pipeline), cast("Iterator[RecomputeMode]", modes)))
         return ParallelConfig(
             shape, stages, self.precision, degrees=tuple(StageDegrees(*each) for each in self.degrees)
         )
@@ -124,16 +127,27 @@ NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
         2,
         [
             *(Case(1, 1, 4, 0), Case(4, 1, 1, 1), Case(2, 1, 2, 3, "full", "zb-h1")),
-            Case(1, 1, 3, 1, "selective", degrees=((1, 1), (2, 1), (1, 1))),
-            Case(1, 1, 2, 3, degrees=((2, 1), (1, 2))),
+            Case(1, 1, 3, 0, "selective", degrees=((1, 1, 0), (2, 1, 1), (1, 1, 0))),
+            Case(1, 1, 2, 0, "full+none", degrees=((2, 1, 3), (2, 1, 2))),
         ],
     ),
-    "cnn": (Cnn, 4, [Case(2, 2, 1, 0), Case(2, 1, 2, 2, order="pipeline")]),
+    "cnn": (
+        Cnn,
+        4,
+        [
+            *(Case(2, 2, 1, 0), Case(2, 1, 2, 2, order="pipeline")),
+            Case(1, 1, 2, 0, "full+none", degrees=((2, 1, 3), (1, 2, 0))),
+        ],
+    ),
     "bert": (bert, 4, [Case(2, 2, 1, 3, "selective")]),
     "llama": (
         llama,
         4,
-        [Case(1, 2, 2, 0, "full", "interleaved", 2), Case(2, 1, 2, 3, precision="bfloat16")],
+        [
+            Case(1, 2, 2, 0, "full", "interleaved", 2),
+            Case(1, 1, 2, 0, "none+selective", degrees=((2, 1, 1), (1, 2, 0))),
+            Case(2, 1, 2, 3, precision="bfloat16"),
+        ],
     ),
 }
 
