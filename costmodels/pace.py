@@ -62,15 +62,15 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     Args:
         now: seconds of the reference computations by kind, also by the names that `contended` gives.
         reference: the same at another time.
-        n_devices: how many devices of a host compute at once. For several, a ratio is that of the computation on all at
-            once, where both have it: one device feels other neighbours than all do.
+        n_devices: how many devices of a host compute at once. For several, a ratio is the geometric mean of that of one
+            device and that of all at once: both feel the host, and each alone is disturbed by chance.
     """
     ratios = dict.fromkeys(PACE_KINDS, 1.0)
     for kind in PACE_KINDS:
-        for name in (contended(kind, n_devices), kind):
-            if now.get(name, 0) > 0 < reference.get(name, 0):
-                ratios[kind] = now[name] / reference[name]
-                break
+        names = dict.fromkeys((kind, contended(kind, n_devices)))
+        both = [now[name] / reference[name] for name in names if now.get(name, 0) > 0 < reference.get(name, 0)]
+        if both:
+            ratios[kind] = geometric_mean(both)
     return ratios
 
 
