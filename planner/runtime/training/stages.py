@@ -176,7 +176,7 @@ class _Fork(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)  # a copy without a gradient is left out, not zero
-        return tuple(tensor.view_as(tensor) for _ in range(count))
+        return tuple(tensor.detach() for _ in range(count))  # views forget the stride of an axis of one element
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:  # noqa: ARG004 (torch)
@@ -185,3 +185,25 @@ class _Fork(torch.autograd.Function):
             if gradient is not None:
                 total = gradient if total is None else total + gradient
         return total, None
+
+
+def read(leaf: torch.Tensor) -> torch.Tensor:
+    """Return what stands for a leaf in the operators of a stage, so that the leaf's gradient keeps its strides.
+
+    The ``grad`` of a leaf has the strides of the leaf, and with others PyTorch adds up numbers in another order.
+    """
+    with torch.enable_grad():
+        return _Read.apply(leaf) if leaf.requires_grad else leaf  # type: ignore[no-untyped-call]
+
+
+class _Read(torch.autograd.Function):
+    """Hands the gradient to the leaf itself."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        ctx.leaf = leaf
+        return leaf.detach()  # views forget the stride of an axis of one element
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> None:
+        ctx.leaf.grad = gradient

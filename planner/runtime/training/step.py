@@ -27,7 +27,7 @@ from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.split_backward import WeightPass, first_half
-from planner.runtime.training.stages import TrainingStage
+from planner.runtime.training.stages import TrainingStage, read
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
 
@@ -106,6 +106,7 @@ class _Kept:
     """What a stage keeps for the backward pass of one micro-batch."""
 
     leaves: tuple[torch.Tensor, ...]  # what it has received
+    received: tuple[torch.Tensor, ...]  # what its operators read instead, see `read`
     sent: tuple[torch.Tensor, ...] = ()  # what it has sent; nothing if it will run forward again
     loss: torch.Tensor | None = None  # in the last stage
     again: AbstractContextManager[object] | None = None  # in which it will run forward again
@@ -199,17 +200,20 @@ class StepRun:
         """Run a stage on what it receives, and send what other stages read."""
         number, batch = action.stage, action.micro_batch
         wiring = self.program.wiring
-        received = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
+        taken = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
         start_s = self._now(context)
         leaves = tuple(
             tensor.detach().requires_grad_(name in stage.wired.returns)
-            for name, tensor in zip(stage.wired.receives, received, strict=True)
+            for name, tensor in zip(stage.wired.receives, taken, strict=True)
             if tensor is not None
         )
+        received = tuple(map(read, leaves))
         first, again = passes(self.program.trainer_options.recompute)
         with first:
-            sent, loss, means = self._call(context, stage, batch, leaves)
-        self._kept[number, batch] = _Kept(leaves, again=again) if again else _Kept(leaves, sent, loss)
+            sent, loss, means = self._call(context, stage, batch, received)
+        self._kept[number, batch] = (
+            _Kept(leaves, received, again=again) if again else _Kept(leaves, received, sent, loss)
+        )
         if loss is not None:
             self._shares[batch] = self.program.weights.share(means, loss)
         elif means:
@@ -227,9 +231,10 @@ class StepRun:
         kept = self._kept.pop((number, batch))
         if kept.again:
             with kept.again:
-                sent, loss, _ = self._call(context, stage, batch, kept.leaves, again=True)
-            kept = _Kept(kept.leaves, sent, loss)
-        tensors = dict(zip((*wired.receives, *wired.sends), (*kept.leaves, *kept.sent), strict=True))
+                sent, loss, _ = self._call(context, stage, batch, kept.received, again=True)
+            kept = _Kept(kept.leaves, kept.received, sent, loss)
+        tensors = dict(zip((*wired.receives, *wired.sends), (*kept.received, *kept.sent), strict=True))
+        leaves = dict(zip(wired.receives, kept.leaves, strict=True))
         roots = [
             (tensors[name], gradient)
             for (name, _), gradient in zip(wired.awaits, gradients, strict=True)
@@ -240,11 +245,11 @@ class StepRun:
             weight = self._shares[batch].weight
             roots.append((kept.loss, root if weight is None else root * weight.to(root)))
         if action.computation == "I":
-            self._left[number, batch] = first_half(roots, [tensors[name] for name in wired.returns])
+            self._left[number, batch] = first_half(roots, [leaves[name] for name in wired.returns])
         elif roots:
             torch.autograd.backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
         end_s = self._now(context)
-        self._post("B", batch, {(name, number): tensors[name].grad for name in wired.returns}, context)
+        self._post("B", batch, {(name, number): leaves[name].grad for name in wired.returns}, context)
         return start_s, end_s
 
     def _call(
@@ -252,14 +257,14 @@ class StepRun:
         context: DeviceContext,
         stage: TrainingStage,
         batch: int,
-        leaves: tuple[torch.Tensor, ...],
+        received: tuple[torch.Tensor, ...],
         again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
         program, counting = self.program, Counting()
         with mixed_precision(context.torch_device, program.trainer_options.autocast):
             with counting if stage.averages else nullcontext():
-                results = stage(leaves, self.number, batch, again)
+                results = stage(received, self.number, batch, again)
             n_sent = len(stage.wired.sends)
             sent, outputs = results[:n_sent], results[n_sent:]
             if stage is not program.stages[-1]:

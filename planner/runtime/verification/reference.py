@@ -20,7 +20,7 @@ from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.stages import TrainingStage, compile_training
+from planner.runtime.training.stages import TrainingStage, compile_training, read
 from planner.runtime.training.wiring import Wiring
 from simulator.stages import Stage
 
@@ -199,8 +199,9 @@ def _go_back(
 
 T = TypeVar("T")
 
-_ForwardRun: TypeAlias = tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
-"""What a stage has received, as leaves, and sent, by name; and its results: what it has sent, then the outputs."""
+_ForwardRun: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
+"""What a stage has received, as leaves; what its operators read instead, and sent; and its results: what it has sent,
+then the outputs."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class TrainingStages:
             runs.append(run)
             last = self._wiring.names[self._wiring.loss] if number == len(self._stages) - 1 else ()
             names = (*stage.wired.sends, *last)
-            values |= dict(zip(names, run[1], strict=True))
+            values |= dict(zip(names, run[-1], strict=True))
             tensors = {self._wiring.tensor_of.get(name, name): values[name] for name in names}
             for name, got in tensors.items():
                 yield Crossing(number, name, False, reference.values[name], got.detach())
@@ -292,14 +293,14 @@ class TrainingStages:
     def _back(self, reference: Reference, runs: Sequence[_ForwardRun]) -> Iterator[Crossing]:
         returned: dict[tuple[str, int], torch.Tensor | None] = {}
         for number in reversed(range(len(runs))):
-            stage, (tensors, results) = self._stages[number], runs[number]
+            stage, (leaves, tensors, results) = self._stages[number], runs[number]
             roots = [(tensors[name], returned[name, source]) for name, source in stage.wired.awaits]
             if number == len(runs) - 1:
                 outputs = zip(self._program.graph.outputs, results[len(stage.wired.sends) :], strict=True)
                 roots += [(result, self._backward.roots.get(name)) for name, result in outputs]
             run_stage(number, self.parts[number], lambda: _run_backward(roots))  # noqa: B023 - called at once
             for name in stage.wired.returns:
-                got = returned[name, number] = tensors[name].grad
+                got = returned[name, number] = leaves[name].grad
                 tensor = self._wiring.tensor_of.get(name, name)
                 yield from _gradient(number, tensor, self._partial(reference, name, number), got)
             for name, parameter in self.parts[number].state.items():
@@ -318,9 +319,11 @@ class TrainingStages:
 def _run_forward(stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]) -> _ForwardRun:
     names, returns = stage.wired.receives, stage.wired.returns
     leaves = tuple(values[name].to(torch_device).detach().requires_grad_(name in returns) for name in names)
+    received = tuple(map(read, leaves))
     with torch.enable_grad():
-        results = _done(stage(leaves, STEP, MICRO_BATCH), torch_device)
-    return dict(zip((*names, *stage.wired.sends), (*leaves, *results), strict=False)), results
+        results = _done(stage(received, STEP, MICRO_BATCH), torch_device)
+    tensors = dict(zip((*names, *stage.wired.sends), (*received, *results), strict=False))
+    return dict(zip(names, leaves, strict=True)), tensors, results
 
 
 def _run_backward(roots: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> None:

@@ -191,3 +191,24 @@ def test_what_stages_read_out_of_turn_forks(monkeypatch: pytest.MonkeyPatch) -> 
         assert_same_bits(without, expected)
     for name, gradient in without[1].items():
         torch.testing.assert_close(gradient, expected[1][name], rtol=1e-12, atol=1e-15)
+
+
+class ChannelsLast(nn.Module):
+    """A convolution whose result has the channels last, and the gradient of the result has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(4, 32, 2, stride=2)
+        self.leave = nn.Linear(32 * 8 * 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.leave(self.enter(x.permute(0, 3, 1, 2)).flatten(1))
+        return y
+
+
+def test_a_gradient_keeps_its_strides_between_stages() -> None:
+    torch.manual_seed(0)
+    x, target = torch.randn(1, 16, 16, 4), torch.randint(3, (1,))
+    program = program_from_module(ChannelsLast(), (x,), training=True)
+    got = gradients(program, in_runs(program, 2), [0, 1], (x, target))
+    assert_same_bits(got, reference_gradients(program, (x, target)))
