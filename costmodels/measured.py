@@ -18,7 +18,7 @@ T = TypeVar("T")
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENT_S, MOMENTS = 600, 100  # seconds of a moment in which one pace counts, and how many moments are kept
-USUAL_SPREAD, USUAL_MOMENTS = 0.06, 4  # the spread of a shared machine's paces, as if seen in so many moments
+USUAL_SPREAD, USUAL_MOMENTS = 0.04, 4  # the spread of a shared machine's paces, as if seen in so many moments
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 

@@ -51,7 +51,7 @@ def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
 
 def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
     known = {"small": 1.0}
-    assert profile_at(graph, {}).pace_spread == pytest.approx(dict.fromkeys(PACE_KINDS, 0.08 * sqrt(2)), rel=1e-3)
+    assert profile_at(graph, {}).pace_spread == pytest.approx(dict.fromkeys(PACE_KINDS, 0.04 * sqrt(2)), rel=1e-3)
     steady = profile_at(graph, dict.fromkeys(range(50), known)).pace_spread
     moments = {at: {"small": exp(0.3 * (-1) ** at)} for at in range(MOMENTS)}
     assert steady["small"] < 0.03
