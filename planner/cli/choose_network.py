@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from costmodels.cluster import Cluster
 from costmodels.units import format_bytes, format_rate, format_seconds
@@ -144,23 +144,8 @@ def _show(
     document = {
         "batch": options.global_batch,
         "choices": [
-            {
-                **attributes(choice, "schedule", "replicas", "tensor", "zero", "devices"),
-                "recompute": choice.recomputed,
-                "degrees": [
-                    own._asdict() | layers._asdict() for own, layers in zip(choice.degrees, choice.layers, strict=False)
-                ],
-                "stages": choice.n_stages,
-                **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
-                "tokens_per_s": tokens_per_s,
-                "mfu": mfu,
-                "memory_bytes": dict(zip(choice.devices, choice.price.memory_bytes, strict=True)),
-                "peak_bytes": choice.peak_bytes,
-                **attributes(choice.price, "computing_s", "communicating_s", "bubble_s", "sync_s"),
-                "best": choice in best,
-                "reason": reason,
-            }
-            for choice, (tokens_per_s, mfu), reason in zip(shown, speeds, why, strict=True)
+            _described(choice, *speed) | {"best": choice in best, "reason": reason}
+            for choice, speed, reason in zip(shown, speeds, why, strict=True)
         ],
         "bound_s": sweep.bound_s,
         "unsearched": sweep.unsearched,
@@ -186,6 +171,23 @@ def _show(
     if sweep.unsearched:
         ways = count(sweep.unsearched, "way")
         console.say(f"{ways} to divide devices and batch not searched for want of time: --time-limit allows more")
+
+
+def _described(choice: Choice, tokens_per_s: float | None, mfu: float) -> dict[str, Any]:
+    """A choice as a part of the JSON document."""
+    degrees = [own._asdict() | layers._asdict() for own, layers in zip(choice.degrees, choice.layers, strict=False)]
+    return {
+        **attributes(choice, "schedule", "replicas", "tensor", "zero", "devices"),
+        "recompute": choice.recomputed,
+        "degrees": degrees,
+        "stages": choice.n_stages,
+        **attributes(choice, "micro_batches", "samples", "step_s", "samples_per_s"),
+        "tokens_per_s": tokens_per_s,
+        "mfu": mfu,
+        "memory_bytes": dict(zip(choice.devices, choice.price.memory_bytes, strict=True)),
+        "peak_bytes": choice.peak_bytes,
+        **attributes(choice.price, "computing_s", "communicating_s", "bubble_s", "sync_s"),
+    }
 
 
 def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
