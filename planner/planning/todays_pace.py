@@ -7,16 +7,16 @@ from costmodels.cluster import Cluster
 from costmodels.pace import PaceKind, pace_ratios
 from graphs.errors import InputError
 from planner.planning.cache import cached_profiles
-from planner.plans.ranges import WIDTH
 
 SAMPLES = 3
+SELDOM = 1.96  # standard deviations to either side, between which a normal distribution has 95 %
 
 
 def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
     """How many times as long as usual this host takes now, for each kind of operator where that is seldom so.
 
     The first device of this host with a profile is measured, in a fifth of a second. It is empty if the host takes as
-    long as in 80 % of its moments, or if no device was measured here, or with its pace.
+    long as in 95 % of its moments, or if no device was measured here, or with its pace.
 
     Args:
         cluster: the devices that a plan is for.
@@ -38,6 +38,6 @@ def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
         except InputError:  # a device of another host, for which a plan is as good
             continue
         ratios, spreads = pace_ratios(meter.seconds, profile.usual_pace), profile.pace_spread
-        most = {kind: exp(WIDTH * spreads[kind]) for kind in ratios if kind in spreads}
+        most = {kind: exp(SELDOM * spreads[kind]) for kind in ratios if kind in spreads}
         return {kind: ratios[kind] for kind, factor in most.items() if not 1 / factor <= ratios[kind] <= factor}
     return {}

@@ -91,8 +91,8 @@ What would help
 How good it is
   A plan could be 33.33% better at most: none is below 4 s, which the search has proved. Found by
   chain-dp (feasible).
-  80 % of runs should take 8.55 s – 11.7 s for each micro-batch of 1: runs differ by 12%, of which
-  10% is the machine's pace, 0% costs that were not measured, and 7% what the simulation leaves out.
+  80 % of runs should take 8.69 s – 11.5 s for each micro-batch of 1: runs differ by 11%, of which
+  10% is the machine's pace, 0% costs that were not measured, and 4% what the simulation leaves out.
   The operators' time is 100.0% estimated from peaks, mostly aten.relu 100.0%.
   `planner calibrate MODEL` measures operators.
 """
@@ -126,7 +126,6 @@ net: a.json → b.json
   no plan is below                         5 s                 5 s    same
   gap                                   16.67%               0.00%
   found by                  by hand (feasible)  by hand (feasible)
-  Predictions are not sure enough to tell which of both is faster.
 
 Moved: 1 of 4 operators
   cpu0 → cpu1: 1 operator, 1 s of work there, 1 s now
@@ -292,6 +291,12 @@ class TestDiff:
         assert "one step" not in shown  # nor is one compared with a micro-batch
         assert "alone" not in shown
         assert "  samples/s" in shown
+
+    def test_a_small_difference_is_not_sure(self, capsys: pytest.CaptureFixture[str]) -> None:
+        before, after = (make_plan(DIAMOND, (1, 3, seconds, 1), "0011") for seconds in (4.0, 4.1))
+        assert "\n  Predictions are not sure enough to tell which of both is faster.\n" in said(
+            capsys, "diff", before, after
+        )
 
     def test_the_same(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert said(capsys, "diff", diamond(), diamond()) == "net: a.json → b.json\n  The plans are the same.\n"
