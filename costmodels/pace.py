@@ -6,7 +6,7 @@ therefore of a kind, and each kind has a reference computation (see `costmodels.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -47,13 +47,14 @@ def contended(kind: PaceKind, n_devices: int) -> str:
     return f"{kind} on {n_devices}" if n_devices > 1 else kind
 
 
-def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The geometric mean of the seconds of each computation, of the samples that have it."""
+def median_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of the seconds of each computation, of the samples that have it.
+
+    Two virtual cores may be on one real core for a tenth of a second, and a sample takes 1.6 times as long; a network
+    that runs for seconds does not.
+    """
     names = dict.fromkeys(name for sample in samples for name in sample)
-    return {
-        name: float(f"{geometric_mean(sample[name] for sample in samples if name in sample):.{DIGITS}g}")
-        for name in names
-    }
+    return {name: float(f"{median(sample[name] for sample in samples if name in sample):.{DIGITS}g}") for name in names}
 
 
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:

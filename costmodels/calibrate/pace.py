@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
-from costmodels.pace import PaceKind, contended, mean_pace
+from costmodels.pace import PaceKind, contended, median_pace
 
 REPEATS = 3  # of each computation in one sample; a single one is off by 7 %
 MEET_S = 60.0  # time limit of a device for the others
@@ -53,7 +53,7 @@ class PaceMeter:
     @property
     def seconds(self) -> dict[str, float]:
         """The seconds of each computation over all samples so far; empty without a sample."""
-        return mean_pace(self.samples)
+        return median_pace(self.samples)
 
     @cached_property
     def _works(self) -> Mapping[PaceKind, Work]:

@@ -30,7 +30,7 @@ from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.cache import add_moment
-from planner.plans.compare import Comparison, compare_stream, paced_devices
+from planner.plans.compare import Comparison, compare_stream, pace_change, paced_devices
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run, streamed
@@ -146,7 +146,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
-    comparison = replace(compared, pace=own.pace_change(plan))
+    comparison = replace(compared, pace=pace_change(plan, measurement.pace))
     measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
     title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)

@@ -16,7 +16,7 @@ from planner.cli.figures import (
 )
 from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import Comparison, Figure, compare, paced_devices, stages_of
+from planner.plans.compare import Comparison, Figure, compare, pace_change, paced_devices, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run
 from planner.problem.result import Interrupted
@@ -63,7 +63,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     if options.output is not None:
         save_run(plan, MeasuredRun(recorded, step_s), options.output)
     compared = compare_step(plan, recorded, step_s)
-    comparison = replace(compared, pace=times["plan"].pace_change(plan), spreads={False: plan.spread()})
+    comparison = replace(compared, pace=pace_change(plan, times.pace), spreads={False: plan.spread()})
     status = _show(plan, times, comparison, differences, console)
     return told_interrupted(console) if interrupted else status
 

@@ -21,7 +21,7 @@ from statistics import fmean
 import planner
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
-from planner.plans.compare import Figure, PaceChange, paced_devices
+from planner.plans.compare import Figure, PaceChange, pace_change, paced_devices
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range
 from planner.runtime.benchmark.load import Load
@@ -100,7 +100,7 @@ def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     """The figures of a measurement of a plan and of the plan for one device."""
     no_change = PaceChange(1.0, 1.0, {})
     measured, isolated = found["plan"], found[ONE]
-    pace, pace_alone = measured.pace_change(plan) or no_change, isolated.pace_change(alone) or no_change
+    pace, pace_alone = (pace_change(each, found.pace) or no_change for each in (plan, alone))
     assert measured.stream is not None
     used = plan.usage_of(measured.stream)
     devices = used.devices.values() if used else ()

@@ -21,12 +21,10 @@ class Load:
         self._meter = PaceMeter(devices) if devices else None
         self._start = self._now()
 
-    def sample_pace(self) -> Mapping[str, float]:
-        """Measure the pace of the devices now; the seconds of the reference computations, if there are any."""
-        if self._meter is None:
-            return {}
-        self._meter.sample()
-        return self._meter.samples[-1]
+    def sample_pace(self) -> None:
+        """Measure the pace of the devices now."""
+        if self._meter is not None:
+            self._meter.sample()
 
     @property
     def pace(self) -> Mapping[str, float]:

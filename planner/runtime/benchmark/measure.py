@@ -21,13 +21,10 @@ from torch.utils import _pytree as pytree
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
-from costmodels.pace import mean_pace
 from graphs.brief import brief
 from graphs.errors import FAILURES, cannot_run
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
-from planner.plans.compare import PaceChange, pace_change
-from planner.plans.plan import Plan
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark.load import Load
 from planner.runtime.inference.runner import Runner
@@ -49,22 +46,7 @@ class Measured:
     latency_s: float  # seconds of one micro-batch alone, median
     periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
     latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
-    paces: tuple[Mapping[str, float], ...] = ()  # likewise, seconds of the reference computations before and after
     stream: Timeline | None = field(default=None, repr=False)  # of the round in the middle, where it was recorded
-
-    def pace_change(self, plan: Plan) -> PaceChange | None:
-        """By what the machine's pace explains that the figures differ from those of a plan; None if it is not known.
-
-        Each round is compared with its own pace, since a machine may change from one round to the next: with periods
-        p[i] and paces c[i], the period is explained by ``period / median(p[i] / c[i])``.
-        """
-        changes = [change for change in (pace_change(plan, pace) for pace in self.paces) if change]
-        if len(changes) < len(self.periods_s):
-            return None
-        at_pace_s = statistics.median(s / change.contended for s, change in zip(self.periods_s, changes, strict=True))
-        alone_s = statistics.median(s / change.network for s, change in zip(self.latencies_s, changes, strict=True))
-        kinds = {kind: statistics.median(change.kinds[kind] for change in changes) for kind in changes[0].kinds}
-        return PaceChange(self.latency_s / alone_s, self.period_s / at_pace_s, kinds)
 
 
 @dataclass(frozen=True)
@@ -96,7 +78,6 @@ class ContenderTurn(NamedTuple):
     period_s: float  # of the stream
     latencies_s: list[float]  # of single micro-batches
     recorded: Timeline | None  # the stream
-    pace: Mapping[str, float] = {}  # seconds of the reference computations before and after
 
 
 class Contender(Protocol):
@@ -304,14 +285,12 @@ def _take_turns(
     """Call each contender once in every round and measure the pace; on Ctrl-C, complete rounds are in Interrupted."""
     turns: dict[str, list[ContenderTurn]] = {name: [] for name in contenders}
     try:
-        before = load.sample_pace()
         for number in range(rounds):
             for position, (name, turn) in enumerate(contenders.items()):
-                done = turn()
-                after = load.sample_pace()
-                turns[name].append(done._replace(pace=mean_pace([before, after])))
-                before = after
+                load.sample_pace()
+                turns[name].append(turn())
                 on_step(f"{verb} {name}", number * len(contenders) + position + 1, rounds * len(contenders))
+        load.sample_pace()
     except KeyboardInterrupt as stopped:
         complete = min(map(len, turns.values()))
         if not complete:
@@ -334,7 +313,6 @@ def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:
         latency_s=statistics.median(chain.from_iterable(turn.latencies_s for turn in turns)),
         periods_s=tuple(turn.period_s for turn in turns),
         latencies_s=tuple(statistics.median(turn.latencies_s) for turn in turns),
-        paces=tuple(turn.pace for turn in turns if turn.pace),
         stream=middle.recorded,
     )
 

@@ -59,12 +59,12 @@ def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
     assert later.paces.tolist() == pytest.approx([sqrt(1.3)] * len(graph.ops))
 
 
-def test_the_mean_of_a_sample_without_stalls_and_that_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter, seconds = PaceMeter((device(),)), iter([1.0, 2.0, 3.0, 6.0, 6.0, 99.0])  # 99 counts as 12
+def test_the_mean_of_a_sample_without_stalls_and_the_median_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter, seconds = PaceMeter((device(),)), iter([1.0, 2.0, 3.0, 6.0, 6.0, 99.0, 50.0, 60.0, 70.0])  # 99 counts as 12
     monkeypatch.setattr(meter, "_times", lambda _: dict.fromkeys(PACE_KINDS, next(seconds)))
-    meter.sample_here()
-    meter.sample_here()
-    assert meter.seconds == dict.fromkeys(PACE_KINDS, 4.0)  # √(2 × 8)
+    for _ in range(3):
+        meter.sample_here()
+    assert meter.seconds == dict.fromkeys(PACE_KINDS, 8.0)  # of 2, 8 and 60
 
 
 @pytest.fixture

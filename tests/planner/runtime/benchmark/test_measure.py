@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.pace import PACE_KINDS
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
@@ -85,23 +84,6 @@ def test_latencies_compare_round_by_round_too() -> None:
     a = Measured("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
     b = Measured("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
     assert BenchmarkResult((a, b), 0.0).latency_speedup("a", over="b") == 2.0
-
-
-def test_each_round_is_compared_with_its_own_pace() -> None:
-    program = program_of("tied")
-    plan = make_plan(program, alternating(program))
-    kind = plan.cluster.devices[0].kind
-    paced = replace(plan, pace={kind: dict.fromkeys(PACE_KINDS, 1.0)})
-    paces: list[Mapping[str, float]] = [dict.fromkeys(PACE_KINDS, each) for each in (1.0, 2.0, 4.0)]
-    # at the plan's pace, each period is 2 seconds, and the latencies are 5, 2.5 and 1.25
-    measured = Measured("plan", 4.0, 5.0, (2.0, 4.0, 8.0), (5.0, 5.0, 5.0), tuple(paces))
-    found = measured.pace_change(paced)
-    assert found is not None
-    assert found.of(alone=False) == pytest.approx(4 / 2)
-    assert found.of(alone=True) == pytest.approx(5 / 2.5)
-    assert found.kinds == dict.fromkeys(PACE_KINDS, 2.0)
-    assert measured.pace_change(plan) is None  # nobody has measured its devices
-    assert replace(measured, paces=()).pace_change(paced) is None
 
 
 def test_contenders_are_found_by_name() -> None:
