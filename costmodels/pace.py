@@ -50,8 +50,8 @@ def contended(kind: PaceKind, n_devices: int) -> str:
 def median_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The median of the seconds of each computation, of the samples that have it.
 
-    Two virtual cores may be on one real core for a tenth of a second, and a sample takes 1.6 times as long; a network
-    that runs for seconds does not.
+    On a shared host, some samples of devices that compute at once take 1.6 times as long as those before and behind
+    them. They last for a tenth of a second, and a network that runs for seconds does not feel them.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     return {name: float(f"{median(sample[name] for sample in samples if name in sample):.{DIGITS}g}") for name in names}

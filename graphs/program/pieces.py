@@ -89,10 +89,10 @@ class Pieces:
     def divided(self, values: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
         """The inverse of `whole`, for parts with these names; all by default."""
         own = {name: value for name, value in values.items() if name not in self.shapes}
-        for name, (source, region) in self.slices.items():
-            if source in values and (names is None or name in names):
-                value = values[source]
-                own[name] = None if value is None else sliced(value, Slice(source, region))
+        for name, one in self.slices.items():
+            if one.source in values and (names is None or name in names):
+                value = values[one.source]
+                own[name] = None if value is None else sliced(value, one)
         return own
 
     def whole_optimizer(self, saved: Mapping[str, Any]) -> dict[str, Any]:
