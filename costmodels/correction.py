@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from costmodels.measured import DIGITS, Measurement, Profile, TrainingMeasurement, nearest_count
-from costmodels.table import CostTable, Floats
+from costmodels.table import APART, CostTable, Floats
 from graphs.brief import Brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
@@ -48,7 +48,7 @@ class StageTime(Brief):
     device: int  # index of its device
     contention: float  # the share of its work during which other devices computed, 0 to 1
     seconds: float  # measured, of one micro-batch, at the pace of the table
-    lockstep: bool = False  # whether the others then computed copies of it in lockstep
+    copies: bool = False  # whether the others then computed copies of it
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,15 @@ def fit_correction(
     measured_s: list[float] = []
     for stage in stages:
         device, group = stage.device, int(table.contention_group[stage.device])
-        share = stage.contention if contends[device] else 0.0
+        share, apart = stage.contention if contends[device] else 0.0, APART if stage.copies else 1.0
         row: dict[int, float] = {}
         whole: dict[int, float] = {}
         for op in stage.ops:
             isolated_s = float(both_s[op, device])
-            slowdown = table.lockstep_slowdown if stage.lockstep else table.slowdown
-            contended_s = isolated_s * float(1 + slowdown[op, device])
-            at_once: Way = "lockstep" if stage.lockstep else "contended"
             shares: tuple[tuple[Way, float, float], ...] = (
                 ("isolated", 1 - share, isolated_s),
-                (at_once, share, contended_s),
+                ("contended", share * apart, isolated_s * float(1 + table.slowdown[op, device])),
+                ("lockstep", share * (1 - apart), isolated_s * float(1 + table.lockstep_slowdown[op, device])),
             )
             for way, part, seconds in shares:
                 if part * seconds > 0:

@@ -116,19 +116,18 @@ class Placement(Brief):
         return (cut for copy in self.copies for cut in copy.cuts(table))
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
-        """What operators take under this placement, see `contention` and `lockstep`."""
+        """What operators take under this placement, see `contention` and `shared_copies`."""
         if not table.slowdown.any():
             return table
-        if streaming and self.lockstep(table):
-            return table.in_lockstep
+        if streaming and self.shared_copies(table):
+            return table.in_copies
         share = self.contention(table, streaming)
         return table.contended if (share == 1).all() else table.with_contention(share)
 
-    def lockstep(self, table: CostTable) -> bool:
-        """Whether there are copies of the network in lockstep: each on an own device of one contention group.
+    def shared_copies(self, table: CostTable) -> bool:
+        """Whether there are copies of the network that share a cache: each on an own device of one contention group.
 
-        Copies that begin together stay together where they are bound by memory. Who is ahead waits for memory, and who
-        is behind finds the same weights in the cache.
+        In step, each weight is read from memory once for all of them; apart, as often as there are copies.
         """
         if not self.others or not self.uncut or len(self.used) < len(self.copies):
             return False

@@ -351,7 +351,7 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
         at_once = pace.of(plan.goal is Goal.LATENCY) / pace.network
         paces = at_once * operator_paces(pace_kinds(graph), pace.kinds)
     streams = plan.goal is Goal.THROUGHPUT
-    contention, lockstep = plan.placement.contention(table, streams), streams and plan.placement.lockstep(table)
+    contention, copies = plan.placement.contention(table, streams), streams and plan.placement.shared_copies(table)
     both_s = table.forward_s + table.backward_s
     ran_s = both_s + table.again_s(plan.workload.recompute)
     found = []
@@ -359,5 +359,5 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
         ops, where = stages[index]
         if (expected_s := float(ran_s[list(ops), where] @ paces[list(ops)])) > 0:
             seconds = median(times_s) * float(both_s[list(ops), where].sum()) / expected_s
-            found.append(StageTime(ops, where, float(contention[where]), seconds, lockstep))
+            found.append(StageTime(ops, where, float(contention[where]), seconds, copies))
     return found

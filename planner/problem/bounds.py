@@ -34,7 +34,7 @@ def lower_bound(problem: Problem) -> float:
     if problem.goal is Goal.THROUGHPUT:
         quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))
         bound_s = max(load_bound(merge_blocks(quickest), problem.copies), streaming_bound(table, bound_s))
-        return min(bound_s, lockstep_bound(table)) if problem.copies else bound_s
+        return min(bound_s, copies_bound(table)) if problem.copies else bound_s
     return min(bound_s, float(one_device_bounds(problem).min(initial=inf)))
 
 
@@ -54,9 +54,9 @@ def one_device_bounds(problem: Problem) -> Floats:
     return np.asarray(bound_s)
 
 
-def lockstep_bound(table: CostTable) -> float:
-    """What copies of everything in lockstep take at least for a micro-batch, one on each device of a group."""
-    whole_s = table.in_lockstep.forward_s.sum(axis=0) / (1 + table.contends.sum(axis=1))
+def copies_bound(table: CostTable) -> float:
+    """What copies of everything take at least for a micro-batch, one on each device of a group."""
+    whole_s = table.in_copies.forward_s.sum(axis=0) / (1 + table.contends.sum(axis=1))
     return float(whole_s.min(initial=inf))
 
 

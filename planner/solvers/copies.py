@@ -3,8 +3,7 @@
 ::
 
     copies of everything          cpu0: micro-batches 0, 2, 4, ...        a device that is twice as fast gets twice as
-                                  cpu1: micro-batches 1, 3, 5, ...        many; no tensor leaves its device; equal ones
-                                                                          of a host are in lockstep
+                                  cpu1: micro-batches 1, 3, 5, ...        many; no tensor leaves its device
 
     copies of a stage             a on gpu0 ──► b on gpu1: 0, 2, 4, ...   where the memory holds no more, or a device
                                            └──► b on gpu2: 1, 3, 5, ...   cannot run everything
@@ -38,7 +37,7 @@ Teams: TypeAlias = tuple[tuple[int, ...], ...]
 def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
     """The fewest copies of the whole network that are within the gap of any number of them; None for one copy.
 
-    One on each of a host's devices is in lockstep, see `Placement.lockstep`. Else each micro-batch goes to the device
+    Those on devices of one host share its cache, see `Placement.shared_copies`. Each micro-batch goes to the device
     that is through with it first, which is best for devices of any speeds (Graham, Bounds on multiprocessing timing
     anomalies, SIAM Journal on Applied Mathematics 1969, for equal ones).
     """

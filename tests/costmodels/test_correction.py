@@ -88,11 +88,12 @@ class TestTable:
         assert corrected.forward_s == pytest.approx(table().forward_s)
         assert corrected.contended.forward_s[:, 0] == pytest.approx([3.0, 6.0, 4.5, 6.0])
 
-    def test_in_lockstep_only_those_times_change(self) -> None:
-        correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 1.0, 9.0, lockstep=True)], EXACT)
+    def test_copies_correct_the_times_apart_and_in_lockstep(self) -> None:
+        correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 1.0, 9.0, copies=True)], EXACT)
         corrected = correction.table(table(0.5), KEYS)
-        assert corrected.contended.forward_s == pytest.approx(table(0.5).contended.forward_s)
-        assert corrected.in_lockstep.forward_s[:, 0] == pytest.approx([3.0, 6.0, 3.0, 4.0])
+        assert corrected.in_copies.forward_s[:2, 0].sum() == pytest.approx(9.0)
+        assert corrected.forward_s == pytest.approx(table(0.5).forward_s)
+        assert (corrected.lockstep_slowdown[:2, 0] > table(0.5).lockstep_slowdown[:2, 0]).all()
 
     def test_in_isolation_the_contended_times_stay(self) -> None:
         correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 0.0, 6.0)], EXACT)
