@@ -25,6 +25,7 @@ WIDTH = 1.2816  # standard deviations to either side, between which a normal dis
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
 MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.03, 0.045, 0.05
 """What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
+UNIFORM = 12**-0.5  # standard deviation of a share that is anything from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,21 @@ def spreads_of(
             for kind in PACE_KINDS
         }
         pace = network_pace(kinds, seconds, ratios) if kinds else UNKNOWN_PACE  # the kinds are slow together
-        spreads[alone] = Spread(pace, costs, several if n_used > 1 else MODEL_ONE)
+        model = several if n_used > 1 else MODEL_ONE
+        if not alone and placement.shared_copies(table):
+            model = hypot(model, _drift_spread(table, device))
+        spreads[alone] = Spread(pace, costs, model)
     return spreads
+
+
+def _drift_spread(table: CostTable, device: Sequence[int]) -> float:
+    """The relative deviation of copies that share a cache, of which nobody knows how long they are in lockstep."""
+    numbers = range(table.n_ops), device
+    apart_s, in_step_s = (
+        float((table.forward_s * (1 + slowdown))[numbers].sum())
+        for slowdown in (table.slowdown, table.lockstep_slowdown)
+    )
+    return UNIFORM * abs(apart_s - in_step_s) / max(apart_s, in_step_s) if apart_s > 0 else 0.0
 
 
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:
