@@ -134,7 +134,7 @@ def write_bytes(content: bytes, path: Path) -> None:
     try:
         _put(content, path)
     except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror}; choose another place with -o") from error
+        raise InputError(f"cannot write '{path}': {error.strerror}; choose another place") from error
 
 
 def write_cached(document: Mapping[str, Any], path: Path) -> None:

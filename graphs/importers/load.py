@@ -20,6 +20,7 @@ from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.sources import FORMS, PYTHON, file_of, is_python_path, python_files
 from graphs.ir import Graph
+from graphs.kinds import kind_of
 from graphs.program.arguments import Arguments, arguments_of
 from graphs.program.program import Program
 
@@ -119,8 +120,11 @@ def _graph(path: Path | None, model: str, batch: int | None) -> Graph | None:
     if path is None or path.suffix.lower() != ".json" or not path.is_file():
         return None
     document = read_json(path, "model", finite=False)
-    if "ops" not in document:
+    kind = "" if "model_type" in document else kind_of(document)
+    if not kind:
         return None
+    if kind != "graph":
+        raise InputError(f"'{model}' is a {kind}, no model; MODEL is {FORMS}")
     graph = graph_of(document, path)
     sizes = [graph.tensor[name].shape[0] for name in graph.inputs if graph.tensor[name].shape]
     if batch is not None and sizes[:1] != [batch]:

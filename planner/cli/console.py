@@ -53,6 +53,11 @@ class Console(Reporter):
         self._progress.clear()
         complain(f"planner: {line}")
 
+    def note(self, line: str) -> None:
+        """Print one line on stderr that is no error; not with ``--quiet``."""
+        if not self.quiet:
+            self.error(line)
+
     def on_step(self, name: str, done: int, total: int) -> None:
         """Show progress: one line that is redrawn on a terminal, a line for each new step elsewhere."""
         self._progress.step(name, done, total)

@@ -53,7 +53,7 @@ def _onnx(options: argparse.Namespace, console: Console) -> int:
     write_bytes(model.SerializeToString(), options.output)
     console.tell({"target": ONNX, "output": str(options.output)}, [f"{options.plan} for {ONNX} → {options.output}"])
     if any(tensor.external_data for tensor in model.graph.initializer) and _apart(options):
-        console.error(f"note: its weights stay in files beside '{options.model}'; put the new model there")
+        console.note(f"note: its weights stay in files beside '{options.model}'; put the new model there")
     return 0
 
 
@@ -81,4 +81,4 @@ def tell_export(exported: Export, source: object, options: argparse.Namespace, c
     else:
         console.say(f"{source} for {options.to} → {options.output}")
     for note in exported.notes:
-        console.error(f"note: {note}")
+        console.note(f"note: {note}")

@@ -117,7 +117,7 @@ def say_unusual_pace(kinds: Mapping[PaceKind, float], console: Console) -> None:
     """Say that the machine is not as fast as usual, before a plan is made for its usual pace."""
     if kinds:
         seldom = "now this machine takes so many times as long as usual, for which plans are made"
-        console.error(f"{seldom}: {_kinds(kinds)}")
+        console.note(f"{seldom}: {_kinds(kinds)}")
 
 
 def _kinds(kinds: Mapping[PaceKind, float]) -> str:

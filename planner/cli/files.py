@@ -90,4 +90,4 @@ def _check_place(path: Path, folder: bool) -> None:
     except ValueError as error:  # a name with a zero byte
         why = str(error)
     if why:
-        raise InputError(f"cannot write '{path}': {why}; choose another place with -o")
+        raise InputError(f"cannot write '{path}': {why}; choose another place")

@@ -28,6 +28,7 @@ from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
+from graphs.kinds import kind_of
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint, Rule
@@ -223,8 +224,10 @@ def load_plan(path: str | Path) -> Plan:
     """
     path = checks.path(path, "the plan", "the path of a plan.json")
     document = read_json(path, "plan")
-    if "ops" in document:
-        raise InputError(f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")
+    kind = kind_of(document)
+    if kind not in ("plan", ""):
+        of_it, model = ("of it ", path) if kind == "graph" else ("", "MODEL")
+        raise InputError(f"'{path}' is a {kind}, no plan; make one {of_it}with planner plan {model} --cluster FILE")
     try:
         return plan_from_dict(document)
     except InputError as error:

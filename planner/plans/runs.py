@@ -18,6 +18,7 @@ from graphs.brief import brief
 from graphs.documents import DAMAGED, read_json
 from graphs.errors import InputError
 from graphs.files import write_text
+from graphs.kinds import kind_of
 from planner.plans.plan import Plan
 from simulator.timeline import Span, Timeline
 from simulator.usage import DeviceUsage, Usage
@@ -111,4 +112,7 @@ def save_run(plan: Plan, run: MeasuredRun, path: Path) -> None:
 
 def load_run(path: Path, plan: Plan) -> MeasuredRun:
     """Read run.json. Raise InputError if the file is missing, not JSON, or not a run of this plan."""
-    return run_from_dict(read_json(path, "run"), plan)
+    document = read_json(path, "run")
+    if (kind := kind_of(document)) not in ("recorded run", ""):
+        raise InputError(f"'{path}' is a {kind}, no recorded run; make one with planner run PLAN MODEL -o FILE")
+    return run_from_dict(document, plan)

@@ -276,7 +276,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none" / "plan.json"
     with pytest.raises(InputError) as error:
         write_text("text", path)
-    assert str(error.value) == f"cannot write '{path}': No such file or directory; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': No such file or directory; choose another place"
 
 
 def test_a_text_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_text_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path: Path
     path.mkdir()
     with pytest.raises(InputError) as error:
         write_text("text", path)
-    assert str(error.value) == f"cannot write '{path}': Is a directory; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': Is a directory; choose another place"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_written_to(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot write '.*': Is a directory; choose another place with -o"):
+    with pytest.raises(InputError, match=r"cannot write '.*': Is a directory; choose another place"):
         write_text("text", tmp_path)
 
 

@@ -309,6 +309,7 @@ class TestRefused:
         [
             ("{}", "'some.json' has no 'model_type'; it is neither a transformers config nor a graph.json"),
             ("3", "the model 'some.json' holds a int, not an object; write it again"),
+            ('{"placement": {}}', f"'some.json' is a plan, no model; {FORMS}"),
         ],
     )
     def test_another_json(self, here: Path, content: str, text: str) -> None:

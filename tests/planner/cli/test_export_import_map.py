@@ -42,6 +42,8 @@ def test_notes_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["document"] == {**MAP, "2": "cpu", "3": "cpu", "4": "cpu"}
     assert (document["target"], document["output"], len(document["notes"])) == ("hf-device-map", None, 1)
     assert err == f"planner: note: {document['notes'][0]}\n"
+    assert main(["export", "plan.json", "--to", "hf-device-map", "-o", "map.json", "--force", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,14 +32,14 @@ def test_what_is_there_stays() -> None:
 def test_a_folder_that_is_not_there_is_told_before_anything_is_computed() -> None:
     with pytest.raises(InputError) as error:
         refuse_overwriting([Path("nowhere/a")], argparse.Namespace(force=True))
-    assert str(error.value) == "cannot write 'nowhere/a': there is no folder 'nowhere'; choose another place with -o"
+    assert str(error.value) == "cannot write 'nowhere/a': there is no folder 'nowhere'; choose another place"
 
 
 def test_a_folder_is_no_file() -> None:
     Path("there").mkdir()
     with pytest.raises(InputError) as error:
         refuse_overwriting([Path("there")], argparse.Namespace(force=True))
-    assert str(error.value) == "cannot write 'there': it is a folder; choose another place with -o"
+    assert str(error.value) == "cannot write 'there': it is a folder; choose another place"
     refuse_overwriting([Path("there")], argparse.Namespace(force=False, writes_folder=True))
 
 
@@ -47,12 +47,12 @@ def test_a_folder_where_nothing_may_be_written_is_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be root, who may write anywhere
     with pytest.raises(InputError) as error:
         refuse_overwriting([Path("a")], argparse.Namespace(force=True))
-    assert str(error.value) == "cannot write 'a': the folder '.' is write-protected; choose another place with -o"
+    assert str(error.value) == "cannot write 'a': the folder '.' is write-protected; choose another place"
     refuse_overwriting([Path("/dev/stdout")], argparse.Namespace(force=False))
 
 
 def test_a_name_that_no_file_can_have_is_told() -> None:
-    with pytest.raises(InputError, match=r"cannot write 'xxx.*': File name too long; choose another place with -o"):
+    with pytest.raises(InputError, match=r"cannot write 'xxx.*': File name too long; choose another place"):
         refuse_overwriting([Path("x" * 300)], argparse.Namespace(force=True))
 
 
@@ -213,7 +213,7 @@ def test_a_symbolic_link_is_followed(refused: Refused) -> None:
         assert Path(name).is_symlink()
         assert Path(os.readlink(name)).read_text().startswith("<svg ")
     folder = Path("no").resolve()
-    told = f"planner: cannot write 'lost.svg': there is no folder '{folder}'; choose another place with -o"
+    told = f"planner: cannot write 'lost.svg': there is no folder '{folder}'; choose another place"
     assert refused(["show", "plan.json", "-o", "lost.svg", "--force"]) == told
     assert "Too many levels of symbolic links" in refused(["show", "plan.json", "-o", "a.svg", "--force"])
     assert not list(Path().rglob("*.tmp"))

@@ -70,6 +70,8 @@ def test_a_machine_that_is_not_as_fast_as_usual_is_told(
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency"]) == 0
     told = "now this machine takes so many times as long as usual, for which plans are made: "
     assert f"planner: {told}convolutions 1.50, small operators 0.70\n" in capsys.readouterr().err
+    assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--force", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_prices_and_a_target_on_a_cluster_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

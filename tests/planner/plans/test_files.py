@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.measured import Profile
+from costmodels.profilefile import write_profile
 from costmodels.table import Source
 from graphs.errors import InputError
 from planner.plans.files import load_plan, plan_from_dict, plan_to_dict, save_plan
@@ -288,7 +290,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "plan.json"
     with pytest.raises(InputError) as error:
         save_plan(PLAN, path)
-    assert str(error.value) == f"cannot write '{path}': No such file or directory; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': No such file or directory; choose another place"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,7 +299,7 @@ def test_a_place_that_is_a_folder(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(InputError) as error:
         save_plan(PLAN, path)
-    assert str(error.value) == f"cannot write '{path}': Is a directory; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': Is a directory; choose another place"
     assert list(tmp_path.iterdir()) == [path]
     assert list(path.iterdir()) == []
 
@@ -313,7 +315,7 @@ def test_a_folder_that_may_not_be_written_leaves_the_old_plan(tmp_path: Path) ->
             save_plan(replace(PLAN, solver="another"), path)
     finally:
         tmp_path.chmod(0o700)
-    assert str(error.value) == f"cannot write '{path}': Permission denied; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': Permission denied; choose another place"
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -331,7 +333,7 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError) as error:
         save_plan(replace(PLAN, solver="another"), path)
-    assert str(error.value) == f"cannot write '{path}': No space left on device; choose another place with -o"
+    assert str(error.value) == f"cannot write '{path}': No space left on device; choose another place"
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -350,6 +352,14 @@ def test_a_graph_is_no_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         load_plan(path)
     assert str(error.value) == (f"'{path}' is a graph, no plan; make one of it with planner plan {path} --cluster FILE")
+
+
+def test_another_file_of_ours_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    write_profile(tmp_path, Profile("profile", {}, {}))
+    with pytest.raises(InputError) as error:
+        load_plan(path)
+    assert str(error.value) == f"'{path}' is a profile, no plan; make one with planner plan MODEL --cluster FILE"
 
 
 def places(document: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from graphs.errors import InputError
+from planner.plans.files import load_plan, save_plan
 from planner.plans.runs import (
     MeasuredRun,
     load_run,
@@ -83,6 +84,11 @@ def test_a_run_of_another_plan_is_refused(tmp_path: Path) -> None:
     save_run(fork_plan(), MeasuredRun(fork_plan().simulate()), tmp_path / "run.json")
     with pytest.raises(InputError, match="is not one of this plan"):
         load_run(tmp_path / "run.json", chain_plan(["", ""], 2))
+    save_plan(fork_plan(), tmp_path / "plan.json")
+    with pytest.raises(InputError, match=r"plan.json' is a plan, no recorded run; make one with planner run PLAN "):
+        load_run(tmp_path / "plan.json", fork_plan())
+    with pytest.raises(InputError, match=r"run.json' is a recorded run, no plan; make one with planner plan MODEL "):
+        load_plan(tmp_path / "run.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
