@@ -14,6 +14,7 @@ partitioned boolean quadratic programming (Scholz and Eckstein, LCTES 2002).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from math import inf
 from typing import NamedTuple
@@ -101,7 +102,7 @@ class StrategyProblem(Brief):
         edges = tuple(Edge(nodes, np.where(cost > most, inf, cost)) for nodes, cost in self.edges)
         return StrategyProblem(node_cost, edges, self.live, self.limit)
 
-    @property
+    @cached_property
     def moments(self) -> list[list[int]]:
         """The indices in ``live`` of all that is live at once, for every time at which something begins.
 

@@ -20,9 +20,9 @@ from planner.solvers.strategies.elimination import eliminate
 from planner.solvers.strategies.strategy_ilp import StrategyILP
 
 MOST_CELLS = 1 << 16  # of a table, where a part is solved by elimination
-CELLS = 1_500  # of the nodes and edges of a part, about
+CELLS = 300, 1_500  # of the nodes and edges of a part, from and to
 PART_S = 0.25  # that the integer program of a part takes at most
-NODE_S = 1e-4  # of a node of a part, without an integer program
+TOLD = 3  # times the seconds of an elimination that a part takes besides its program
 SHARE = 0.8  # of the time limit that the parts take on the usual machine; the rest is for slower cores
 TIGHT = 0.5  # share of the rounds that begin at a moment
 
@@ -47,26 +47,22 @@ class Neighbourhoods:
 
         The number of parts follows from the time limit; the clock stops it only on a slow machine.
         """
-        cost, left_s = self._problem.cost(choice), SHARE * budget.time_limit_s
+        left_s = SHARE * budget.time_limit_s
         while left_s > 0 and budget.left_s > 0:
             nodes = self._part(choice)
-            part = self.part(nodes, choice)
-            left_s -= NODE_S * len(nodes)
+            part, start = self.part(nodes, choice), (*(choice[node] for node in nodes), 0)
             done = eliminate(part, MOST_CELLS)
+            left_s -= TOLD * done.work_s
             found = [done.choice]
             if not (done.exact and part.allows(done.choice)):
-                left_s -= PART_S
-                start = (*(choice[node] for node in nodes), 0)
                 program = StrategyILP(part, max(1.0, abs(part.cost(start))))
-                program.solve(Budget(min(PART_S, budget.left_s), gap=0.0), start, found.append)
-            for chosen in found:
-                trial = list(choice)
-                for node, strategy in zip(nodes, chosen, strict=False):
-                    trial[node] = strategy
-                now = self._problem.cost(trial)
-                if now < cost and self._problem.allows(trial):
-                    choice, cost = tuple(trial), now
-                    tell(choice)
+                program.solve(Budget(PART_S, gap=0.0, end_s=budget.start_s + budget.time_limit_s), start, found.append)
+                left_s -= program.spent_s
+            best = min(filter(part.allows, found), key=part.cost, default=start)
+            if part.cost(best) < part.cost(start):
+                changed = dict(zip(nodes, best, strict=False))
+                choice = tuple(changed.get(node, strategy) for node, strategy in enumerate(choice))
+                tell(choice)
 
     def part(self, nodes: Sequence[int], choice: Sequence[int]) -> StrategyProblem:
         """The problem of some nodes beside the choice for the others; its last node holds the others' memory."""
@@ -104,9 +100,9 @@ class Neighbourhoods:
         else:
             first = [int(self._random.integers(len(choice)))]
         nodes: dict[int, None] = {}
-        cells, width = 0, max(1, len(first) // 2)
-        waiting = first[:width]
-        while waiting and cells < CELLS:
+        cells, most = 0, self._random.uniform(*CELLS)
+        waiting = first[: max(1, len(first) // 2)]
+        while waiting and cells < most:
             node = waiting.pop(0)
             if node in nodes:
                 continue

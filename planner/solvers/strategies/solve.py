@@ -17,7 +17,7 @@ from planner.solvers.strategies.relaxation import relax
 from planner.solvers.strategies.strategy_ilp import MOST_CELLS as MOST_VARIABLES
 from planner.solvers.strategies.strategy_ilp import StrategyILP
 
-ILP_SHARE = 0.5  # of the time that the relaxation leaves
+RELAXATION_SHARE, ILP_SHARE = 0.1, 0.6  # of the time limit; neighbourhoods get the rest
 ROUNDING = 1e-12  # relative; sums of costs in another order
 
 
@@ -69,18 +69,22 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
 
         if search.choice is None:
             tell(eliminate(problem.leanest, most_cells).choice)
-        bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= budget.time_limit_s / 2)
+        most_s = RELAXATION_SHARE * budget.time_limit_s
+        late_s = budget.time_limit_s - 2 * most_s  # the clock stops it on a slow machine only
+        bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= late_s, most_s)
         search.bound = max(search.bound, min(bound, search.objective))
     n_variables = sum(cost.size for cost in problem.node_cost) + sum(e.cost.size for e in problem.edges)
+    end_s, share = budget.start_s + budget.time_limit_s, 1 - RELAXATION_SHARE
     if not search.proved and n_variables <= MOST_VARIABLES and budget.left_s > 0:
         unit = max(1.0, abs(search.bound)) if search.bound > -inf else 1.0
         program = StrategyILP(problem.below(search.objective), unit)
-        half = Budget(budget.left_s * ILP_SHARE, gap=0.0)
-        bound = program.solve(half, search.choice, lambda choice: search.offer(choice, "ilp"))
+        share -= ILP_SHARE
+        part = Budget(ILP_SHARE * budget.time_limit_s, gap=0.0, end_s=end_s)
+        bound = program.solve(part, search.choice, lambda choice: search.offer(choice, "ilp"))
         search.bound = max(search.bound, min(bound, search.objective))
     if search.choice is not None and search.status is Status.FEASIBLE and budget.left_s > 0:
         around = Neighbourhoods(problem, budget.seed)
-        rest = Budget(budget.left_s, gap=0.0)
+        rest = Budget(share * budget.time_limit_s, gap=0.0, end_s=end_s)
         around.search(search.choice, rest, lambda choice: search.offer(choice, "neighbourhoods"))
 
 

@@ -164,6 +164,20 @@ class TestAgainstAllChoices:
         result = solve_strategies(problem, most_cells=1)
         assert (result.status, result.objective) == (Status.OPTIMAL, 3.0)
 
+    def test_the_same_input_gives_the_same_choice(self) -> None:
+        """Twenty-four nodes, each joined to three others; the limit is far below what the cheapest choice needs."""
+        random = np.random.default_rng(3)
+        own = tuple(random.integers(0, 50, 4).astype(float) for _ in range(24))
+        edges = tuple(
+            Edge((u, v), random.integers(0, 50, (4, 4)).astype(float))
+            for v in range(24)
+            for u in {v // 2, v // 3} - {v}
+        )
+        live = tuple(Live(v, v, v + 8, random.integers(0, 50, 4).astype(float)) for v in range(24))
+        problem = StrategyProblem(own, edges, live, limit=160.0)
+        first, again = (solve_strategies(problem, 1.0, most_cells=1) for _ in range(2))
+        assert (first.choice, first.bound) == (again.choice, again.bound)
+
     @settings(max_examples=40)
     @given(problems(memory=True), st.sampled_from([1, 1 << 20]))
     def test_the_whole_way(self, problem: StrategyProblem, most_cells: int) -> None:
