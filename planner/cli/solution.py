@@ -1,10 +1,13 @@
 """The answer of ``planner solve`` to a problem: what is written, shown and said, whatever the kind of problem."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from planner.cli.statuses import DONE, NO_PLAN
-from planner.problem.result import Status
+from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
+from planner.problem.result import Interrupted, Status
+
+T = TypeVar("T")
 
 
 class Solution(NamedTuple):
@@ -22,6 +25,21 @@ class Solution(NamedTuple):
 def no_solution(trouble: str) -> Solution:
     """Nothing is written, since nothing keeps the constraints."""
     return Solution(trouble=trouble, status=NO_PLAN)
+
+
+def searched(search: Callable[[], T]) -> tuple[T, bool]:
+    """The result of a search, or the best one until Ctrl-C; and whether it was interrupted."""
+    try:
+        return search(), False
+    except Interrupted as stopped:
+        best: T = stopped.best
+        return best, True
+
+
+def until_then(solution: Solution, output: Path) -> Solution:
+    """The answer of a search that was interrupted."""
+    trouble = f"interrupted: '{output}' is the best answer until then"
+    return solution._replace(trouble=trouble, status=INTERRUPTED)
 
 
 def proof(status: Status, bound: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.units import format_bytes
 from planner.cli.console import Console
-from planner.cli.solution import Solution, no_solution, proof
+from planner.cli.solution import Solution, no_solution, proof, searched, until_then
 from planner.cli.text import table
 from planner.problem.hybrid_pipeline.network import HybridNetwork, hybrid_network
 from planner.problem.hybrid_pipeline.stages import loads_of, stages_document
@@ -32,24 +32,26 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
     given = {field: getattr(options, name) for name, field in FIELDS.items() if getattr(options, name) is not None}
     network = hybrid_network({**document, **given})
     console.searching(f"solving {options.problem}", options.time_limit)
-    result = solve_hybrid(network, options.time_limit)
+    result, interrupted = searched(lambda: solve_hybrid(network, options.time_limit))
     if result.stages is None:
         memory = format_bytes(network.memory_bytes)
         return no_solution(
             f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory"
         )
+    status = "interrupted" if interrupted else str(result.status)
     stages = stages_document(network, result.stages)
     answer = {
-        "status": str(result.status),
+        "status": status,
         "time_s": result.time_s,
         "bound_s": result.bound_s,
         "wall_s": round(result.wall_s, 3),
         **stages,
     }
-    return Solution("pipeline", stages, answer, _lines(network, result))
+    solution = Solution("pipeline", stages, answer, _lines(network, result, status))
+    return until_then(solution, options.output) if interrupted else solution
 
 
-def _lines(network: HybridNetwork, result: "HybridResult") -> Iterator[str]:
+def _lines(network: HybridNetwork, result: "HybridResult", status: str) -> Iterator[str]:
     """A row for each stage, then the proof."""
     stages = result.stages or ()
     rows = [
@@ -67,6 +69,6 @@ def _lines(network: HybridNetwork, result: "HybridResult") -> Iterator[str]:
     yield from table(HEADS, rows)
     used = sum(stage.data * stage.tensor for stage in stages)
     yield (
-        f"{result.status}: {result.time_s:.12g} s a sample on {used} of {network.devices} devices "
+        f"{status}: {result.time_s:.12g} s a sample on {used} of {network.devices} devices "
         f"in {result.wall_s:.1f} s{proof(result.status, f'no pipeline takes less than {result.bound_s:.7g} s')}"
     )

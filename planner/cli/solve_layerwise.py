@@ -7,7 +7,7 @@ from typing import Any
 
 from graphs.documents import read_json
 from planner.cli.console import Console
-from planner.cli.solution import Solution, no_solution, proof
+from planner.cli.solution import Solution, no_solution, proof, searched, until_then
 from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.layerwise.plan import LayerwisePlan, LayerwisePrice, layerwise_plan, price_of
@@ -28,16 +28,18 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
         needs = f"a stage needs {max(price.memory_mb):,} MB of {price.limit_mb:,} MB a GPU; share or recompute more"
         return answer if price.feasible else answer._replace(trouble=needs, status=NO_PLAN)
     console.searching(f"solving {options.problem}", options.time_limit)
-    result = solve_layerwise(setting, options.time_limit)
+    result, interrupted = searched(lambda: solve_layerwise(setting, options.time_limit))
     if result.plan is None:
         return no_solution(
             f"{result.status}: no plan was found within {setting.limit_mb:,} MB a GPU; add memory or GPUs"
         )
     best = setting.batch / result.bound_ms * MS_PER_S if result.bound_ms > 0 else None
-    found = {"status": str(result.status), "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
+    status = "interrupted" if interrupted else str(result.status)
+    found = {"status": status, "bound_samples_per_s": best, "wall_s": round(result.wall_s, 3)}
     proved = proof(result.status, "nothing is proved" if best is None else f"no plan has more than {best:.7g}")
-    said = f"{result.status}: {{}} in {result.wall_s:.1f} s{proved}"
-    return _answer(setting, result.plan, price_of(setting, result.plan), found, said)
+    said = f"{status}: {{}} in {result.wall_s:.1f} s{proved}"
+    solution = _answer(setting, result.plan, price_of(setting, result.plan), found, said)
+    return until_then(solution, options.output) if interrupted else solution
 
 
 def _answer(

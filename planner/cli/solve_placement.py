@@ -8,13 +8,13 @@ from typing import Any
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 from planner.cli.console import Console
-from planner.cli.solution import Solution
-from planner.cli.statuses import INTERRUPTED, NO_PLAN
+from planner.cli.solution import Solution, searched, until_then
+from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
 from planner.problem.public_format import S_PER_MS, PlacementProblem, problem_from_dict
-from planner.problem.result import Interrupted, Result, Status
+from planner.problem.result import Result, Status
 from planner.solvers.solve import solve
 
 GOALS = (str(Goal.THROUGHPUT), str(Goal.LATENCY))
@@ -28,11 +28,11 @@ def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, co
     asked = problem_from_dict(document, Goal(options.goal), options.contiguous)
     console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
     console.tell_s = TELL_S
-    try:
-        result = solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, console)
-    except Interrupted as stopped:
-        trouble = f"interrupted: '{options.output}' is the best answer until then"
-        return _answer(asked, stopped.best, "interrupted")._replace(trouble=trouble, status=INTERRUPTED)
+    result, interrupted = searched(
+        lambda: solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, console)
+    )
+    if interrupted:
+        return until_then(_answer(asked, result, "interrupted"), options.output)
     answer = _answer(asked, result, str(result.status))
     if result.placement is None:
         return answer._replace(title="", trouble=f"{result.status}: {result.advice}", status=NO_PLAN)

@@ -6,7 +6,7 @@ from typing import Any
 
 from graphs.errors import InputError
 from planner.cli.console import Console
-from planner.cli.solution import Solution, no_solution, proof
+from planner.cli.solution import Solution, no_solution, proof, searched, until_then
 from planner.cli.statuses import NO_PLAN
 from planner.cli.text import table
 from planner.problem.contest_format import contest_problem
@@ -23,12 +23,13 @@ def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namesp
     """Choose a strategy for each node; the file has the list of them."""
     problem = contest_problem(document)
     console.searching(f"solving {options.problem}", options.time_limit)
-    result = solve_strategies(problem, options.time_limit)
+    result, interrupted = searched(lambda: solve_strategies(problem, options.time_limit))
     if result.choice is None:
         return no_solution(f"{result.status}: no strategies keep the usage limit of {problem.limit:.12g}; raise it")
     peak, choice = problem.peak(result.choice), list(result.choice)
+    status = "interrupted" if interrupted else str(result.status)
     answer = {
-        "status": str(result.status),
+        "status": status,
         "cost": result.objective,
         "bound": result.bound,
         "peak": peak,
@@ -37,10 +38,11 @@ def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namesp
         "choice": choice,
     }
     line = (
-        f"{result.status}: {result.objective:.12g} by {result.solver}, usage {peak:.12g} of {problem.limit:.12g}, in "
+        f"{status}: {result.objective:.12g} by {result.solver}, usage {peak:.12g} of {problem.limit:.12g}, in "
         f"{result.wall_s:.1f} s{proof(result.status, f'no choice costs less than {result.bound:.12g}')}"
     )
-    return Solution("strategies", choice, answer, [line])
+    solution = Solution("strategies", choice, answer, [line])
+    return until_then(solution, options.output) if interrupted else solution
 
 
 def solve_sharding(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:

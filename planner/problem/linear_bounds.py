@@ -41,6 +41,20 @@ def lp_bound(blocks: Blocks) -> float:
     return kinds.price_bound(*prices)
 
 
+def time_prices(blocks: Blocks) -> Floats:
+    """[n_devices], the price of a second on each device in `lp_bound`; they add up to 1.
+
+    Whatever the prices, no device can be busy for less than what all blocks pay at least.
+    """
+    kinds = Kinds(blocks)
+    prices = _prices(kinds, np.arange(blocks.n)) if kinds.n > 1 and blocks.n * kinds.n <= MOST_COLUMNS else None
+    each = np.ones(kinds.n) if prices is None or not prices[0].any() else prices[0]
+    price = np.zeros(blocks.table.n_devices)
+    for devices, one in zip(kinds.devices, each.tolist(), strict=True):
+        price[list(devices)] = one
+    return np.asarray(price / price.sum())
+
+
 class Kinds:
     """Devices with the same numbers as one."""
 
@@ -48,7 +62,7 @@ class Kinds:
         self.blocks = blocks
         host = blocks.table.offload.host if blocks.table.offload else np.zeros(blocks.table.n_devices, dtype=bool)
         classes = alike(blocks.forward_s, blocks.room_bytes, host)
-        self.n = len(classes)
+        self.devices, self.n = classes, len(classes)
         self.first = np.asarray([devices[0] for devices in classes])  # [n], a device of each kind
         self.count = np.asarray([len(devices) for devices in classes])  # [n], how many devices
         self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]  # [n_blocks, n]

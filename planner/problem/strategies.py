@@ -14,6 +14,7 @@ partitioned boolean quadratic programming (Scholz and Eckstein, LCTES 2002).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from math import inf
 from typing import NamedTuple
@@ -75,6 +76,33 @@ class StrategyProblem(Brief):
         return max((sum(used[i] for i in together) for together in self.moments), default=0.0)
 
     @property
+    def least_peak(self) -> float:
+        """The most memory that is used at any time if every node takes its smallest strategy then."""
+        least = [float(live.usage[self.node_cost[live.node] < inf].min(initial=inf)) for live in self.live]
+        return max((sum(least[i] for i in together) for together in self.moments), default=0.0)
+
+    @property
+    def leanest(self) -> "StrategyProblem":
+        """The problem of the least memory, added up over what is live: other costs are 0, or infinite as they are."""
+        node_cost = [_only_forbidden(cost) for cost in self.node_cost]
+        for live in self.live:
+            node_cost[live.node] = node_cost[live.node] + live.usage
+        return StrategyProblem(
+            tuple(node_cost), tuple(Edge(nodes, _only_forbidden(cost)) for nodes, cost in self.edges)
+        )
+
+    def below(self, most: float) -> "StrategyProblem":
+        """The problem without what alone costs more than ``most``, if no cost is negative: that becomes forbidden."""
+        if (
+            min((float(cost.min(initial=0.0)) for cost in (*self.node_cost, *(e.cost for e in self.edges))), default=0)
+            < 0
+        ):
+            return self
+        node_cost = tuple(np.where(cost > most, inf, cost) for cost in self.node_cost)
+        edges = tuple(Edge(nodes, np.where(cost > most, inf, cost)) for nodes, cost in self.edges)
+        return StrategyProblem(node_cost, edges, self.live, self.limit)
+
+    @cached_property
     def moments(self) -> list[list[int]]:
         """The indices in ``live`` of all that is live at once, for every time at which something begins.
 
@@ -91,6 +119,10 @@ class StrategyProblem(Brief):
     def allows(self, choice: Sequence[int]) -> bool:
         """Whether a choice keeps the limit and takes nothing that is forbidden."""
         return self.cost(choice) < inf and (self.limit == inf or self.peak(choice) <= self.limit)
+
+
+def _only_forbidden(cost: Floats) -> Floats:
+    return np.where(np.isfinite(cost), 0.0, inf)
 
 
 @dataclass(frozen=True)

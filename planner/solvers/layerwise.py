@@ -11,7 +11,9 @@ Layers are equal, so that a stage is known by how many of its layers have each s
     A_i      compute time, S_i time with gradients: linear in n and y
     minimise step + late         step >= each of `pace_factors` times A;   late >= S_i - sum_{j <= i} A_j,  late >= 0
 
-Width 0 has no buffer and admits what is not tensor-parallel; width w admits strategies of w ranks at most.
+Width 0 has no buffer and admits what is not tensor-parallel; width w admits strategies of w ranks at most. A strategy
+with which one layer alone takes longer than a known plan, or more memory than there is, has no variable: numbers that
+stand for infinity would spoil the program.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +25,11 @@ from graphs.brief import Brief
 from planner.problem.layerwise.plan import LayerwisePlan, price_of
 from planner.problem.layerwise.prices import StagePrices, pace_factors
 from planner.problem.layerwise.setting import LayerStrategy, LayerwiseSetting
-from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.problem.result import PROOF_TOLERANCE, Interrupted, Status
 from planner.solvers.base import Budget
 from planner.solvers.milp.highs import SAFETY, allowance, minimise
+
+HUGE = 1e6  # times the quickest layers: what takes longer is left out of the program, and its bound says no more
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,28 @@ class LayerwiseResult(Brief):
 
 
 def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> LayerwiseResult:
-    """Find the plan with the shortest step within the memory limit."""
+    """Find the plan with the shortest step within the memory limit.
+
+    Raises:
+        Interrupted: on Ctrl-C, with the best result until then.
+    """
     budget = Budget(time_limit_s, gap=0.0)
     best = _BestPlan(setting)
-    bound_ms = inf
     numbers = list(_stage_numbers(setting))
-    for position, stages in enumerate(numbers):
-        prices = StagePrices(setting, stages)
-        if setting.uniform:
-            best.offer_all(_uniform_plans(prices))
-        elif prices.strategies:
-            share = Budget(budget.left_s / (len(numbers) - position), gap=0.0)
-            bound_ms = min(bound_ms, _StageProgram(prices, best.step_ms).solve(share, best))
-    bound_ms = min(bound_ms, best.step_ms)
-    return LayerwiseResult(best.status(bound_ms), best.plan, best.step_ms, bound_ms, budget.wall_s)
+    try:
+        for stages in numbers:
+            best.offer_all(_uniform_plans(StagePrices(setting, stages)))
+        bound_ms = inf
+        for position, stages in enumerate([] if setting.uniform else numbers):
+            prices = StagePrices(setting, stages)
+            if prices.strategies:
+                share = Budget(budget.left_s / (len(numbers) - position), gap=0.0)
+                bound_ms = min(bound_ms, _StageProgram(prices, best.step_ms).solve(share, best))
+    except KeyboardInterrupt as stopped:
+        if best.plan is None:
+            raise
+        raise Interrupted(best.result(0.0, budget)) from stopped
+    return best.result(min(bound_ms, best.step_ms), budget)
 
 
 @dataclass
@@ -75,11 +87,12 @@ class _BestPlan:
         for plan in plans:
             self.offer(plan)
 
-    def status(self, bound_ms: float) -> Status:
-        """How a search with this bound ended."""
+    def result(self, bound_ms: float, budget: Budget) -> LayerwiseResult:
+        """The answer of a search with this bound."""
+        status = Status.OPTIMAL if self.step_ms * (1 - PROOF_TOLERANCE) <= bound_ms else Status.FEASIBLE
         if self.plan is None:
-            return Status.INFEASIBLE if bound_ms == inf else Status.UNKNOWN
-        return Status.OPTIMAL if self.step_ms * (1 - PROOF_TOLERANCE) <= bound_ms else Status.FEASIBLE
+            status = Status.INFEASIBLE if bound_ms == inf else Status.UNKNOWN
+        return LayerwiseResult(status, self.plan, self.step_ms, bound_ms, budget.wall_s)
 
 
 def _stage_numbers(setting: LayerwiseSetting) -> Iterator[int]:
@@ -100,76 +113,91 @@ def _uniform_plans(prices: StagePrices) -> Iterator[LayerwisePlan]:
 class _StageProgram:
     """The integer program for a number of stages; times are in ms, memory in shares of the limit."""
 
-    def __init__(self, prices: StagePrices, most_ms: float) -> None:
+    def __init__(self, prices: StagePrices, best_ms: float) -> None:
         import pulp  # late: see milp
 
         self._pulp, self._prices = pulp, prices
         self._model = pulp.LpProblem("layers", pulp.LpMinimize)
-        self._outers = [strategy for strategy in prices.strategies if not strategy.recompute]
         self._widths = sorted({0, *(max(strategy[:2]) for strategy in prices.strategies)} - {1})
-        binary = {"lowBound": 0, "upBound": 1, "cat": pulp.LpInteger}
-        self._y = [self._model.add_variable(f"y_{e}", **binary) for e in range(len(self._outers))]
-        self._b = [self._model.add_variable(f"b_{w}", **binary) for w in self._widths]
+        self._least_ms = {strategy: max(prices.layer(strategy)) for strategy in prices.strategies}
+        self._most_ms = min(best_ms, HUGE * prices.setting.layers * min(self._least_ms.values()))
+        limit_mb = prices.setting.limit_mb
+        outers = [strategy for strategy in prices.strategies if not strategy.recompute]
+        held = [max(prices.outer_mb(strategy)) for strategy in outers]
+        quick = [max(prices.outer_ms(strategy)) <= self._most_ms for strategy in outers]
+        self._y = {s: self._whole(f"y_{e}", 1) for e, s in enumerate(outers) if quick[e] and held[e] <= limit_mb}
+        self._b = [self._whole(f"b_{w}", 1) for w in self._widths]
         self._n = [
-            [
-                self._model.add_variable(f"n_{stage}_{s}", 0, count, pulp.LpInteger)
-                for s in range(len(prices.strategies))
-            ]
+            {
+                strategy: self._whole(f"n_{stage}_{s}", count)
+                for s, (strategy, least_ms) in enumerate(self._least_ms.items())
+                if least_ms <= self._most_ms and prices.layer_mb(strategy, stage) <= limit_mb
+            }
             for stage, count in enumerate(prices.stage_layers)
         ]
+        self._slow = not all(quick) or max(self._least_ms.values()) > self._most_ms  # something is left out for that
         self._step = self._model.add_variable("step", 0)
         self._late = self._model.add_variable("late", 0)
         self._model += self._step + self._late
-        if most_ms < inf:
-            self._model += self._step + self._late <= most_ms
+        if best_ms < inf:
+            self._model += self._step + self._late <= best_ms
         for family in (self._counts, self._admitted, self._memory, self._time):
             family()
 
     def solve(self, budget: Budget, best: _BestPlan) -> float:
         """Offer every better plan; returns a bound in ms, infinite if no plan is as good as the best one before."""
-        steps = allowance(self._model, budget.time_limit_s)
-        outcome = minimise(self._model, budget, steps, lambda values: best.offer(self._read(values)))
-        return outcome.bound * (1 - SAFETY) if outcome.bound < inf else inf
+        bound_ms = inf
+        if self._y and all(self._n):
+            steps = allowance(self._model, budget.time_limit_s)
+            outcome = minimise(self._model, budget, steps, lambda values: best.offer(self._read(values)))
+            bound_ms = outcome.bound * (1 - SAFETY) if outcome.bound < inf else inf
+        return min(bound_ms, self._most_ms) if self._slow else bound_ms
+
+    def _whole(self, name: str, most: int) -> Any:
+        return self._model.add_variable(name, 0, most, self._pulp.LpInteger)
 
     def _counts(self) -> None:
         """Every layer has a strategy; embedding and head have one; there is one buffer."""
         for n, count in zip(self._n, self._prices.stage_layers, strict=True):
-            self._model += self._sum([1.0] * len(n), n) == count
-        for chosen in (self._y, self._b):
-            self._model += self._sum([1.0] * len(chosen), chosen) == 1
+            self._model += self._pulp.lpSum(n.values()) == count
+        for chosen in (self._y.values(), self._b):
+            self._model += self._pulp.lpSum(chosen) == 1
 
     def _admitted(self) -> None:
         """The buffer is made for the widest strategy."""
-        for e, strategy in enumerate(self._outers):
-            self._model += self._y[e] <= self._admitting(strategy)
+        for strategy, y in self._y.items():
+            self._model += y <= self._admitting(strategy)
         for n, count in zip(self._n, self._prices.stage_layers, strict=True):
-            for s, strategy in enumerate(self._prices.strategies):
-                self._model += n[s] <= count * self._admitting(strategy)
+            for strategy, variable in n.items():
+                self._model += variable <= count * self._admitting(strategy)
 
     def _memory(self) -> None:
         """Every stage keeps the limit."""
         prices, limit = self._prices, max(1.0, float(self._prices.setting.limit_mb))
-        outer = [prices.outer_mb(strategy) for strategy in self._outers]
-        buffers = [prices.buffer_mb(width) / limit if width else 0.0 for width in self._widths]
+        outer = {strategy: prices.outer_mb(strategy) for strategy in self._y}
+        buffers = [
+            (b, prices.buffer_mb(width) / limit if width else 0.0)
+            for width, b in zip(self._widths, self._b, strict=True)
+        ]
         for stage, n in enumerate(self._n):
-            layers = [prices.layer_mb(strategy, stage) / limit for strategy in prices.strategies]
-            ends = [held[stage] / limit for held in outer]
-            held = self._sum(layers, n) + self._sum(ends, self._y) + self._sum(buffers, self._b)
-            self._model += held <= prices.setting.limit_mb / limit
+            held = [(variable, prices.layer_mb(strategy, stage) / limit) for strategy, variable in n.items()]
+            held += [(y, outer[strategy][stage] / limit) for strategy, y in self._y.items()]
+            self._model += self._sum([*held, *buffers]) <= prices.setting.limit_mb / limit
 
     def _time(self) -> None:
         """The pipeline's pace, and the wait for gradients."""
         prices = self._prices
-        times = [prices.layer(strategy) for strategy in prices.strategies]
-        outer = [prices.outer_ms(strategy) for strategy in self._outers]
+        times = {strategy: prices.layer(strategy) for strategy in prices.strategies}
+        outer = [(y, prices.outer_ms(strategy)) for strategy, y in self._y.items()]
         compute = [
-            self._sum([time.plain_ms for time in times], n) + self._sum([ms[stage] for ms in outer], self._y)
+            self._sum([(variable, times[strategy].plain_ms) for strategy, variable in n.items()])
+            + self._sum([(y, ms[stage]) for y, ms in outer])
             for stage, n in enumerate(self._n)
         ]
         for factors in pace_factors(prices.stages, prices.setting.micro_batches):
             self._model += self._step >= self._pulp.lpSum(f * ms for f, ms in zip(factors, compute, strict=True))
         for stage, n in enumerate(self._n):
-            synced = self._sum([time.synced_ms for time in times], n)
+            synced = self._sum([(variable, times[strategy].synced_ms) for strategy, variable in n.items()])
             self._model += self._late >= synced - self._pulp.lpSum(compute[: stage + 1])
 
     def _admitting(self, strategy: LayerStrategy) -> Any:
@@ -180,13 +208,13 @@ class _StageProgram:
         ]
         return self._pulp.lpSum(admitting)
 
-    def _sum(self, factors: Sequence[float], variables: Sequence[Any]) -> Any:
-        return self._pulp.LpAffineExpression(list(zip(variables, factors, strict=True)))
+    def _sum(self, terms: Sequence[tuple[Any, float]]) -> Any:
+        return self._pulp.LpAffineExpression(list(terms))
 
     def _read(self, values: Mapping[str, float]) -> LayerwisePlan:
-        outer = max(range(len(self._outers)), key=lambda e: values[f"y_{e}"])
+        outer = max(self._y, key=lambda strategy: values[self._y[strategy].name])
         layers: list[LayerStrategy] = []
-        for stage in range(self._prices.stages):
-            for s, strategy in enumerate(self._prices.strategies):
-                layers += [strategy] * round(values[f"n_{stage}_{s}"])
-        return LayerwisePlan(self._prices.stages, self._outers[outer], tuple(layers))
+        for n in self._n:
+            for strategy, variable in n.items():
+                layers += [strategy] * round(values[variable.name])
+        return LayerwisePlan(self._prices.stages, outer, tuple(layers))

@@ -16,6 +16,7 @@ from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
+from planner.solvers.offload.offload_branch import OffloadBranch
 from planner.solvers.offload.offload_latency import OffloadLatency
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
@@ -31,6 +32,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
             LatencySearch(),
             BranchAndBound(),
             OffloadLatency(),
+            OffloadBranch(),
             Pipeline(),
         )
     }
@@ -57,6 +59,8 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
             Turn("local-search", 1.0),
         ),
         Goal.LATENCY: (
+            Turn("offload-latency", 0.02),
+            Turn("offload-branch", 0.1),
             Turn("offload-latency", 0.9),
             Turn("latency-search", 0.3),
             Turn("branch-and-bound", 0.3),

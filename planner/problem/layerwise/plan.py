@@ -6,6 +6,7 @@
      "layers": [{"count": 20, "tp": 2, "sp": 1, "zero": 3, "recompute": true}, {"count": 8, "tp": 1, "sp": 4, ..}]}
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -92,11 +93,11 @@ def price_of(setting: LayerwiseSetting, plan: LayerwisePlan) -> LayerwisePrice:
     synced = [0.0] * plan.stages
     rest = iter(plan.layers)
     for stage, count in enumerate(prices.stage_layers):
-        for strategy in islice(rest, count):
+        for strategy, layers in Counter(islice(rest, count)).items():
             time = prices.layer(strategy)
-            compute[stage] += time.plain_ms
-            synced[stage] += time.synced_ms
-            memory[stage] += prices.layer_mb(strategy, stage)
+            compute[stage] += layers * time.plain_ms
+            synced[stage] += layers * time.synced_ms
+            memory[stage] += layers * prices.layer_mb(strategy, stage)
     used = {*plan.layers, plan.outer}
     buffer_mb = prices.buffer_mb(max(max(s[:2]) for s in used)) if any(s.tensor > 1 for s in used) else 0
     step = step_ms(compute, synced, setting.micro_batches)

@@ -17,6 +17,7 @@ import numpy as np
 from costmodels.table import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import interchangeable
+from planner.problem.linear_bounds import time_prices
 from planner.solvers.compiled import compiled, inner, zeros
 from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
@@ -38,7 +39,8 @@ class Branch(NamedTuple):
     reads: Annotated[Ints, "n_flows", "n_devices"]  # the number of a flow's readers that are scheduled on each device
     earliest_s: Annotated[Floats, "n_ops", "n_devices"]  # lower bounds on the starts of unscheduled operators
     tail_s: Floats  # [n_ops, n_devices], lower bounds on the time from an operator's start to the end
-    fastest_s: Floats  # [n_ops], an operator on its fastest device
+    price: Floats  # [n_devices], of a second, see `time_prices`
+    pays_s: Floats  # [n_ops], what an operator pays at least
     block: Ints  # [n_ops]
     home: Ints  # [n_blocks], device of each block, or -1
     members: Annotated[Ints, "n_blocks"]  # the number of scheduled members
@@ -58,14 +60,15 @@ def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
     twin = np.full(k, -1, dtype=np.int64)
     for devices in interchangeable(blocks.table):
         twin[list(devices[1:])] = devices[:-1]
-
+    price, able = time_prices(blocks), blocks.fits[blocks.block]
     return zeros(
         Branch,
         {"n_ops": n, "n_levels": n + 1, "n_devices": k, "n_flows": n_flows, "n_blocks": blocks.n},
         at=np.full(n, -1),
         missing=np.diff(costs.in_start),
         tail_s=tails(blocks, costs),
-        fastest_s=np.where(blocks.fits[blocks.block], costs.forward_s, np.inf).min(axis=1),
+        price=price,
+        pays_s=np.where(able, np.where(able, costs.forward_s, 0.0) * price, np.inf).min(axis=1),
         block=blocks.block.copy(),
         home=np.full(blocks.n, -1),
         n_bytes=blocks.n_bytes.copy(),
@@ -240,13 +243,13 @@ def _count_missing(costs: MakespanCosts, tree: Branch, op: int, change: int) -> 
 
 @inner
 def _bound(costs: MakespanCosts, tree: Branch) -> float:
-    """A lower bound on all schedules that begin like this one: the longest path on, or the mean work of devices."""
+    """A lower bound on all schedules that begin like this one: the longest path on, or the priced work of devices."""
     level, k = tree.depth[0] + 1, len(tree.twin)
     now = tree.start_s[tree.op[level - 1]]
     bound_s, work_s = 0.0, 0.0
     for device in range(k):
         bound_s = max(bound_s, tree.free_s[level, device])
-        work_s += max(now, tree.free_s[level, device])
+        work_s += tree.price[device] * max(now, tree.free_s[level, device])
     for op in range(len(tree.op)):
         if tree.at[op] >= 0:
             continue
@@ -259,8 +262,8 @@ def _bound(costs: MakespanCosts, tree: Branch) -> float:
         bound_s = max(bound_s, least_s)
         if bound_s >= tree.seconds[BEST]:
             return float(bound_s)
-        work_s += tree.fastest_s[op]
-    return float(max(bound_s, work_s / k))
+        work_s += tree.pays_s[op]
+    return float(max(bound_s, work_s))
 
 
 @inner

@@ -3,6 +3,7 @@
 ::
 
     move a piece       neighbouring blocks of one device go to another device, often to that of a neighbour
+    exchange           two blocks take each other's devices, which keeps devices busy where moving one does not
     shift              an operator goes to another place in the order, between its writers and its readers
 
 Half of the moves begin at the critical path: from the last step back, each step whose end lets the next one start.
@@ -23,8 +24,10 @@ from planner.solvers.latency.makespan import makespan_s
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 from simulator.placement import Placement
 
+EXCHANGE = -1  # in place of the number of blocks that move
 MOST_PIECES = 12  # blocks that move at once
 SHIFTS = 0.4  # share of the moves that shift an operator
+EXCHANGES = 0.2  # share of the moves that exchange two blocks
 CRITICAL = 0.5  # probability that a move begins at the critical path
 WALK = 0.5  # probability that a piece goes to the device of a neighbour
 
@@ -86,11 +89,17 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
     cooling = np.log(heat.last_s / heat.first_s) / max(1, heat.steps - 1)
     for step in range(span[0], span[1]):
         n_moved, to, at = 0, 0, 0
-        if random(seed) < SHIFTS:
+        kind = random(seed)
+        if kind < SHIFTS:
             at, to = _propose_shift(costs, walk, seed)
             if at == to:
                 continue
             _shift(walk, at, to)
+        elif kind < SHIFTS + EXCHANGES:
+            if not _propose_exchange(walk, seed):
+                continue
+            n_moved = EXCHANGE
+            _exchange(walk)
         else:
             n_moved, to = _propose_piece(costs, walk, seed)
             if n_moved == 0:
@@ -106,6 +115,8 @@ def anneal(costs: MakespanCosts, work: Workspace, walk: Walk, heat: Heat, span: 
                 walk.seconds[1] = seconds
                 for op in range(len(walk.device)):
                     walk.best_device[op], walk.best_order[op] = walk.device[op], walk.order[op]
+        elif n_moved == EXCHANGE:
+            _exchange(walk)
         elif n_moved > 0:
             _move(walk, n_moved, at)
         else:
@@ -195,6 +206,36 @@ def _move(walk: Walk, n_moved: int, to: int) -> None:
         walk.free_bytes[to] -= walk.n_bytes[block]
         for entry in range(first, walk.member_start[block + 1]):
             walk.device[walk.member[entry]] = to
+
+
+@inner
+def _propose_exchange(walk: Walk, seed: Seed) -> bool:
+    """Write two blocks into ``piece``; whether they are on two devices, and each fits on that of the other."""
+    for place in range(2):
+        walk.piece[place] = walk.block[_pick(walk, seed) if place == 0 else below(seed, len(walk.device))]
+    one, other = walk.piece[0], walk.piece[1]
+    here, there = walk.device[walk.member[walk.member_start[one]]], walk.device[walk.member[walk.member_start[other]]]
+    more = walk.n_bytes[other] - walk.n_bytes[one]
+    return bool(
+        here != there
+        and walk.fits[one, there]
+        and walk.fits[other, here]
+        and -walk.free_bytes[there] <= more <= walk.free_bytes[here]
+    )
+
+
+@inner
+def _exchange(walk: Walk) -> None:
+    """Let the two blocks of the piece take each other's devices."""
+    one, other = walk.piece[0], walk.piece[1]
+    here, there = walk.device[walk.member[walk.member_start[one]]], walk.device[walk.member[walk.member_start[other]]]
+    more = walk.n_bytes[other] - walk.n_bytes[one]
+    walk.free_bytes[here] -= more
+    walk.free_bytes[there] += more
+    for entry in range(walk.member_start[one], walk.member_start[one + 1]):
+        walk.device[walk.member[entry]] = there
+    for entry in range(walk.member_start[other], walk.member_start[other + 1]):
+        walk.device[walk.member[entry]] = here
 
 
 @inner

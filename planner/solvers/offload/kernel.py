@@ -33,6 +33,7 @@ class OffloadCosts(NamedTuple):
     near_after: Ints  # [n_blocks], where the neighbours begin that read from the block, after those that it reads from
     near: Ints  # [n_pairs], blocks
     chain: Ints  # [n_blocks], a number that all blocks of a chain without forks share
+    tail_s: Floats  # [n_ops], seconds from the start of an operator to the end at least
 
 
 class Scratch(NamedTuple):
@@ -49,7 +50,11 @@ class Scratch(NamedTuple):
 
 @compiled
 def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
-    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle."""
+    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle.
+
+    Operators may be without a device, which is then -1. They do not delay the others, but what is behind these takes
+    its least time, so no placement of the rest takes less.
+    """
     waiting = _count(costs, device, room)
     k = len(costs.host)
     top, last_s = _start(costs, device, room), 0.0
@@ -63,6 +68,9 @@ def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
         while op >= 0:
             for edge in range(costs.edge_start[costs.flow_start[op]], costs.edge_start[costs.flow_start[op + 1]]):
                 reader = costs.readers[edge]
+                if device[reader] < 0:
+                    last_s = max(last_s, finish_s + costs.tail_s[reader])
+                    continue
                 after = k + reader if costs.host[device[reader]] else device[reader]
                 if after != unit:
                     room.ready_s[after] = max(room.ready_s[after], finish_s)
@@ -85,6 +93,8 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
     units = 0
     for op in range(len(device)):
         d = device[op]
+        if d < 0:
+            continue
         units += costs.host[d] or room.first[d] < 0
         room.load_s[d] += costs.forward_s[op, d]
         room.following[op] = room.first[d]
@@ -94,6 +104,8 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
             for edge in range(costs.edge_start[flow], costs.edge_start[flow + 1]):
                 reader = costs.readers[edge]
                 to = device[reader]
+                if to < 0:
+                    continue
                 if to != d and room.fetched[to] != flow:
                     room.fetched[to] = flow
                     room.load_s[to] += costs.fetch_s[flow, to]
@@ -116,7 +128,7 @@ def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
             room.stack[top] = d
             top += 1
     for op in range(len(device)):
-        if costs.host[device[op]] and room.missing[k + op] == 0:
+        if device[op] >= 0 and costs.host[device[op]] and room.missing[k + op] == 0:
             room.stack[top] = k + op
             top += 1
     return top
@@ -168,7 +180,7 @@ def workplace(costs: OffloadCosts) -> Workplace:
 def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
     """Start at a placement, [n_blocks]."""
     for block in range(len(start)):
-        _put(costs, state, block, start[block])
+        put(costs, state, block, start[block])
         state.best[block] = start[block]
 
 
@@ -190,7 +202,7 @@ def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: W
             continue
         for i in range(move.size[0]):
             move.source[i] = state.home[move.blocks[i]]
-            _put(costs, state, move.blocks[i], target)
+            put(costs, state, move.blocks[i], target)
         trial_s = latency_s(costs, state.device, room)
         if trial_s <= current_s - heat_s[step] * log(1.0 - random(state.seed)):
             current_s = trial_s
@@ -200,7 +212,7 @@ def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: W
                     state.best[block] = state.home[block]
         else:
             for i in range(move.size[0]):
-                _put(costs, state, move.blocks[i], move.source[i])
+                put(costs, state, move.blocks[i], move.source[i])
 
 
 @inner
@@ -286,11 +298,12 @@ def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) 
 
 
 @inner
-def _put(costs: OffloadCosts, state: OffloadState, block: int, target: int) -> None:
-    """Move one block from wherever it is to a device."""
+def put(costs: OffloadCosts, state: OffloadState, block: int, target: int) -> None:
+    """Move one block from wherever it is to a device, or off all devices (-1)."""
     if state.home[block] >= 0:
         state.used_bytes[state.home[block]] -= costs.n_bytes[block]
-    state.used_bytes[target] += costs.n_bytes[block]
+    if target >= 0:
+        state.used_bytes[target] += costs.n_bytes[block]
     state.home[block] = target
     for i in range(costs.member_start[block], costs.member_start[block + 1]):
         state.device[costs.members[i]] = target

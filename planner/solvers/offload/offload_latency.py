@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodels.table import Ints
+from costmodels.table import CostTable, Ints
 from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.bounds import longest_paths
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 
@@ -78,12 +79,14 @@ class OffloadLatency:
         return Answer(incumbent.placement, spent=SHARE)
 
 
+def step_s(table: CostTable) -> float:
+    """The seconds of a step of the kernel."""
+    return STEP_S + (table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)) * STEP_S_PER_ITEM
+
+
 def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int]]:
     """The windows to anneal one after the other, each as its first block and one after its last, and their rounds."""
-    table = blocks.table
-    items = table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)
-    round_s = ROUND_STEPS * (STEP_S + items * STEP_S_PER_ITEM)
-    rounds = min(MOST_ROUNDS, max(2, int(SHARE * budget.time_limit_s / round_s)))
+    rounds = min(MOST_ROUNDS, max(2, int(SHARE * budget.time_limit_s / (ROUND_STEPS * step_s(blocks.table)))))
     whole = max(1, int(WHOLE * rounds))
     yield (0, blocks.n), whole
     random = np.random.default_rng(budget.seed)
@@ -149,6 +152,7 @@ def kernel_costs(blocks: Blocks) -> "OffloadCosts":
         near_after=near_start[:-1] + np.asarray([len(b) for b in before], dtype=np.int64),
         near=near,
         chain=_chains(before, after),
+        tail_s=longest_paths(table)[1],
     )
 
 

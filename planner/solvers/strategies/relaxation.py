@@ -12,7 +12,7 @@ Source: Held, Wolfe and Crowder, Mathematical Programming 1974.
 """
 
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -21,12 +21,17 @@ from planner.problem.strategies import StrategyProblem
 from planner.solvers.strategies.elimination import eliminate
 
 ROUNDS = 80
+TOLD = 3  # times the seconds of an elimination that a round takes: choices are told, and become better
 AIM = 0.02  # relative; how far above the best bound the optimum is taken to be while no choice is known
 HALVE = 6  # rounds without a better bound, after which steps become half as long
 
 
 def relax(
-    problem: StrategyProblem, most_cells: int, tell: Callable[[tuple[int, ...]], float], enough: Callable[[], bool]
+    problem: StrategyProblem,
+    most_cells: int,
+    tell: Callable[[tuple[int, ...]], float],
+    enough: Callable[[], bool],
+    most_s: float = inf,
 ) -> float:
     """Raise prices round by round; returns the best bound.
 
@@ -35,14 +40,16 @@ def relax(
         most_cells: the largest table of an elimination.
         tell: hears of every choice, and returns the cost of the best that is allowed.
         enough: asked before every round whether to stop.
+        most_s: seconds of all rounds on the usual machine, by `Eliminated.work_s`; one round at least.
     """
     moments = problem.moments
     price = np.zeros(len(moments))
     best, length, since = -np.inf, 1.0, 0
     for _ in range(ROUNDS):
-        if enough():
+        if enough() or most_s <= 0:
             break
         done = eliminate(_priced(problem, moments, price), most_cells)
+        most_s -= TOLD * done.work_s
         bound = done.bound - float(price.sum()) * problem.limit
         known = tell(done.choice)
         if not isfinite(bound):

@@ -24,7 +24,8 @@ from planner.problem.strategies import StrategyProblem
 from planner.solvers.base import Budget
 from planner.solvers.milp.highs import SAFETY, Pace, allowance, minimise
 
-PACE = Pace(8e-5, 2.0, 0.9)  # measured from 4 000 to 31 000 coefficients
+PACE = Pace(3.5e-4, 1.6, 0.9)  # measured from 4 000 to 140 000 coefficients
+BUILD_S = 2e-5  # of a variable
 MOST_CELLS = 300_000  # variables that Python can hand over in a few seconds
 
 
@@ -42,16 +43,18 @@ class StrategyILP:
             self._edge(number)
         self._memory()
         self._model += pulp.LpAffineExpression(self._objective)
+        self.spent_s = BUILD_S * len(self._objective)  # to build and solve it, by its size and its steps
 
     def solve(self, budget: Budget, start: Sequence[int] | None, tell: Callable[[tuple[int, ...]], None]) -> float:
         """Solve within the budget and tell of every better choice; returns a bound, infinite if there is no choice."""
         outcome = minimise(
             self._model,
             budget,
-            allowance(self._model, budget.left_s, PACE),
+            allowance(self._model, budget.time_limit_s, PACE),
             lambda values: tell(self._read(values)),
             None if start is None else self._start(start),
         )
+        self.spent_s += outcome.steps * PACE.share / max(1, allowance(self._model, 1.0, PACE))
         return inf if outcome.bound == inf else (outcome.bound - SAFETY * max(1.0, abs(outcome.bound))) * self._scale
 
     def _node(self, node: int) -> dict[int, Any]:

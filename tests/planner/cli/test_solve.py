@@ -3,13 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 
 from planner.cli import main, solve_placement
 from planner.problem.problem import Problem
 from planner.problem.result import Interrupted, Result, Status
+from planner.solvers import layerwise
+from planner.solvers.dp.hybrid import hybrid_dp
+from planner.solvers.strategies import strategy_ilp
 from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.cli.given import ROOT
@@ -163,6 +166,43 @@ class TestInterrupted:
         assert not Path("answer.json").exists()
 
 
+class TestInterruptedElsewhere:
+    """What other formats have found until Ctrl-C is written, too."""
+
+    @staticmethod
+    def stopped(*_: object) -> Never:
+        raise KeyboardInterrupt
+
+    def test_a_hybrid_pipeline(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hybrid_dp, "_bisected", self.stopped)
+        assert TestHybridPipeline.solved("--devices", "2") == 130
+        self.written(capsys)
+        assert answer()["stages"]
+
+    def test_a_layerwise_setting(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layerwise, "minimise", self.stopped)
+        assert TestLayerwiseSetting.solved() == 130
+        self.written(capsys)
+        assert answer()["layers"][0]["count"] == 2
+
+    def test_a_strategy_problem(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """The cheapest strategies need 15 of 11; the first search finds others."""
+        monkeypatch.setattr(strategy_ilp, "minimise", self.stopped)
+        usages = {"intervals": [[0, 2]] * 3, "costs": [[0, 4], [0, 5], [0, 6]], "usages": [[4, 1], [5, 1], [6, 1]]}
+        problem = {"nodes": usages, "edges": {"nodes": [], "costs": []}, "usage_limit": 11}
+        Path("p.json").write_text(json.dumps({"problem": problem}))
+        assert main(["solve", "p.json"]) == 130
+        self.written(capsys)
+        chosen = json.loads(Path("answer.json").read_text())
+        assert sum(own[strategy] for own, strategy in zip(usages["usages"], chosen, strict=True)) <= 11
+
+    @staticmethod
+    def written(capsys: pytest.CaptureFixture[str]) -> None:
+        shown = capsys.readouterr()
+        assert shown.out.splitlines()[-1].startswith("interrupted: ")
+        assert shown.err.splitlines()[-1] == "planner: interrupted: 'answer.json' is the best answer until then"
+
+
 def test_it_does_not_load_torch() -> None:
     Path("p.json").write_text(json.dumps(chain()))
     code = "import sys; from planner.cli import main; main(['solve', 'p.json', '--goal', 'latency']); "
@@ -215,9 +255,9 @@ class TestLayerwiseSetting:
         Path("l.json").write_text(json.dumps(small(**fields)))
         return main(["solve", "l.json", *arguments])
 
-    def test_what_the_integer_program_cannot_take_proves_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_number_that_stands_for_infinity(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.solved(p2p_MB_per_ms={"2": 1e-30}) == 0
-        assert capsys.readouterr().out.splitlines()[-1].endswith("; nothing is proved")
+        assert capsys.readouterr().out.splitlines()[-1].startswith("optimal: 27.77778 samples/s, ")
 
     def test_a_plan(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Both GPUs are replicas: 2 micro-batches of 12 + 2 · 30 ms; gradients take less than the head."""

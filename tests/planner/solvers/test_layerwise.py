@@ -34,6 +34,9 @@ def memory(mb: int) -> dict[str, Any]:
     return cluster | {"memory_MB": mb}
 
 
+COLLECTIVES: dict[str, Any] = small()["collective_ms"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -43,7 +46,11 @@ def memory(mb: int) -> dict[str, Any]:
         {"cluster": memory(1500)},
         {"cluster": memory(1200)},
         {"cluster": memory(3000), "allreduce_MB_per_ms": {"2": {"near": 0.1, "spread": 0.1}}, "chunks": 4},
-        {"collective_ms": small()["collective_ms"] | {"allreduce": {"2": [9, 9, 9]}, "all2all": {"2": [9, 9, 9]}}},
+        {"collective_ms": COLLECTIVES | {"allreduce": {"2": [9, 9, 9]}, "all2all": {"2": [9, 9, 9]}}},
+        {"cluster": memory(1500), "p2p_MB_per_ms": {"2": 1e-30}},  # numbers that stand for infinity
+        {"model": layers(3), "cluster": memory(1900), "allreduce_MB_per_ms": {"2": {"near": 1e-30, "spread": 5.0}}},
+        {"model": layers(3), "cluster": memory(1900), "collective_ms": COLLECTIVES | {"allreduce": {"2": [1e30] * 3}}},
+        {"layer_memory": small()["layer_memory"] | {"recomputed_activation_MB_per_sample": 1e30}},
     ],
 )
 def test_no_plan_is_better(fields: dict[str, Any]) -> None:

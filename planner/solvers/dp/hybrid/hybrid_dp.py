@@ -9,7 +9,7 @@ exactly; when they allow none, the best pipeline is proved.
 Source: Tarnawski, Narayanan and Phanishayee, NeurIPS 2021.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from graphs.brief import Brief
 from planner.problem.hybrid_pipeline.network import HybridNetwork
 from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of
-from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.problem.result import PROOF_TOLERANCE, Interrupted, Status
 from planner.solvers.base import Budget
 from planner.solvers.dp.hybrid.kernel import StageSweep, StageTable, sweep
 from planner.solvers.dp.hybrid.tables import least_work_s, stage_cuts, stage_tables
@@ -48,27 +48,45 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
 
     Raises:
         InputError: if the network has too many downsets.
+        Interrupted: on Ctrl-C, with the best result until then.
     """
     budget = Budget(time_limit_s)
     search = _PipelineSearch(network)
     stages = search.first()
     if stages is None:
         return HybridResult(Status.INFEASIBLE, None, inf, inf, budget.wall_s)
+    try:
+        for better in _better(search, stages, budget):
+            stages = better
+        best_s = search.time(stages)
+        bound_s = best_s * (1 - CLOSE) if search.proved else _bound_s(search, best_s, budget)
+    except KeyboardInterrupt as stopped:
+        raise Interrupted(_result(search, stages, search.least_s, budget)) from stopped
+    return _result(search, stages, bound_s, budget)
+
+
+def _result(search: "_PipelineSearch", stages: tuple[HybridStage, ...], bound_s: float, budget: Budget) -> HybridResult:
+    best_s = search.time(stages)
+    status = Status.OPTIMAL if best_s * (1 - PROOF_TOLERANCE) <= bound_s else Status.FEASIBLE
+    return HybridResult(status, stages, best_s, bound_s, budget.wall_s)
+
+
+def _better(
+    search: "_PipelineSearch", stages: tuple[HybridStage, ...], budget: Budget
+) -> Iterator[tuple[HybridStage, ...]]:
+    """Better and better pipelines; `_PipelineSearch.proved` says whether the last one is the best."""
     stages = _bisected(search, stages, search.least_s, budget)
-    proved = False
-    while not proved and budget.left_s > 0:
+    yield stages
+    while not search.proved and budget.left_s > 0:
         limit_s = search.time(stages) * (1 - CLOSE)
         promising = search.promising(limit_s)
-        proved = promising is None
+        search.proved = promising is None
         if promising is not None and not search.refine(promising):
             break
         better = search.stages(search.found, limit_s)
         if better is not None and search.time(better) < search.time(stages):
             stages = better
-    best_s = search.time(stages)
-    bound_s = best_s * (1 - CLOSE) if proved else _bound_s(search, best_s, budget)
-    status = Status.OPTIMAL if best_s * (1 - PROOF_TOLERANCE) <= bound_s else Status.FEASIBLE
-    return HybridResult(status, stages, best_s, bound_s, budget.wall_s)
+            yield stages
 
 
 def _bisected(
@@ -115,7 +133,10 @@ class _PipelineSearch:
     Attributes:
         found: with the variants that were found.
         bound: with lower bounds of the compute times.
+        proved: whether no pipeline is better than the best one of these.
     """
+
+    proved = False
 
     def __init__(self, network: HybridNetwork) -> None:
         self._network, self._cuts = network, stage_cuts(network)

@@ -1,5 +1,6 @@
 """Strategy problems: every way to solve them, against all choices."""
 
+from collections.abc import Iterator
 from itertools import product
 from math import inf
 
@@ -39,9 +40,12 @@ def problems(draw: st.DrawFn, memory: bool = False) -> StrategyProblem:
     return StrategyProblem(tuple(draw(array((size,))) for size in sizes), tuple(edges), tuple(live), limit)
 
 
+def everything(problem: StrategyProblem) -> Iterator[tuple[int, ...]]:
+    return product(*(range(len(cost)) for cost in problem.node_cost))
+
+
 def least(problem: StrategyProblem) -> float:
-    choices = product(*(range(len(cost)) for cost in problem.node_cost))
-    return min((problem.cost(choice) for choice in choices if problem.allows(choice)), default=inf)
+    return min((problem.cost(choice) for choice in everything(problem) if problem.allows(choice)), default=inf)
 
 
 def chain(n: int) -> StrategyProblem:
@@ -140,6 +144,39 @@ class TestAgainstAllChoices:
             return min((problem.cost(choice) for choice in told if problem.allows(choice)), default=inf)
 
         assert relax(problem, 1 << 20, tell, lambda: False) <= least(problem) + 1e-9
+
+    @given(problems(memory=True))
+    def test_what_costs_more_than_a_choice_is_not_needed(self, problem: StrategyProblem) -> None:
+        best = least(problem)
+        assert least(problem.below(best)) == best
+        assert problem.least_peak <= min(map(problem.peak, filter(problem.allows, everything(problem))), default=inf)
+        choice = eliminate(problem.leanest).choice
+        usages = [sum(live.usage[s] for live in problem.live if live.node == v) for v, s in enumerate(choice)]
+        assert problem.cost(choice) == inf or sum(usages) == problem.leanest.cost(choice)
+        assert (problem.cost(choice) < inf) == any(problem.cost(c) < inf for c in everything(problem))
+
+    def test_numbers_that_stand_for_infinity(self) -> None:
+        """Neighbours must differ, as 1e18 says, and memory has room for one strategy 1 at a time."""
+        line = chain(6)
+        dear = np.where(np.isfinite(line.edges[0].cost), 0.0, 1e18)
+        live = tuple(Live(v, v, v + 2, np.asarray([1.0, 2.0])) for v in range(6))
+        problem = StrategyProblem(line.node_cost, tuple(Edge(e.nodes, dear) for e in line.edges), live, limit=3.0)
+        result = solve_strategies(problem, most_cells=1)
+        assert (result.status, result.objective) == (Status.OPTIMAL, 3.0)
+
+    def test_the_same_input_gives_the_same_choice(self) -> None:
+        """Twenty-four nodes, each joined to three others; the limit is far below what the cheapest choice needs."""
+        random = np.random.default_rng(3)
+        own = tuple(random.integers(0, 50, 4).astype(float) for _ in range(24))
+        edges = tuple(
+            Edge((u, v), random.integers(0, 50, (4, 4)).astype(float))
+            for v in range(24)
+            for u in {v // 2, v // 3} - {v}
+        )
+        live = tuple(Live(v, v, v + 8, random.integers(0, 50, 4).astype(float)) for v in range(24))
+        problem = StrategyProblem(own, edges, live, limit=160.0)
+        first, again = (solve_strategies(problem, 1.0, most_cells=1) for _ in range(2))
+        assert (first.choice, first.bound) == (again.choice, again.bound)
 
     @settings(max_examples=40)
     @given(problems(memory=True), st.sampled_from([1, 1 << 20]))

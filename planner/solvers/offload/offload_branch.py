@@ -1,0 +1,55 @@
+"""Branch and bound for the latency of accelerators beside a host: all placements but those that begin too slowly."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.problem.blocks import merge_blocks
+from planner.problem.devices import interchangeable
+from planner.problem.problem import Goal, Problem
+from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.offload.offload_latency import OffloadLatency, kernel_costs, step_s
+
+SHARE = 0.5  # of the time limit that the steps take on the usual machine; the rest is for slower cores
+FEWEST_STEPS = 1_000_000  # whatever the time limit
+LOOK_S = 0.1  # between two looks at the clock, about
+
+
+@dataclass(frozen=True)
+class OffloadBranch:
+    """Proves the least latency of a dozen or two of blocks; blocks are placed in a topological order.
+
+    A placement of the first blocks takes no more than any that goes on like it: more operators on an accelerator
+    lengthen its call, delay it, or make it wait in a circle.
+    """
+
+    name: str = "offload-branch"
+    goals: frozenset[Goal] = frozenset({Goal.LATENCY})
+
+    def refuses(self, problem: Problem) -> str:
+        """What the annealing refuses."""
+        return OffloadLatency().refuses(problem)
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        """Search for the best placement and prove it, as far as a number of steps goes that follows from the limit."""
+        from planner.solvers.offload.branch_kernel import OffloadTree, branch  # late: numba takes a moment to load
+        from planner.solvers.offload.kernel import workplace
+
+        best, blocks = Incumbent(problem, budget, self.name), merge_blocks(problem.table)
+        costs, seconds = kernel_costs(blocks), step_s(problem.table)
+        twin = np.full(problem.table.n_devices, -1)
+        for devices in interchangeable(problem.table):
+            twin[list(devices[1:])] = devices[:-1]
+        tree = OffloadTree(np.zeros(1, dtype=np.int64), twin, np.asarray([best.objective_s]))
+        work = workplace(costs)
+        work.state.device[:] = -1
+        steps, look = max(FEWEST_STEPS, int(SHARE * budget.time_limit_s / seconds)), max(1, int(LOOK_S / seconds))
+        for first in range(0, steps, look):
+            branch(costs, tree, work, min(look, steps - first))
+            if tree.best_s[0] < best.objective_s:
+                best.offer(blocks.spread(work.state.best))
+            if tree.level[0] < 0 or budget.left_s <= 0:
+                break
+        if tree.level[0] >= 0:
+            return Answer(best.placement, spent=budget.share(steps * seconds))
+        return Answer(best.placement, min(best.objective_s, float(tree.best_s[0])), complete=True)
