@@ -28,7 +28,7 @@ def read(path: Path) -> ModelProto:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the path of an .onnx file")
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, "protobuf", load_external_data=False)
     except DecodeError as error:
         raise InputError(f"{path} is not an ONNX file (it can't be decoded); export the model anew") from error
     if not model.graph.node or not model.graph.output:

@@ -50,7 +50,7 @@ def onnx_devices(plan: Plan, path: Path) -> ModelProto:
     shapes = [tensor.shape for tensor in plan.graph.tensors if tensor.role is Role.INPUT]
     module, _ = onnx_module(path, like=shapes)
     assert isinstance(module, OnnxModel)
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load(path, "protobuf", load_external_data=False)
     placed = _Placed(NetworkOps(plan, rewritten=True), _network(plan, path), module.paths, model)
     model.ir_version = max(model.ir_version, IR_VERSION)
     names = [device.name for device in plan.cluster.devices]

@@ -11,7 +11,7 @@ from onnx import GraphProto, TensorProto, external_data_helper
 def data_files(path: Path) -> tuple[Path, ...]:
     """The files, sorted by name; none for a file that is no ONNX file, which the import refuses."""
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, "protobuf", load_external_data=False)
     except (OSError, DecodeError):
         return ()
     held = filter(external_data_helper.uses_external_data, _tensors(model.graph))
