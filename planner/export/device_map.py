@@ -90,11 +90,11 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
         inside = any(path in entries for path in ancestors(op.module))
         if inside or (spreads[number] == device[number] and reads.get(number, set()) <= {device[number]}):
             continue
-        if op.module:
-            module = modules.layer(op.module)
+        for module in modules.layers(op.module) if op.module else ():
             homes = {device[other] for other in modules.under[module]}
-            reason = f"module '{module}' is on {device_names(plan, homes)}"
-            raise refuse(NAME, reason, "places whole modules", kept_whole(module))
+            if len(homes) > 1:
+                reason = f"module '{module}' is on {device_names(plan, homes)}"
+                raise refuse(NAME, reason, "places whole modules", kept_whole(module))
         ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
         far = next((end for end in ends if device[end] != device[number]), number)
         other, home, away = graph.ops[far].name, *(plan.cluster.devices[device[end]].name for end in (number, far))

@@ -72,6 +72,12 @@ class Modules:
         """The outermost numbered module around a path, such as ``layers.3``; the path itself if there is none."""
         return next((around for around in ancestors(path) if around.rpartition(".")[2].isdecimal()), path)
 
+    def layers(self, path: str) -> list[str]:
+        """The outermost numbered module around a path, or those in it; the path itself if there are none."""
+        layer = self.layer(path)
+        inside = dict.fromkeys(self.layer(inner) for inner in self.under if inner.startswith(f"{layer}."))
+        return [inner for inner in inside if inner.rpartition(".")[2].isdecimal()] or [layer]
+
     @cached_property
     def layer_numbers(self) -> list[int]:
         """The numbers of the root's children: ascending numbers as nn.Sequential names them, else their positions."""

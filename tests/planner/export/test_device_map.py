@@ -1,6 +1,7 @@
 """hf-device-map: what it writes, what it refuses, that accelerate takes it, and the backward pass."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -81,6 +82,34 @@ def test_a_module_on_two_devices_is_named() -> None:
     refused(  # x + ...: x, of cpu0, meets what came from cpu1; no module brings them together
         plan_of(traced_pair(), {"0": 0, "1.up": 0, "1.down": 1}),
         "module '1' is on cpu0 and cpu1; hf-device-map places whole modules: plan with --whole '*'",
+    )
+
+
+class Stack(nn.Module):
+    """Layers in a module that computes something itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers[1](self.layers[0](x) * 2)
+        return y
+
+
+def test_layers_are_kept_whole_and_not_what_holds_all_of_them() -> None:
+    graph = graph_of(Stack())
+    named = replace(graph, ops=tuple(replace(op, module=f"body.{op.module}".rstrip(".")) for op in graph.ops))
+    assert [op.module for op in named.ops][3:6] == ["body.layers.0", "body", "body.layers.1.up"]
+    refused(
+        plan_of(named, (0, 0, 0, 0, 1, 0, 1, 1, 1)),
+        "module 'body.layers.1' is on cpu0 and cpu1; hf-device-map places whole modules: "
+        "plan with --whole 'body.layers.*'",
+    )
+    refused(
+        plan_of(named, (0, 0, 0, 0, 1, 0, 0, 0, 0)),
+        "operator 'mul' on cpu1 is in no module that is on one device, and 'add' is on cpu0; "
+        "hf-device-map places whole modules: plan with --together 'mul,add'",
     )
 
 
