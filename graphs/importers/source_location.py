@@ -26,6 +26,9 @@ OF_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicO
 FOREIGN = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib") + "/contextlib", "<")
 """Prefixes of files that are not the user's: torch's own, wrappers of functions, and generated code."""
 
+INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("purelib", "platlib"))
+"""Prefixes of files of installed packages, which a message leaves out."""
+
 LONGEST = 80  # characters of a line of code in a message
 
 RETURNED = re.compile(r"Found <class '([^']+)'> in output")
@@ -99,11 +102,13 @@ def product_of_two_dtypes(code: fx.Graph) -> str | None:
     for node in code.nodes:
         if isinstance(node.target, OpOverload) and node.target._opname in PRODUCTS and AUTOCAST not in node.meta:
             values = [arg.meta.get("val") for arg in node.args[:2] if isinstance(arg, fx.Node)]
-            dtypes = [str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor)]
+            dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor)]
             if len(set(dtypes)) > 1:
+                product = " by ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+                how = f"model.to({dtypes[0]})" if dtypes[0].is_floating_point else f"x.to({dtypes[1]})"
                 return (
-                    f"{at_node(node)}: {node.target._opname} multiplies {' by '.join(dtypes)}; convert the model or "
-                    f"its inputs, such as model.to(torch.{dtypes[0]})"
+                    f"{at_node(node)}: {node.target._opname} multiplies {product}; convert the model or "
+                    f"its inputs, such as {how}"
                 )
     return None
 
@@ -162,5 +167,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _place(part: str, path: str, number: int) -> str:
     code = linecache.getline(path, number).strip()
     code = code if len(code) <= LONGEST else code[: LONGEST - 3] + "..."
+    for folder in INSTALLED:
+        path = path.removeprefix(folder)
     line = f"{path}:{number}: {code}".removesuffix(": ") if path else ""
     return "".join([f" in '{part}'" if part else "", f" ({line})" if line else ""])

@@ -83,8 +83,12 @@ OPTIMIZER_PARTS = {"kind": str, "options": Mapping, "state": Mapping}
 def check_state(state: Any) -> None:
     """Check that a state has all parts; raise InputError if not, or it is of another version."""
     checks.instance(state, Mapping, "the state", SAVED)
-    if state.get("version") != VERSION:
-        raise InputError(f"the state has the version {state.get('version')!r}, this planner reads {VERSION}")
+    if "version" not in state:
+        raise InputError(
+            f"the state is none of a trainer; give {SAVED} (weights alone go into the model, before training)"
+        )
+    if state["version"] != VERSION:
+        raise InputError(f"the state has the version {state['version']!r}, this planner reads {VERSION}")
     if "pieces" in state:
         raise InputError(
             f"the state is one rank's, with parts such as '{next(iter(state['pieces']))}'; put those of all ranks "

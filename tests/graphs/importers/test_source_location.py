@@ -1,6 +1,7 @@
 """Refusals name the line of the user's code that is to blame."""
 
 import sys
+import sysconfig
 import types
 from pathlib import Path
 
@@ -100,6 +101,19 @@ def test_long_lines_are_cut_and_code_without_a_file_is_passed_over() -> None:
     assert shown.startswith("return code.made_up(x) + ")
     assert len(shown) == LONGEST + len(")")
     assert shown.endswith("...)")
+
+
+def test_files_of_installed_packages_are_named_without_their_folder() -> None:
+    file = Path(sysconfig.get_path("purelib")) / "models" / "net.py"
+    package = types.ModuleType("net")
+    exec(compile("def fail(x):\n    return x.nothing", str(file), "exec"), package.__dict__)
+
+    class Calls(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return package.fail(x)  # type: ignore[no-any-return]
+
+    module = Calls()
+    assert at_error(raised(module, torch.ones(4)), module) == f" ({Path('models', 'net.py')}:2)"
 
 
 def test_an_operator_knows_its_line() -> None:

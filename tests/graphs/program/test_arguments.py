@@ -88,6 +88,11 @@ def test_forms(given: Any, found: tuple[tuple[Any, ...], dict[str, Any]]) -> Non
             "model 'Adding' cannot run on its example inputs in 'fc': linear multiplies float64 by float32; convert "
             "the model or its inputs, such as model.to(torch.float64)",
         ),
+        (
+            X.long(),
+            "model 'Adding' cannot run on its example inputs in 'fc': linear multiplies int64 by float32; convert "
+            "the model or its inputs, such as x.to(torch.float32)",
+        ),
     ],
 )
 def test_refused(given: Any, text: str) -> None:

@@ -150,5 +150,7 @@ def test_the_state_of_another_model_optimizer_seed_or_version() -> None:
             with pytest.raises(InputError) as error:
                 trainer.load_state_dict(state | odd)
             assert str(error.value) == text
+        with pytest.raises(InputError, match="the state is none of a trainer; give what state_dict"):
+            trainer.load_state_dict(state["model"])
         trainer.load_state_dict(state)
         trainer.step(*samples("skips", 2 * BATCH))
