@@ -12,7 +12,7 @@ from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
-from planner.runtime.errors import StageError
+from planner.runtime.errors import RankError, StageError
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         console.error(str(error))
         return BAD_INPUT
-    except StageError as error:
+    except (StageError, RankError) as error:
         console.error(str(error))
         return BROKEN
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from planner.cli.console import Console
 from planner.cli.figures import show_figures
 from planner.plans.compare import Comparison, Figure
 from planner.runtime.benchmark.measure import Planned
+from planner.runtime.errors import RankError
 from simulator.placement import Placement
 from tests.planner.cli.given import Refused, pair_here
 from tests.planner.runtime.small import CORE
@@ -93,6 +94,15 @@ def test_a_model_that_does_not_take_its_example_inputs(capsys: pytest.CaptureFix
     )
     assert main(["run", "training.json", model]) == 1
     assert capsys.readouterr().err.endswith(f"planner: stage 0 on 'a' failed in 0F0: {why}\n")
+
+
+def test_a_rank_that_is_gone_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> int:
+        raise RankError("rank 1 ('cpu0') is gone: killed")
+
+    monkeypatch.setattr("planner.cli.run_.run", gone)
+    assert main(["run", "plan.json", "model.onnx", "--processes"]) == 1
+    assert capsys.readouterr() == ("", "planner: rank 1 ('cpu0') is gone: killed\n")
 
 
 def beyond() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

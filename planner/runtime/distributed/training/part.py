@@ -163,8 +163,9 @@ class PipelineModule(nn.Module):
         self.means.append(counting.means)
         if self._leaves is None:
             return tuple(result.view_as(result) for result in results)  # torch detaches what is no view, weights too
-        tensors |= zip(wired.sends, (result.contiguous() for result in results), strict=True)
-        return tuple(tensors[name].clone() if self._copies else tensors[name] for name in self._leaves)
+        tensors |= zip(wired.sends, results, strict=True)
+        leaving = (tensors[name].contiguous() for name in self._leaves)  # inputs of the network may have other strides
+        return tuple(tensor.clone() if self._copies else tensor for tensor in leaving)
 
 
 class RankStages:

@@ -82,6 +82,27 @@ def test_a_chain_by_hand_is_the_model(skip: tuple[Program, Wiring]) -> None:
     ]
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.a(x) + x
+        return y
+
+
+def test_an_input_that_a_later_stage_reads_leaves_as_torch_sends_it() -> None:
+    x = torch.randn(4, 2).T
+    program, wiring = wired(Residual(), x, (1,))  # linear | add
+    first, _ = compile_training(program, wiring, [0] * 2, [torch.device("cpu")], TrainerOptions())[0]
+    assert borders_of(wiring)[1] == ("linear", "x")
+    y, passed = PipelineModule(first, ("x",), ("linear", "x"), {}, False, TrainerOptions())(x, micro_batch=0)
+    assert torch.equal(passed, x)
+    assert passed.is_contiguous()
+    assert y.is_contiguous()
+
+
 class Towers(nn.Module):
     """What is behind `cut` has a tower that reads nothing from before it."""
 
