@@ -34,7 +34,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     }
     if not any(chosen.values()):
         near = nearest(options.name, [name for entries in known.values() for name in entries])
-        raise InputError(f"the catalogue has nothing with '{options.name}' in its name{near}")
+        raise InputError(
+            f"the catalogue has nothing with '{options.name}' in its name{near or '; `planner devices` lists all'}"
+        )
     document = {
         f"{section}s": [{"name": one.name, **one.keys, "source": one.source} for one in entries.values()]
         for section, entries in chosen.items()

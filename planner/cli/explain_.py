@@ -155,10 +155,10 @@ def _fused(e: Explanation) -> Iterator[str]:
     yield ""
     yield f"Fused: {n_ops:,} operators in {count(sum(each.count for each in e.fused), 'kernel')}"
     for each in e.fused:
-        saved, seconds = format_bytes(each.saved_bytes), format_seconds(each.seconds)
+        spared = f", spares {format_bytes(each.saved_bytes)} of reading and writing" if each.saved_bytes > 0 else ""
         first, *others = each.members
         kinds = " + ".join([first, *others] if len(others) < KINDS else [first, "...", others[-1]])
-        yield clipped(f"  {each.count} × {kinds}: {seconds}, spares {saved} of reading and writing")
+        yield clipped(f"  {each.count} × {kinds}: {format_seconds(each.seconds)}{spared}")
 
 
 def _recomputed(e: Explanation) -> Iterator[str]:

@@ -11,6 +11,7 @@ from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.workload import TRAINING_SCHEDULES, Workload
+from graphs.errors import InputError
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES
@@ -116,6 +117,9 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
 
 def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Workload:
     """The workload that the options of `declare_workload` and --goal describe."""
+    for option, given in (("--schedule", options.schedule), ("--micro-batches", options.micro_batches)):
+        if given is not None and options.goal != Goal.TRAINING:
+            raise InputError(f"{option} is for training and the goal is {options.goal}; leave it out")
     return Workload(
         mode="training" if options.goal == Goal.TRAINING else "inference",
         batch=batch,

@@ -230,7 +230,7 @@ def show_plan(
             f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
-    calibrate = f"`planner calibrate MODEL{' --training' if work.trains else ''}`"
+    calibrate = f"`{_calibrate('MODEL', options)}`"
     for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
         if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
@@ -279,8 +279,15 @@ def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Itera
         yield f"`{_measured_again(options)}` measures anew what that rests on"
 
 
-def _measured_again(options: argparse.Namespace) -> str:
-    training = " --training" if options.goal == Goal.TRAINING else ""
-    kernels = "" if options.kernels is None else f" --kernels {options.kernels}"
+def _calibrate(model: str, options: argparse.Namespace) -> str:
+    """The command that measures what a plan with these options rests on."""
     batch = "" if options.batch is None else f" --batch {options.batch}"
-    return f"planner calibrate {options.model}{batch}{training}{kernels} --split-cpu {AUTO_SPLIT} --again"
+    sizes = "".join(f" --size {name}={size}" for name, size in options.sizes)
+    training = " --training" if options.goal == Goal.TRAINING else ""
+    rewrites = "" if options.rewrites == AUTO_REWRITES else f" --rewrites {options.rewrites}"
+    return f"planner calibrate {model}{batch}{sizes}{training}{rewrites}"
+
+
+def _measured_again(options: argparse.Namespace) -> str:
+    kernels = "" if options.kernels is None else f" --kernels {options.kernels}"
+    return f"{_calibrate(options.model, options)}{kernels} --split-cpu {AUTO_SPLIT} --again"

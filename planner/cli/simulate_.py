@@ -24,7 +24,7 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import listed, relative, table, width
+from planner.cli.text import count, listed, relative, table, width
 from planner.explain.changes import Changes, apply_changes, replan
 from planner.explain.settings import Setting
 from planner.planning.make_plan import Search
@@ -111,6 +111,8 @@ def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
     graph = None
     if options.model is not None and options.batch is None:
         raise InputError(f"'{options.model}' is imported for another batch only; add --batch N, or leave it out")
+    if options.model is None and options.sizes:
+        raise InputError("--size is for a MODEL of another batch: planner simulate PLAN MODEL --batch N --size NAME=N")
     if options.batch is not None:
         if options.model is None:
             raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
@@ -145,7 +147,8 @@ def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> N
 def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
     """A row for each device, the chart, then links, the peak of memory and the critical path."""
     timeline = prediction.timeline
-    title = f"{timeline.micro_batches} micro-batches of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
+    batches = count(timeline.micro_batches, "micro-batch", "es")
+    title = f"{batches} of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
     columns = ("device", "busy", "of the time", "memory at the peak", "of")
     chart = ascii_chart(timeline, width() - max(map(len, timeline.devices)) - 2).splitlines()
     rows = [

@@ -79,9 +79,9 @@ def listed(items: Sequence[object], limit: int) -> str:
     return f"{text} and {len(items) - limit} more" if len(items) > limit else text
 
 
-def count(number: int, noun: str) -> str:
+def count(number: int, noun: str, plural: str = "s") -> str:
     """ "1 tensor", "2 tensors"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{plural}"
 
 
 def change(before_s: float, after_s: float) -> str:

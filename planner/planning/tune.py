@@ -263,7 +263,8 @@ class TuningLoop:
 
     def _plan_again(self) -> None:
         """Plan with the costs that explain all stages until now."""
-        self._search.reporter.on_step(f"planning with what {len(self._turns)} turns have shown", 0, 0)
+        shown = "1 turn has" if len(self._turns) == 1 else f"{len(self._turns)} turns have"
+        self._search.reporter.on_step(f"planning with what {shown} shown", 0, 0)
         start_s = time.perf_counter()
         table = self._first.table
         self.correction = fit_correction(table, self._keys, self._stages)

@@ -74,6 +74,15 @@ def test_a_machine_that_is_not_as_fast_as_usual_is_told(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("option", ["--schedule gpipe", "--micro-batches 4"])
+def test_options_of_a_training_step_are_refused_for_another_goal(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", MNIST, "--cluster", "2xT4:PCIe4", "--goal", "throughput", *option.split()]) == 2
+    told = f"planner: {option.split()[0]} is for training and the goal is throughput; leave it out\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
 def test_prices_and_a_target_on_a_cluster_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", MNIST, "--cluster", "2xT4:PCIe4", "--goal", "throughput", "--price", "0.35 usd/h", "--force"]
     assert main([*words, "--samples", "90M", "--json"]) == 0

@@ -67,6 +67,8 @@ def test_another_batch_needs_the_model(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["simulate", "plan.json", "--batch", "4"]) == 2
     told = capsys.readouterr().err
     assert told == "planner: --batch needs the model besides the plan: planner simulate PLAN MODEL --batch N\n"
+    assert main(["simulate", "plan.json", "--size", "seq=4"]) == 2
+    assert capsys.readouterr().err.startswith("planner: --size is for a MODEL of another batch: planner simulate PLAN ")
     assert main(["simulate", "plan.json", MNIST, "--batch", "4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["after"]["objective_s"] > document["before"]["objective_s"]

@@ -102,14 +102,15 @@ class TestTrial:
         assert two.endswith("chosen: the fastest in 9 rounds")
         assert below == [
             "off from what was predicted: 2 devices of 1 core by -50.0%",
-            f"`planner calibrate {MODEL} --batch 3 --split-cpu auto --again` measures anew what that rests on",
+            f"`planner calibrate {MODEL} --batch 3 --rewrites none --split-cpu auto --again` measures anew what that "
+            "rests on",
         ]
 
     @pytest.mark.parametrize(
         ("options", "again"),
         [
-            (["--goal", "throughput", "--kernels", "exact"], "--kernels exact --split-cpu auto --again"),
-            (["--goal", "training"], "--training --split-cpu auto --again"),
+            (["--goal", "throughput", "--kernels", "exact"], "--rewrites none --kernels exact"),
+            (["--goal", "training"], "--training --rewrites none"),
         ],
     )
     def test_what_to_measure_again(
@@ -119,7 +120,7 @@ class TestTrial:
         assert auto(*options) == 0
         _, (off, how) = divisions_shown(capsys.readouterr().out)
         assert off == "off from what was predicted: 1 device of 2 cores by +20.0%, 2 devices of 1 core by -20.0%"
-        assert how == f"`planner calibrate {MODEL} {again}` measures anew what that rests on"
+        assert how == f"`planner calibrate {MODEL} {again} --split-cpu auto --again` measures anew what that rests on"
 
     def test_quick_kernels_are_measured_again_as_such(
         self, monkeypatch: pytest.MonkeyPatch, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]
@@ -132,7 +133,7 @@ class TestTrial:
         tried(1.2, 1.0)
         assert auto("--goal", "latency", "--kernels", "quick") == 0
         _, (_, how) = divisions_shown(capsys.readouterr().out)
-        assert f"`planner calibrate {MODEL} --kernels quick --split-cpu auto --again`" in how
+        assert f"`planner calibrate {MODEL} --rewrites none --kernels quick --split-cpu auto --again`" in how
 
     def test_nothing_more_is_said_where_predictions_were_right(
         self, tried: Callable[..., None], capsys: pytest.CaptureFixture[str]

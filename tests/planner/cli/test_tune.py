@@ -58,7 +58,7 @@ def test_every_turn_is_shown_and_the_fastest_plan_written(capsys: pytest.Capture
     assert captured.err.splitlines() == [
         f"importing {MNIST} …",
         "running the plan …",
-        "planning with what 1 turns have shown …",
+        "planning with what 1 turn has shown …",
         "trying 2 plans in turns …",
         "planning with what 2 turns have shown …",
         "planning with what 3 turns have shown …",

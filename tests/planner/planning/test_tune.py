@@ -409,4 +409,4 @@ class TestDoor:
         assert tuned.speedup >= 1
         assert tuned.plan.evaluation.feasible
         assert told.count("running the plan") == LEAST_ROUNDS
-        assert "planning with what 1 turns have shown" in told
+        assert "planning with what 1 turn has shown" in told
