@@ -86,11 +86,16 @@ class Library:
 
         Its reference implementation knows everything, and takes some hundred times as long as PyTorch.
         """
-        description, name = self.make(f"{kind}_primitive_desc", *arguments), c_char_p()
-        self.check(self._dnnl.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, byref(name)))
-        if (name.value or b"").startswith(b"ref"):
+        description = self.make(f"{kind}_primitive_desc", *arguments)
+        if self.implementation(description).startswith("ref"):
             raise OSError(f"oneDNN has no quick {kind} for these layouts")
         return description
+
+    def implementation(self, description: Object) -> str:
+        """The name of what computes a primitive, such as "brgemm:avx512_core"."""
+        name = c_char_p()
+        self.check(self._dnnl.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, byref(name)))
+        return (name.value or b"").decode()
 
     def check(self, status: int) -> None:
         """Raise OSError if oneDNN refuses something."""
