@@ -21,7 +21,8 @@ CLUSTER = "\n".join(
     ]
 )
 GPT = {"layers": 24, "hidden": 6144, "heads": 64}
-COMMAND = ["choose", "model.json", "--cluster", "hosts.toml", "--global-batch", "64"]
+AT_LENGTH = ["--time-limit", "100000"]  # counted work ends the search, not the clock of a busy machine
+COMMAND = ["choose", "model.json", "--cluster", "hosts.toml", "--global-batch", "64", *AT_LENGTH]
 
 
 @pytest.fixture(autouse=True)
