@@ -150,15 +150,17 @@ def _rates(cluster: Cluster) -> Floats:
 
 def _check_reached(cluster: Cluster) -> None:
     """Check that messages can go from any device to any other."""
-    parts = list(_reached(_rates(cluster) > 0))
+    linked = _rates(cluster) > 0
+    parts = list(_reached(linked))
     if len(parts) > 1:
-        largest = max(parts, key=len)
-        ends = (cluster.devices[parts[0][0]].name, cluster.devices[parts[1][0]].name)
-        raise InputError(
-            f"no link leads from '{ends[0]}' to '{ends[1]}'; add a [[link]], or keep the "
-            f"{len(largest)} devices from '{cluster.devices[largest[0]].name}' to "
-            f"'{cluster.devices[largest[-1]].name}', which reach each other"
+        names, largest = [device.name for device in cluster.devices], max(parts, key=len)
+        one, other = parts[0][0], parts[1][0]
+        src, dst = (other, one) if linked[one, other] else (one, other)
+        together = (
+            f"the {len(largest)} devices from '{names[largest[0]]}' to '{names[largest[-1]]}', which reach each other"
         )
+        kept = together if len(largest) > 1 else "a single device"
+        raise InputError(f"no link leads from '{names[src]}' to '{names[dst]}'; add a [[link]], or keep {kept}")
 
 
 def _reached(linked: NDArray[np.bool_]) -> Iterator[list[int]]:

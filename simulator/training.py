@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from math import inf
@@ -88,7 +88,7 @@ def simulate_training(
 
     The tensors that cross the border between two stages are one message, whichever later stage reads them. Half of a
     split backward pass counts as the gradient of the input. The default of ``sharing`` is the table's. For ``below_s``
-    see `simulate_schedule`.
+    see `simulate_schedule`; a run that takes as long has no saved memory.
 
     Raises:
         InputError: if the placement is no pipeline that the schedule can run, or neighbours have no link.
@@ -103,7 +103,7 @@ def simulate_training(
     run = simulate_schedule(schedule, costs, table.overlap, names, channels, below_s)
     memory_bytes = np.zeros(table.n_devices)
     np.add.at(memory_bytes, np.asarray(placement.device), table.op_bytes)
-    for device, saved in zip(rows, run.saved, strict=True):
+    for device, saved in zip(rows, run.saved, strict=True) if run.makespan_s < below_s else ():
         memory_bytes[device] += saved.peak_bytes + table.working_bytes
     load_s = np.zeros(table.n_devices)
     for device, cost in zip(devices, costs, strict=True):
@@ -162,9 +162,10 @@ def stage_costs(
         entering_bytes = (crossing.received_bytes if recompute == "none" else crossing.entering_bytes)[number]
         saved_bytes = round(float(table.saved_bytes[members].sum() + entering_bytes))
         sync_s = table.update.sync_s(members, device) if table.update else 0.0
+        overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = StageCost(
-            forward_s,
-            input_grad_s=INPUT_SHARE * backward_s,
+            forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
+            input_grad_s=INPUT_SHARE * backward_s + float(overhead_s * (gradients[number] + gradients[number + 1])),
             weight_grad_s=(1 - INPUT_SHARE) * backward_s,
             activation_s=float(crossing.ahead_s[number]),
             gradient_s=float(crossing.back_s[number]),
@@ -180,12 +181,6 @@ def stage_costs(
             layers, own = table.layer[members], again_bytes[members]
             most_bytes = np.bincount(layers[layers >= 0], own[layers >= 0]).max(initial=0.0)  # one layer at a time
             cost = cost.recomputing(kept_bytes, float(again_s[members, device].sum()), round(float(most_bytes)))
-        overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
-        cost = replace(
-            cost,
-            forward_s=cost.forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
-            input_grad_s=cost.input_grad_s + float(overhead_s * (gradients[number] + gradients[number + 1])),
-        )
         costs.append(cost)
     return costs
 

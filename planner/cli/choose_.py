@@ -95,7 +95,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds of the search (60)"
     )
-    parser.add_argument("--all", action="store_true", help="show all rows that no other row dominates")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also show rows near a better one and, of other networks, dominated ones (without ●)",
+    )
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
@@ -150,8 +154,11 @@ def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argpar
 
 def _setting(path: Path, options: argparse.Namespace, console: Console) -> TrainingSetting:
     """What is asked for the transformer of a file."""
+    if options.sizes:
+        raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
+    document = read_json(path, "model", finite=False)
     try:
-        network = transformer_of(read_json(path, "model", finite=False), options.sequence, options.flash_attention)
+        network = transformer_of(document, options.sequence, options.flash_attention)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     console.on_step(f"reading {options.cluster}", 0, 0)

@@ -4,7 +4,6 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Graph
+from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.cli.console import Console, attributes
 from planner.cli.models import cluster_of
 from planner.cli.parallel_demands import demands_of
@@ -47,13 +47,13 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
             )
     cluster = cluster_of(options)
 
-    @cache
-    def graph_of(samples: int) -> Graph:
+    def imported(samples: int) -> Graph:
         from graphs.importers.load import load_graph
 
         console.on_step(f"importing {options.model} for {count(samples, 'sample')}", 0, 0)
         return load_graph(str(options.model), samples, True, dict(options.sizes))
 
+    graph_of = SizedGraphs(imported)
     try:
         search, demands = Search(time_limit_s=options.time_limit, reporter=console), demands_of(options)
         sweep = trade_offs(graph_of, cluster, options.global_batch, options.optimizer, search, demands)
@@ -73,7 +73,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
     if options.row or options.output:
         choice = picked(_shown(sweep, options), options)
         output = options.output or Path("plan.json" if choice.config is None else "row.json")
-        save_choice(choice, graph_of(choice.samples), cluster, options.optimizer, output)
+        save_choice(choice, graph_of.imported(choice.samples), cluster, options.optimizer, output)
         ranks = f"torchrun --nproc-per-node={choice.used} -m planner rank"
         trains = ranks if choice.config is None and choice.replicas > 1 else "planner run"
         console.say(f"row {options.row or 1} → {output}; {trains} {output} {options.model} trains it")
@@ -94,7 +94,8 @@ def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
     """The row of the number that is asked for, the first one by default."""
     number = options.row or 1
     if number > len(rows):
-        raise InputError(f"there is no row {number}; there are {len(rows)}, and --all has more")
+        more = "" if options.all else ", and --all may have more"
+        raise InputError(f"there is no row {number}; there are {len(rows)}{more}")
     return rows[number - 1]
 
 

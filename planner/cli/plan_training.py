@@ -2,8 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from costmodels.cluster import Cluster
@@ -13,6 +12,7 @@ from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.importers.sources import file_of
 from graphs.ir import Graph
+from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.cli.models import cluster_of, constraints_of, workload_of
 from planner.planning.make_plan import Search, batch_of
 from planner.planning.schedule_sweep import trade_offs
@@ -77,17 +77,16 @@ def _open(options: argparse.Namespace, cluster: Cluster) -> bool:
     return not (any(asked) or cluster.replicas)
 
 
-def _graph_of(graph: Graph, options: argparse.Namespace) -> Callable[[int], Graph]:
+def _graph_of(graph: Graph, options: argparse.Namespace) -> SizedGraphs:
     """The network for a number of samples."""
 
-    @cache
-    def graph_of(samples: int) -> Graph:
+    def imported(samples: int) -> Graph:
         from graphs.importers.load import load_graph
 
         own = samples == batch_of(graph)
         return graph if own else load_graph(options.model, samples, True, dict(options.sizes))
 
-    return graph_of
+    return SizedGraphs(imported)
 
 
 def _faster(

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from planner.runtime.benchmark.measure import BenchmarkResult
     from planner.runtime.inference.runner import Runner
 
+MOST_PROCESSES = 64  # of a row; each takes a third of a gigabyte before it has any weights
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``planner run``."""
@@ -89,6 +91,11 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
     if options.output is not None or options.against:
         raise InputError("--output and --against are for plans; leave them out for a row of planner choose")
     config = load_config(options.plan)
+    if config.devices > MOST_PROCESSES:
+        raise InputError(
+            f"'{options.plan}' is for {config.devices} devices, and this host trains in {MOST_PROCESSES} processes at "
+            f"most; choose with --devices {MOST_PROCESSES}, or run it on several hosts with torchrun -m planner rank"
+        )
     console.on_step(f"training in {config.devices} processes", 0, 0)
     words = [str(options.plan), options.model, "--rounds", str(options.rounds)]
     words += [word for name, size in options.sizes for word in ("--size", f"{name}={size}")]

@@ -75,6 +75,7 @@ class Tables:
         self._graph_of, self._cluster, self._workload, self._reporter = graph_of, cluster, workload, reporter
         self._profiles, self._learned = cached_profiles(cluster), cache(learned_costs)
         self._shared: dict[tuple[int, int], SharedNetwork | None] = {}  # by samples in a micro-batch, devices
+        self._known: dict[tuple[Shape, int], tuple[Cluster, CostTable]] = {}  # by shape without ZeRO, cluster
         self.graphs: dict[int, Graph] = {}  # by samples in a micro-batch
         self.refused: dict[int, InputError] = {}  # by the network: a batch norm cannot learn from a single value
         self._last_import_s = 0.0
@@ -86,7 +87,7 @@ class Tables:
         graph = self.graph(shape.samples)
         if graph is None:
             return None
-        table = tabulate(graph, *self._work(shape, self._cluster), self._profiles, self._learned)
+        table = self._tabulated(graph, shape, self._cluster)
         return ShapeCosts(table, table.forward_s, table.backward_s)
 
     def of_stage(self, shape: Shape, cluster: Cluster) -> ShapeCosts | None:
@@ -99,11 +100,20 @@ class Tables:
         if network is None:
             return None
         part, work = self._work(shape, cluster)
-        table = tabulate(network.graph, part, work, self._profiles, self._learned)
+        table = self._tabulated(network.graph, shape, cluster)
         launch_s = np.array([device.launch_s for device in part.devices])
         zero = self._zero(shape)._replace(own_degrees=own_degrees)
         costs = network.costs(table, self.fabric, launch_s, work, zero)
         return ShapeCosts(costs, *network.computing_s(table, launch_s))
+
+    def _tabulated(self, graph: Graph, shape: Shape, cluster: Cluster) -> CostTable:
+        """The costs on one device of each group, which are the same for all stages of ZeRO."""
+        several = min(2, shape.micro_batches)
+        key = replace(shape, zero=0, micro_batches=several), id(cluster)
+        if key not in self._known:
+            table = tabulate(graph, *self._work(shape, cluster), self._profiles, self._learned)
+            self._known[key] = cluster, table  # with the cluster, lest another one gets its id
+        return self._known[key][1]
 
     def _work(self, shape: Shape, cluster: Cluster) -> tuple[Cluster, Workload]:
         """The devices of one replica of a shape, and what they do."""

@@ -1,6 +1,5 @@
 """From a choice among schedules, devices, replicas and micro-batches to a plan; and the best for a batch."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from costmodels.cluster import Cluster
@@ -8,6 +7,7 @@ from costmodels.transformer import Transformer
 from costmodels.workload import Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
+from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.planning.make_plan import Search, make_plan
 from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_rows import Choice
@@ -46,9 +46,7 @@ def choice_plan(graph: Graph, cluster: Cluster, choice: Choice, optimizer: str, 
     return chosen if chosen.latency_s < found.latency_s else found
 
 
-def best_for_batch(
-    plan: Plan, cluster: Cluster, graph_of: Callable[[int], Graph], search: Search
-) -> tuple[Plan, Choice | None]:
+def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: Search) -> tuple[Plan, Choice | None]:
     """The plan, or a faster one for the same batch under another schedule, replicas or micro-batches.
 
     Devices of this host train as one replica: its processes and threads run no others.
@@ -79,7 +77,7 @@ def best_for_batch(
     plans = (choice for choice in found.choices if choice.config is None)
     best = next((choice for choice in plans if choice.replicas == 1 or not here), None)
     if best is not None and best.samples_per_s > plan.samples_per_s * (1 + EVEN):
-        plan = choice_plan(graph_of(best.samples), cluster, best, work.optimizer, PROOF * limit_s)
+        plan = choice_plan(graph_of.imported(best.samples), cluster, best, work.optimizer, PROOF * limit_s)
     beyond = found.choices[0] if found.choices else None
     faster = beyond is not None and beyond.samples_per_s > plan.samples_per_s * (1 + EVEN)
     return plan, beyond if faster else None

@@ -45,7 +45,7 @@ def one_device_bounds(problem: Problem) -> Floats:
     number of operators at once. Rounding is left to the evaluator.
     """
     table = problem.table
-    work_s = _work_s(problem, table)
+    work_s = problem.work_s
     bound_s = work_s.sum(axis=0)
     if table.offload and problem.goal is Goal.LATENCY:
         bound_s[table.offload.host] = work_s[:, table.offload.host].max(axis=0, initial=0.0)
@@ -114,10 +114,10 @@ def training_bound(problem: Problem) -> float:
     Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
     """
     table, m = problem.table, problem.step.micro_batches
-    both = replace(table, forward_s=_both_s(problem, table))
+    both = replace(table, forward_s=problem.both_s)
     share = INPUT_SHARE if problem.step.schedule in SPLIT_BACKWARD else 1.0
-    way = replace(table, forward_s=_both_s(problem, replace(table, backward_s=share * table.backward_s)))
-    busy_s = load_bound(merge_blocks(replace(table, forward_s=_work_s(problem, table))))
+    way = replace(both, forward_s=replace(problem, table=replace(table, backward_s=share * table.backward_s)).both_s)
+    busy_s = load_bound(merge_blocks(replace(table, forward_s=problem.work_s)))
     bound_s = max(busy_s, path_bound(way))
     if problem.step.schedule == ONE_STAGE_EACH:
         alone_s = cost_bound(merge_blocks(both))
@@ -125,21 +125,6 @@ def training_bound(problem: Problem) -> float:
         pass_s = max(load_bound(merge_blocks(replace(table, forward_s=each_s))) for each_s in (table.forward_s, back_s))
         bound_s = max(bound_s, alone_s / (1 - (1 - 1 / m) ** table.n_devices), alone_s + (m - 1) * pass_s)
     return bound_s
-
-
-def _both_s(problem: Problem, table: CostTable) -> Floats:
-    """[n_ops, n_devices], seconds of a micro-batch there and back."""
-    return table.forward_s + table.again_s(problem.step.recompute) + table.backward_s
-
-
-def _work_s(problem: Problem, table: CostTable) -> Floats:
-    """[n_ops, n_devices], seconds of all that the goal counts: a micro-batch, or a step and its optimizer."""
-    if problem.goal is not Goal.TRAINING:
-        return table.forward_s
-    step_s = problem.step.micro_batches * _both_s(problem, table)
-    if table.update:
-        step_s = step_s + np.outer(table.update.gradient_bytes, table.update.optimizer_s_per_byte)
-    return step_s
 
 
 def cost_bound(blocks: Blocks) -> float:

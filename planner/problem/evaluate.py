@@ -1,5 +1,6 @@
 """evaluate: what a placement costs. No solver owns it; every answer passes through it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from math import inf
@@ -12,9 +13,10 @@ from graphs.checks import instance
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.simulate import call_seconds, offload_latency_s, simulate
-from simulator.training import simulate_training
+from simulator.training import SPLIT_BACKWARD, simulate_training, training_stages
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
+ROUNDING = 1e-9  # relative; sums of seconds in another order
 OVER = "is over by"  # how a violation begins that more memory would mend, behind the device
 
 
@@ -51,7 +53,8 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
     simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
     `Placement.costs` says.
 
-    Of a step that takes no less than ``below_s``, the objective is what it takes at least, which is no less either.
+    Of a step that takes no less than ``below_s``, the objective is what it takes at least, which is no less either, and
+    nothing is said of its memory.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
@@ -81,6 +84,35 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
             objective_s = simulate(table, placement).makespan_s
     violations = (*_violations(problem, placement, memory_bytes), *circle)
     return Evaluation(objective_s, load_s, memory_bytes, violations)
+
+
+def step_bounds(problem: Problem, placement: Placement) -> Iterator[float]:
+    """Seconds that a training step takes at least, worked out in two ways, the quicker one first.
+
+    A device does one thing after the other. Before its first forward pass a micro-batch goes forward through the
+    stages before it, and behind its last backward pass, unless that is split, back through them. Messages are left out.
+    Where devices slow each other down, which the evaluation counts, there are no bounds.
+    """
+    table, step = problem.table, problem.step
+    if table.slowdown.any():
+        return
+    device = np.asarray(placement.device)
+    own = np.arange(len(device)), device
+    load_s = np.bincount(device, problem.work_s[own], table.n_devices)
+    yield float(load_s.max()) * (1 - ROUNDING)
+    forward_s, both_s = table.forward_s[own], problem.both_s[own]
+    passes_s = step.micro_batches * np.bincount(device, both_s, table.n_devices)
+    ahead_s, back_s, longest_s = 0.0, 0.0, 0.0
+    seen: set[int] = set()
+    for ops in map(list, training_stages(table, placement, step.schedule)):
+        home = placement.device[ops[0]]
+        if home not in seen:
+            seen.add(home)
+            longest_s = max(longest_s, ahead_s + max(float(load_s[home]), float(passes_s[home]) + back_s))
+        stage_s = float(forward_s[ops].sum())
+        ahead_s += stage_s
+        back_s += 0.0 if step.schedule in SPLIT_BACKWARD else float(both_s[ops].sum()) - stage_s
+    yield longest_s * (1 - ROUNDING)
 
 
 def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:

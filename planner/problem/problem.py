@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Never
 
-from costmodels.table import CostTable
+import numpy as np
+
+from costmodels.table import CostTable, Floats
 from graphs.brief import Brief
 from graphs.checks import instance, one_of
 from graphs.errors import InputError
@@ -67,6 +70,19 @@ class Problem(Brief):
     def contended(self) -> "Problem":
         """The problem that solvers are given: all devices compute all the time."""
         return replace(self, table=self.table.contended)
+
+    @cached_property
+    def both_s(self) -> Floats:
+        """[n_ops, n_devices], seconds of a micro-batch there and back."""
+        return np.asarray(self.table.forward_s + self.table.again_s(self.step.recompute) + self.table.backward_s)
+
+    @cached_property
+    def work_s(self) -> Floats:
+        """[n_ops, n_devices], seconds of all that the goal counts: a micro-batch, or a step and its optimizer."""
+        if self.goal is not Goal.TRAINING:
+            return self.table.forward_s
+        step_s, update = self.step.micro_batches * self.both_s, self.table.update
+        return step_s + np.outer(update.gradient_bytes, update.optimizer_s_per_byte) if update else step_s
 
     def costs(self, placement: Placement) -> CostTable:
         """The table with the contention of a placement, see `Placement.costs`."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from graphs.brief import Brief
 from graphs.errors import InputError
-from planner.problem.evaluate import evaluate
+from planner.problem.evaluate import evaluate, step_bounds
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from simulator.placement import Placement
@@ -115,6 +115,10 @@ def objective_of(problem: Problem, placement: Placement, below_s: float = inf) -
 
     One that is not below ``below_s`` need not be exact, see `evaluate`.
     """
+    if problem.goal is Goal.TRAINING and below_s < inf:
+        for least_s in step_bounds(problem, placement):
+            if least_s >= below_s:
+                return least_s
     try:
         evaluation = evaluate(problem, placement, below_s)
     except InputError:

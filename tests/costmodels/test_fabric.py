@@ -63,3 +63,6 @@ def test_devices_that_do_not_reach_each_other_are_refused() -> None:
     told = r"no link leads from 'a' to 'b'; add a \[\[link\]\], or keep the 2 devices from 'b' to 'c', which reach"
     with pytest.raises(InputError, match=told):
         fabric_of(cluster)
+    one_way = Cluster("two", (gpu("a"), gpu("b")), (Link("a", "b", 1e9),))
+    with pytest.raises(InputError, match=r"no link leads from 'b' to 'a'; add a \[\[link\]\], or keep a single device"):
+        fabric_of(one_way)

@@ -75,7 +75,7 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
     )
     if len(stages) != shape.pipeline or any(not stage.total or stage.total % shape.chunks for stage in stages):
         raise InputError(
-            f"{where} has stages of {', '.join(str(stage.total) for stage in stages)} layers; pipeline = "
+            f"{where} has stages of {', '.join(str(stage.total) for stage in stages) or 'no'} layers; pipeline = "
             f"{shape.pipeline} needs as many stages, each with layers for {shape.chunks} parts"
         )
     degrees = tuple(_degrees_of(stage, shape, where) for stage in top.records("stages") if "data" in stage)

@@ -146,8 +146,7 @@ class SharedNetwork:
             ahead_s, back_s = ahead_s + norms_s, back_s + norms_s
         forward_s, backward_s = self.computing_s(table, launch_s)
         forward_s, backward_s = forward_s + ahead_s[:, None], backward_s + back_s[:, None]
-        kept = np.array([self._saved_share(op) for op in self.graph.ops])
-        state = np.array([self._state_share(op) for op in self.graph.ops])
+        kept, state = self._kept, self._state
         moments = OPTIMIZERS[work.optimizer].copies
         copied_bytes = self._copied_bytes if table.n_devices > 1 or zero.own_degrees else np.zeros(len(state))
         own_bytes = table.update.gradient_bytes + copied_bytes
@@ -167,11 +166,21 @@ class SharedNetwork:
             once_saved_bytes=kept * table.once_saved_bytes,
             together=tuple(unit for unit in self.units if len(unit) > 1),
             layer=self._layer,
-            layer_bytes=self._layer_bytes(),
+            layer_bytes=self._layer_bytes,
             held=0.0,
             update=replace(table.update, gradient_bytes=gradient_bytes),
         )
         return self._with_zero(divided, table.update, zero)
+
+    @cached_property
+    def _kept(self) -> Floats:
+        """[n_ops], `_saved_share` of each."""
+        return np.array([self._saved_share(op) for op in self.graph.ops])
+
+    @cached_property
+    def _state(self) -> Floats:
+        """[n_ops], `_state_share` of each."""
+        return np.array([self._state_share(op) for op in self.graph.ops])
 
     def computing_s(self, table: CostTable, launch_s: Floats) -> tuple[Floats, Floats]:
         """[n_ops, n_devices] each, what groups compute forward and backward, from what one device of each does."""
@@ -285,6 +294,7 @@ class SharedNetwork:
             layer[list(ops)] = number
         return layer
 
+    @cached_property
     def _layer_bytes(self) -> Floats:
         """[n_flows], what a device keeps of what one layer reads of another, whole or its part."""
         parts = (self.tensor if flow.tensor in self.styles.axis else 1 for flow in self.graph.flows)

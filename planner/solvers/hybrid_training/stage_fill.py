@@ -53,6 +53,8 @@ def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
         found = [table.at(stage, layers // shape.pipeline) for stage in range(shape.pipeline)]
         return _filled(prices, [stage for _, stage in found], most_s)
     counts = range(1, _most_layers(prices, most_s) + 1)
+    if not counts:
+        return None
     times = [[table.at(stage, count)[0] for count in counts] for stage in range(shape.pipeline)]
     best: StageFill | None = None
     least_sum_s = sum(map(min, times))

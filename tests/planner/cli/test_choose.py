@@ -21,7 +21,8 @@ CLUSTER = "\n".join(
     ]
 )
 GPT = {"layers": 24, "hidden": 6144, "heads": 64}
-COMMAND = ["choose", "model.json", "--cluster", "hosts.toml", "--global-batch", "64"]
+AT_LENGTH = ["--time-limit", "100000"]  # counted work ends the search, not the clock of a busy machine
+COMMAND = ["choose", "model.json", "--cluster", "hosts.toml", "--global-batch", "64", *AT_LENGTH]
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +90,7 @@ def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) 
             "no way keeps all that is asked for at once; leave one of the options open",
         ),
         (["--devices", "17"], "17 devices asked for; the cluster has 16"),
+        (["--size", "seq=3"], "'model.json' has no symbolic dimension 'seq'; leave --size out"),
     ],
 )
 def test_what_does_not_divide_is_named_with_the_nearest_that_does(

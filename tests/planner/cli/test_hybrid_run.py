@@ -41,6 +41,10 @@ def test_a_row_for_other_layers_is_refused_by_the_ranks(capfd: pytest.CaptureFix
         ({"version": 9}, "'row.json' has the version 9, this planner reads 1; choose again"),
         ({"stages": []}, "pipeline = 1 needs as many stages, each with layers for 1 parts"),
         ({"parallel": {"data": 0}}, "parallel of 'row.json' has data = 0; it must be a whole number of 1 or more"),
+        (
+            {"parallel": config_to_dict(ROW)["parallel"] | {"data": 65}},
+            "'row.json' is for 65 devices, and this host trains in 64 processes at most",
+        ),
     ],
 )
 @pytest.mark.usefixtures("_in_folder")

@@ -3,6 +3,7 @@
 What solvers claim of all other problems is held against an independent truth in tests/planner/law.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -13,14 +14,17 @@ from hypothesis import strategies as st
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.table import StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
+from graphs.errors import InputError
 from planner.problem.bounds import lower_bound
+from planner.problem.evaluate import evaluate, step_bounds
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.base import Budget
+from planner.solvers.base import Budget, objective_of
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
 from tests.planner.problem.problems import tables, value
+from tests.simulator.tables import placements
 
 ROUNDING = 1e-9
 PLENTY_S = 20.0
@@ -58,3 +62,21 @@ def test_no_bound_is_above_any_placement_of_a_training_step(problem: Problem) ->
     assert result.objective_s <= best_s * (1 + ROUNDING)
     assert result.bound_s <= result.objective_s * (1 + PROOF_TOLERANCE)
     assert result.status is not Status.INFEASIBLE or best_s == inf
+
+
+@given(training_problems(), st.data())
+def test_no_step_of_a_placement_is_shorter_than_its_own_bounds(problem: Problem, data: st.DataObject) -> None:
+    placement = data.draw(placements(problem.table))
+    with suppress(InputError):  # no link, or no pipeline that the schedule can run
+        step_s = evaluate(problem, placement).objective_s
+        assert all(least_s <= step_s for least_s in step_bounds(problem, placement))
+
+
+@given(training_problems(), st.data())
+def test_what_is_not_faster_is_told_from_what_is(problem: Problem, data: st.DataObject) -> None:
+    """The objective below a limit is exact, and above it no less than the limit."""
+    placement = data.draw(placements(problem.table))
+    exact_s = objective_of(problem, placement)
+    for below_s in (0.5 * exact_s, exact_s, 2 * exact_s + 1):
+        found_s = objective_of(problem, placement, below_s)
+        assert found_s == exact_s if exact_s < below_s else found_s >= below_s

@@ -65,6 +65,12 @@ def test_nothing_is_faster_than_what_it_finds_nor_than_its_bound(seed: int) -> N
     assert found.bound_s >= best_s * 0.99
 
 
+def test_samples_of_seven_tokens_leave_no_time_for_stages_of_one_layer() -> None:
+    """The words' scores take longer than all layers, so some shapes are too slow however their layers are divided."""
+    found = choose_config(TrainingSetting(Transformer(12, 768, 12, 7), a100s(8), 64))
+    assert found.status is Status.OPTIMAL
+
+
 def test_no_row_dominates_another_and_each_costs_what_it_says() -> None:
     setting = TrainingSetting(GPT22B, a100s(16), 64)
     found = choose_config(setting)
