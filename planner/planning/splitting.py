@@ -25,8 +25,8 @@ from costmodels.flops import roofline_s, work_of
 from costmodels.table import SURE, CostTable, Floats, Source
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph, Op
+from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
-from graphs.rewrites.sharding_rules import network_shardings
 from graphs.rewrites.split import Origin, Split, part_number
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team

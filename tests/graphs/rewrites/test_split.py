@@ -20,8 +20,8 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
-from graphs.rewrites.sharding_rules import network_shardings
 from graphs.rewrites.split import Split
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.table import StepUpdate
+from costmodels.step_update import StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
