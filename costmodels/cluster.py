@@ -147,6 +147,11 @@ class Device(Brief):
         """Whether it has quick kernels."""
         return self.kernels == "quick"
 
+    @property
+    def rounding(self) -> tuple[str, Kernels, int, bool]:
+        """Equal for devices on which equal operators give equal bits."""
+        return self.kind, self.kernels, len(self.cores), self.cuda is None
+
 
 @dataclass(frozen=True)
 class Cluster(Brief):

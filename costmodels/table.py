@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.memory.transformers import RecomputeMode
+from costmodels.step_update import StepUpdate
 from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow
@@ -54,37 +55,6 @@ class Offload(Brief):
     store_s: Floats  # [n_flows, n_devices], seconds that the writer's device is occupied if another one reads the flow
     fetch_s: Floats  # [n_flows, n_devices], seconds that each other device which reads the flow is occupied
     host: NDArray[np.bool_]  # [n_devices], whether a device is the host; for latency it runs operators all at once
-
-
-@dataclass(frozen=True)
-class StepUpdate(Brief):
-    """What each training step ends with: gradients are added up with other replicas, the optimizer runs."""
-
-    gradient_bytes: Floats  # [n_ops], of the trained parameters that live with an operator; gradients are as large
-    optimizer_s_per_byte: Floats  # [n_devices], seconds of the optimizer's step for each of these bytes
-    sync_s_per_byte: Floats  # [n_devices], seconds to add up each of them with the device's replicas; 0 without any
-    sync_latency_s: Floats  # [n_devices], what each sum takes besides, however small
-    # [n_devices], number of the uplink of a device's ring, which sums that run at once share; one each if left out
-    uplink: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def __post_init__(self) -> None:
-        if not self.uplink.size:
-            object.__setattr__(self, "uplink", np.arange(len(self.sync_s_per_byte)))
-
-    @property
-    def sharing(self) -> Ints:
-        """[n_devices], how many devices have their rings on a device's uplink."""
-        _, number, rings = np.unique(self.uplink, return_inverse=True, return_counts=True)
-        return np.asarray(rings[number])
-
-    def optimizer_s(self, ops: Sequence[int], device: int) -> float:
-        """Seconds of the optimizer for these operators there."""
-        return float(self.gradient_bytes[list(ops)].sum() * self.optimizer_s_per_byte[device])
-
-    def sync_s(self, ops: Sequence[int], device: int) -> float:
-        """Seconds to add up the gradients of these operators there; nothing if there are none."""
-        n_bytes = float(self.gradient_bytes[list(ops)].sum())
-        return float(self.sync_latency_s[device] + n_bytes * self.sync_s_per_byte[device]) if n_bytes else 0.0
 
 
 SHAPES: Mapping[str, str] = (
@@ -358,23 +328,6 @@ class CostTable(Brief):
         total = self.forward_s[np.isfinite(self.forward_s)].sum()
         part = self.forward_s[np.isfinite(self.forward_s) & (self.source == source)].sum()
         return float(part / total) if total > 0 else 0.0
-
-
-def joined(n: int, groups: Iterable[Sequence[int]]) -> list[int]:
-    """[n], the smallest member of each number's group; groups that overlap become one."""
-    leader = list(range(n))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    for group in groups:
-        for other in group[1:]:
-            first, second = sorted((find(group[0]), find(other)))
-            leader[second] = first
-    return [find(i) for i in range(n)]
 
 
 def _shape(table: CostTable, name: str) -> tuple[int, ...]:

@@ -20,7 +20,8 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
-from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source
 from costmodels.views import backward_passes
 from costmodels.workload import Workload
 from graphs.brief import Brief

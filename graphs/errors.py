@@ -1,6 +1,7 @@
 """The error for mistakes that the user can correct, and helpers for its message."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -23,10 +24,19 @@ FAILURES = (IndexError, RuntimeError, TypeError)
 """What PyTorch raises for tensors that an operator does not take."""
 
 
-def cannot_run(what: str, error: BaseException) -> InputError:
-    """The error for a model, or an operator of it, that fails with the model's example inputs."""
-    kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-    return InputError(f"{what} fails with the example inputs: {kind}{first_line(error)}; give inputs that it takes")
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Run a model, or an operator of it, with the model's example inputs.
+
+    Raises:
+        InputError: if PyTorch refuses.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+        said = f"{kind}{first_line(error)}"
+        raise InputError(f"{what} fails with the example inputs: {said}; give inputs that it takes") from error
 
 
 RENAMED = {

@@ -24,7 +24,7 @@ from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
-from graphs.errors import FAILURES, InputError, cannot_run
+from graphs.errors import InputError, running
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
 
@@ -99,21 +99,19 @@ class Inference:
         op, mark = self.ops[number], self.clock.mark
         local: ChainMap[str, torch.Tensor] = ChainMap({}, self.packed[number], env)
         start = end = None
-        for kernel in self.kernels[number]:  # several are those of members of a fused operator
-            if kernel.op.outputs[0] in memory.fixed:
-                local.update({name: memory.fixed[name] for name in kernel.op.outputs})
-                continue
-            args, kwargs = kernel.bound(self.program, local.__getitem__)
-            if (buffer := memory.buffers.get(kernel.op.outputs[0])) is not None:
-                kwargs = {RESULT: buffer}
-            start = mark() if start is None else start
-            try:
+        with running(f"operator '{op.name}' ({op.kind})"):
+            for kernel in self.kernels[number]:  # several are those of members of a fused operator
+                if kernel.op.outputs[0] in memory.fixed:
+                    local.update({name: memory.fixed[name] for name in kernel.op.outputs})
+                    continue
+                args, kwargs = kernel.bound(self.program, local.__getitem__)
+                if (buffer := memory.buffers.get(kernel.op.outputs[0])) is not None:
+                    kwargs = {RESULT: buffer}
+                start = mark() if start is None else start
                 result = kernel.target(*args, **kwargs)
-            except FAILURES as error:
-                raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
-            written = result if kernel.unpacks(self.program) else (result,)
-            local.update(zip(kernel.op.outputs, written, strict=True))
-            del args, kwargs, result, written
+                written = result if kernel.unpacks(self.program) else (result,)
+                local.update(zip(kernel.op.outputs, written, strict=True))
+                del args, kwargs, result, written
         if start is None:
             start, end = mark(), mark()
         env.update({name: local[name] for name in op.outputs})
@@ -194,12 +192,10 @@ class Training:
         call = self.program.calls[op.name]
         args, kwargs = (on_device(each, self.torch_device) for each in self.program.arguments(op, env.__getitem__))
         target = kernel_of(self.program, op, self.torch_device).target
-        start = self.clock.mark()
-        try:
+        with running(f"operator '{op.name}' ({op.kind})"):
+            start = self.clock.mark()
             result = target(*args, **kwargs)
-        except FAILURES as error:
-            raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
-        end = self.clock.mark()
+            end = self.clock.mark()
         results = list(result) if call.unpack else [result]
         outputs = [
             tensor.detach().requires_grad_(name in self.differentiated)

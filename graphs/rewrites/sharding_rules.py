@@ -4,24 +4,19 @@ A rule writes the tensors of an operator as an einsum does, a letter for each ax
 several tensors is a loop. Axes of one element have no letter, since nothing can be divided there.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
+from graphs.rewrites.letters import Shape, dims_of, leading, loops, numbered, rank_of
 from graphs.rewrites.patterns import changes, plain
 from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
 
-Shape: TypeAlias = tuple[int, ...]
-Axes: TypeAlias = Sequence[str]
-"""A letter, or name, for each axis of a tensor."""
-
 Rule: TypeAlias = "Callable[[Graph, Op], Iterator[Sharding]]"
 
-LEADING = ("batch", "sequence")
 OUTPUT_FEATURES, INPUT_FEATURES = "output features", "input features"
 OUTPUT_CHANNELS, INPUT_CHANNELS = "output channels", "input channels"
 ROWS, HEADS = "rows", "heads"
@@ -41,129 +36,38 @@ def shardings(graph: Graph, op: Op) -> tuple[Sharding, ...]:
     return (*(one for one in divided if one.units > 1), replicated)
 
 
-def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
-    """The shardings of all operators by name, with those in runs that match a neighbour's."""
-    found = {op.name: list(shardings(graph, op)) for op in graph.ops}
-    near: dict[str, set[str]] = {op.name: set() for op in graph.ops}
-    for flow in graph.flows:
-        for reader in flow.readers:
-            near[graph.ops[flow.writer].name].add(graph.ops[reader].name)
-            near[graph.ops[reader].name].add(graph.ops[flow.writer].name)
-    left = deque(found)
-    while left:
-        name = left.popleft()
-        op = graph.ops[graph.index[name]]
-        wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
-        known = {_everywhere(one): one for one in found[name]}
-        before = len(known)
-        for one in (one for shards in wanted for one in _matching(op, found[name], shards)):
-            known.setdefault(_everywhere(one), one)
-        if len(known) > before:
-            found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
-            left.extend(near[name])
-    return MappingProxyType({name: tuple(each) for name, each in found.items()})
-
-
-def _everywhere(one: Sharding) -> tuple[object, ...]:
-    return one.inputs, one.outputs, one.summed, one.halo
-
-
-def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Shard]]:
-    """The tensors with the shards at which some shardings divide them."""
-    sides = [(op.inputs, one.inputs) for one in each] + [(op.outputs, one.outputs) for one in each]
-    return {(name, shard) for names, shards in sides for name, shard in zip(names, shards, strict=True) if shard}
-
-
-def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
-    """The refined shardings of an operator that divide a tensor as a neighbour does."""
-    for one in own:
-        for tensor, shard in _at(op, [one]):
-            for name, (axis, runs) in wanted:
-                if (name, axis) == (tensor, shard.axis) and runs % shard.runs == 0 and one.refines(runs // shard.runs):
-                    yield one.refined(runs // shard.runs)
-
-
 _MANY = 2**31
-# --- letters ---------------------------------------------------------------------------------------------------------
-
-
-def _loops(
-    graph: Graph, op: Op, inputs: Sequence[Axes], outputs: Sequence[Axes], added: int = -1
-) -> Iterator[Sharding]:
-    """A sharding for each letter; ``added`` is the position of an input that is added to a product.
-
-    A letter that no output has is summed over.
-    """
-    shapes = [graph.tensor[name].shape for name in op.inputs]
-    results = [graph.tensor[name].shape for name in op.outputs]
-    letters = dict.fromkeys(letter for axes in (*outputs, *inputs) for letter in axes if letter)
-    for letter in letters:
-        shards, written = _shards(inputs, shapes, letter), _shards(outputs, results, letter)
-        extents = {s[c.axis] for s, c in zip((*shapes, *results), (*shards, *written), strict=True) if c}
-        if len(extents) != 1:
-            continue
-        summed = not any(letter in axes for axes in outputs)
-        once = (added,) if summed and 0 <= added < len(op.inputs) else ()
-        yield Sharding(letter, extents.pop(), shards, written, summed, once)
-
-
-def _shards(tensors: Sequence[Axes], shapes: Sequence[Shape], letter: str) -> tuple[Shard | None, ...]:
-    return tuple(
-        Shard(axes.index(letter)) if letter in axes and shape[axes.index(letter)] > 1 else None
-        for axes, shape in zip(tensors, shapes, strict=True)
-    )
-
-
-def _leading(n: int) -> list[str]:
-    """Names of the axes before those that an operator works along."""
-    return [LEADING[axis] if axis < len(LEADING) else f"axis {axis}" for axis in range(n)]
-
-
-def _numbered(n: int) -> list[str]:
-    return [f"axis {axis}" for axis in range(n)]
-
-
-def _rank(graph: Graph, name: str) -> int:
-    return len(graph.tensor[name].shape)
-
-
-def _dims(value: Attr, rank: int) -> tuple[int, ...]:
-    """Dimensions of an attribute, counted from the front."""
-    given = value if isinstance(value, tuple) else (value,)
-    return tuple(int(dim) % rank for dim in given if isinstance(dim, int))
-
-
 # --- products --------------------------------------------------------------------------------------------------------
 
 
 def _linear(graph: Graph, op: Op) -> Iterator[Sharding]:
-    lead = _leading(_rank(graph, op.inputs[0]) - 1)
+    lead = leading(rank_of(graph, op.inputs[0]) - 1)
     weight = [OUTPUT_FEATURES, INPUT_FEATURES]
     inputs = [[*lead, INPUT_FEATURES], weight, [OUTPUT_FEATURES]]
-    if _rank(graph, op.inputs[1]) == 2:
-        yield from _loops(graph, op, inputs[: len(op.inputs)], [[*lead, OUTPUT_FEATURES]], added=2)
+    if rank_of(graph, op.inputs[1]) == 2:
+        yield from loops(graph, op, inputs[: len(op.inputs)], [[*lead, OUTPUT_FEATURES]], added=2)
 
 
 def _addmm(graph: Graph, op: Op) -> Iterator[Sharding]:
     matrix = ["batch", OUTPUT_FEATURES]
-    bias = matrix[2 - _rank(graph, op.inputs[0]) :]
+    bias = matrix[2 - rank_of(graph, op.inputs[0]) :]
     inputs = [bias, ["batch", INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES]]
-    for one in _loops(graph, op, inputs, [matrix], added=0):
+    for one in loops(graph, op, inputs, [matrix], added=0):
         if not (one.summed and op.attrs):  # factors of the terms
             yield one
 
 
 def _matmul(graph: Graph, op: Op) -> Iterator[Sharding]:
     """The product of the last two axes; those before them are aligned from the right."""
-    ranks = [_rank(graph, name) for name in (*op.inputs, *op.outputs)]
+    ranks = [rank_of(graph, name) for name in (*op.inputs, *op.outputs)]
     if min(ranks[:2]) < 2:
         return
-    lead = ["batch", HEADS] if ranks[2] == 4 else _leading(ranks[2] - 2)
+    lead = ["batch", HEADS] if ranks[2] == 4 else leading(ranks[2] - 2)
     before = [lead[len(lead) - rank + 2 :] for rank in ranks]
     rows = "batch" if ranks[2] == 2 else ROWS
     pairs = ([rows, INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES], [rows, OUTPUT_FEATURES])
     x, y, result = ([*own, *pair] for own, pair in zip(before, pairs, strict=True))
-    yield from _loops(graph, op, [x, y], [result])
+    yield from loops(graph, op, [x, y], [result])
 
 
 def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -175,10 +79,10 @@ def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
     if groups == 1:
         weights = [[OUTPUT_CHANNELS, INPUT_CHANNELS, *blank], [OUTPUT_CHANNELS]][: len(op.inputs) - 1]
         inputs = [["batch", INPUT_CHANNELS, *blank], *weights]
-        yield from _loops(graph, op, inputs, [["batch", OUTPUT_CHANNELS, *blank]], added=2)
+        yield from loops(graph, op, inputs, [["batch", OUTPUT_CHANNELS, *blank]], added=2)
     else:
         images, whole = ["batch", "", *blank], [[""] * n, [""]][: len(op.inputs) - 1]
-        yield from _loops(graph, op, [images, *whole], [images])
+        yield from loops(graph, op, [images, *whole], [images])
         yield Sharding(CHANNELS, groups, (Shard(1), *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
         yield Sharding(OUTPUT_CHANNELS, weight[0], (None, *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
     yield from _image_rows(graph, op, weight[2])
@@ -215,10 +119,10 @@ def _attention(graph: Graph, op: Op) -> Iterator[Sharding]:
     q, k, *_ = (graph.tensor[name].shape for name in op.inputs)
     if not len(q) == len(k) == 4:
         return
-    mask = ["batch", HEADS, "sequence", ""][4 - _rank(graph, op.inputs[3]) :] if len(op.inputs) > 3 else []
+    mask = ["batch", HEADS, "sequence", ""][4 - rank_of(graph, op.inputs[3]) :] if len(op.inputs) > 3 else []
     query, key = ["batch", HEADS, "sequence", ""], ["batch", HEADS, "", ""]
     masks = [mask] if mask else []
-    for one in _loops(graph, op, [query, key, key, *masks], [query]):
+    for one in loops(graph, op, [query, key, key, *masks], [query]):
         if one.name != "sequence" or op.attrs.get("is_causal") is not True:
             yield one
     if k[1] < q[1] and q[1] % k[1] == 0 and not (masks and graph.tensor[op.inputs[3]].shape[-3:-2] == (q[1],)):
@@ -226,28 +130,28 @@ def _attention(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _embedding(graph: Graph, op: Op) -> Iterator[Sharding]:
-    lead = _leading(_rank(graph, op.inputs[1]))
-    return _loops(graph, op, [["", OUTPUT_FEATURES], lead], [[*lead, OUTPUT_FEATURES]])
+    lead = leading(rank_of(graph, op.inputs[1]))
+    return loops(graph, op, [["", OUTPUT_FEATURES], lead], [[*lead, OUTPUT_FEATURES]])
 
 
 def _batch_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
-    rest = _numbered(_rank(graph, op.inputs[0]))[2:]
+    rest = numbered(rank_of(graph, op.inputs[0]))[2:]
     image = ["batch", CHANNELS, *rest]
-    return _loops(graph, op, [image, *[[CHANNELS]] * (len(op.inputs) - 1)], [image])
+    return loops(graph, op, [image, *[[CHANNELS]] * (len(op.inputs) - 1)], [image])
 
 
 def _layer_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
     normalized = op.attrs.get("normalized_shape")
     n = len(normalized) if isinstance(normalized, tuple) else 1
-    rank = _rank(graph, op.inputs[0])
-    axes = [*_leading(rank - n), *[""] * n]
-    return _loops(graph, op, [axes, *[[""] * n] * (len(op.inputs) - 1)], [axes])
+    rank = rank_of(graph, op.inputs[0])
+    axes = [*leading(rank - n), *[""] * n]
+    return loops(graph, op, [axes, *[[""] * n] * (len(op.inputs) - 1)], [axes])
 
 
 def _group_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
-    n, groups = _rank(graph, op.inputs[0]), op.attrs.get("num_groups")
+    n, groups = rank_of(graph, op.inputs[0]), op.attrs.get("num_groups")
     axes = ["batch", *[""] * (n - 1)]
-    yield from _loops(graph, op, [axes, *[[""]] * (len(op.inputs) - 1)], [axes])
+    yield from loops(graph, op, [axes, *[[""]] * (len(op.inputs) - 1)], [axes])
     if isinstance(groups, int):
         yield Sharding(CHANNELS, groups, (Shard(1), *[Shard(0)] * (len(op.inputs) - 1)), (Shard(1),))
 
@@ -257,38 +161,38 @@ def _group_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 def _elementwise(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Broadcast operands, aligned from the right."""
-    axes = _numbered(_rank(graph, op.outputs[0]))
-    inputs = [axes[len(axes) - _rank(graph, name) :] for name in op.inputs]
-    return _loops(graph, op, inputs, [axes] * len(op.outputs))
+    axes = numbered(rank_of(graph, op.outputs[0]))
+    inputs = [axes[len(axes) - rank_of(graph, name) :] for name in op.inputs]
+    return loops(graph, op, inputs, [axes] * len(op.outputs))
 
 
 def _along(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Operators that work along an axis, which stays whole, and keep the shape."""
-    axes = _numbered(_rank(graph, op.inputs[0]))
-    whole = _dims(op.attrs.get("dim", -1), len(axes))
+    axes = numbered(rank_of(graph, op.inputs[0]))
+    whole = dims_of(op.attrs.get("dim", -1), len(axes))
     axes = ["" if axis in whole else name for axis, name in enumerate(axes)]
-    return _loops(graph, op, [axes], [axes] * len(op.outputs))
+    return loops(graph, op, [axes], [axes] * len(op.outputs))
 
 
 def _reduction(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Reductions over some axes; only terms of a sum can be added up."""
-    rank = _rank(graph, op.inputs[0])
+    rank = rank_of(graph, op.inputs[0])
     given = op.attrs.get("dim")
-    gone = _dims(given, rank) if given not in (None, ()) else tuple(range(rank))
-    axes = _numbered(rank)
+    gone = dims_of(given, rank) if given not in (None, ()) else tuple(range(rank))
+    axes = numbered(rank)
     kept = bool(op.attrs.get("keepdim"))
     result = [name if axis not in gone else "" for axis, name in enumerate(axes) if kept or axis not in gone]
     adds = plain(op.kind) == "aten.sum"
     read = [name if adds or axis not in gone else "" for axis, name in enumerate(axes)]
-    return _loops(graph, op, [read], [result] * len(op.outputs))
+    return loops(graph, op, [read], [result] * len(op.outputs))
 
 
 def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Windows over an image; those at the borders of an average count what they see there."""
-    axes = ["batch", CHANNELS, *[""] * (_rank(graph, op.inputs[0]) - 2)]
+    axes = ["batch", CHANNELS, *[""] * (rank_of(graph, op.inputs[0]) - 2)]
     if len(axes) != 4:
         return
-    yield from _loops(graph, op, [axes], [axes])
+    yield from loops(graph, op, [axes], [axes])
     window = _first(op.attrs.get("kernel_size"), 0)
     floating = "float" in graph.tensor[op.inputs[0]].dtype  # a whole number is not infinite
     counts = op.attrs.get("count_include_pad", True) is True or not _first(op.attrs.get("padding"), 0)
@@ -304,10 +208,10 @@ def _with_stride(op: Op, window: int) -> Op:
 
 def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Operators that treat each image and each channel by itself."""
-    rank = _rank(graph, op.inputs[0])
+    rank = rank_of(graph, op.inputs[0])
     axes = ["batch", CHANNELS, *[""] * (rank - 2)]
     if rank == (3 if "1d" in op.kind else 4):
-        yield from _loops(graph, op, [axes], [axes] * len(op.outputs))
+        yield from loops(graph, op, [axes], [axes] * len(op.outputs))
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -346,49 +250,49 @@ def _after(shape: Shape, axis: int) -> int:
 
 
 def _permute(graph: Graph, op: Op) -> Iterator[Sharding]:
-    rank = _rank(graph, op.inputs[0])
+    rank = rank_of(graph, op.inputs[0])
     order = list(range(rank))
     if "dims" in op.attrs:
-        order = list(_dims(op.attrs["dims"], rank))
+        order = list(dims_of(op.attrs["dims"], rank))
     elif rank > 1:
-        a, b = (_dims(op.attrs.get(name, default), rank)[0] for name, default in (("dim0", 0), ("dim1", 1)))
+        a, b = (dims_of(op.attrs.get(name, default), rank)[0] for name, default in (("dim0", 0), ("dim1", 1)))
         order[a], order[b] = order[b], order[a]
-    axes = _numbered(rank)
+    axes = numbered(rank)
     read = [axes[order.index(axis)] for axis in range(rank)]
-    return _loops(graph, op, [read], [axes])
+    return loops(graph, op, [read], [axes])
 
 
 def _expand(graph: Graph, op: Op) -> Iterator[Sharding]:
-    axes = _numbered(_rank(graph, op.outputs[0]))
-    return _loops(graph, op, [axes[len(axes) - _rank(graph, op.inputs[0]) :]], [axes])
+    axes = numbered(rank_of(graph, op.outputs[0]))
+    return loops(graph, op, [axes[len(axes) - rank_of(graph, op.inputs[0]) :]], [axes])
 
 
 def _slice(graph: Graph, op: Op) -> Iterator[Sharding]:
     """A part of one axis, which stays whole; a selection drops the axis."""
-    rank = _rank(graph, op.inputs[0])
-    (dim,) = _dims(op.attrs.get("dim", 0), rank)
+    rank = rank_of(graph, op.inputs[0])
+    (dim,) = dims_of(op.attrs.get("dim", 0), rank)
     axes = ["" if axis == dim else f"axis {axis}" for axis in range(rank)]
-    kept = axes if _rank(graph, op.outputs[0]) == rank else [*axes[:dim], *axes[dim + 1 :]]
-    return _loops(graph, op, [axes], [kept] * len(op.outputs))
+    kept = axes if rank_of(graph, op.outputs[0]) == rank else [*axes[:dim], *axes[dim + 1 :]]
+    return loops(graph, op, [axes], [kept] * len(op.outputs))
 
 
 def _pieces(graph: Graph, op: Op) -> Iterator[Sharding]:
     """Equal pieces of an axis: along it, each piece can be divided."""
     yield from _slice(graph, op)
-    (dim,) = _dims(op.attrs.get("dim", 0), _rank(graph, op.inputs[0]))
+    (dim,) = dims_of(op.attrs.get("dim", 0), rank_of(graph, op.inputs[0]))
     sizes = {graph.tensor[name].shape[dim] for name in op.outputs}
     if len(sizes) == 1:
         yield Sharding(f"axis {dim}", sizes.pop(), (Shard(dim, len(op.outputs)),), (Shard(dim),) * len(op.outputs))
 
 
 def _cat(graph: Graph, op: Op) -> Iterator[Sharding]:
-    rank, n = _rank(graph, op.outputs[0]), len(op.inputs)
-    (dim,) = _dims(op.attrs.get("dim", 0), rank)
+    rank, n = rank_of(graph, op.outputs[0]), len(op.inputs)
+    (dim,) = dims_of(op.attrs.get("dim", 0), rank)
     axes = ["" if axis == dim else f"axis {axis}" for axis in range(rank)]
     stacked = plain(op.kind) == "aten.stack"
-    if not stacked and any(_rank(graph, name) != rank for name in op.inputs):
+    if not stacked and any(rank_of(graph, name) != rank for name in op.inputs):
         return
-    yield from _loops(graph, op, [[*axes[:dim], *axes[dim + 1 :]] if stacked else axes] * n, [axes])
+    yield from loops(graph, op, [[*axes[:dim], *axes[dim + 1 :]] if stacked else axes] * n, [axes])
     sizes = {graph.tensor[name].shape[dim] for name in op.inputs} if not stacked else set()
     if len(sizes) == 1:
         yield Sharding(f"axis {dim}", sizes.pop(), (Shard(dim),) * n, (Shard(dim, n),))
@@ -399,7 +303,7 @@ def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
     padding = op.attrs.get("pad")
     padded = len(padding) // 2 if isinstance(padding, tuple) else len(shapes[0])
     axes = ["" if axis >= len(shapes[0]) - padded else f"axis {axis}" for axis in range(len(shapes[0]))]
-    return _loops(graph, op, [axes], [axes])
+    return loops(graph, op, [axes], [axes])
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

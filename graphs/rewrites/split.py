@@ -85,6 +85,8 @@ class Split:
 
     def applied(self, graph: Graph) -> SplitGraph:
         """The split graph, with where it comes from; raises as `__call__`."""
+        if not self.choices:
+            raise InputError(f"a split of no operator changes nothing in '{graph.name}'; leave it out")
         if fused := next((op.name for op in graph.ops if op.members), ""):
             raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
         chosen = {name: _chosen(graph, name, *choice) for name, choice in self.choices.items()}
@@ -119,8 +121,8 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
     op = graph.ops[graph.index[name]]
     own = {one.name: one for one in shardings(graph, op)}
-    if sharding not in own and not own.keys() - {REPLICATED}:
-        raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {_nearest(graph, op)}")
+    if sharding not in own and not can_be_split(graph, op):
+        raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {nearest_split(graph, op)}")
     found = named(own, sharding)
     if found is None:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
@@ -131,12 +133,16 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
     return _Chosen(found, parts)
 
 
-def _nearest(graph: Graph, op: Op) -> str:
+def can_be_split(graph: Graph, op: Op) -> bool:
+    """Whether parts of an operator can compute less than all of it."""
+    return any(one.name != REPLICATED for one in shardings(graph, op))
+
+
+def nearest_split(graph: Graph, op: Op) -> str:
     """The operator nearest to another that can be split, in words."""
     at = graph.index[op.name]
     for other in sorted(graph.ops, key=lambda each: abs(graph.index[each.name] - at)):
-        own = [one.name for one in shardings(graph, other) if one.name != REPLICATED]
-        if own:
+        if own := [one.name for one in shardings(graph, other) if one.name != REPLICATED]:
             return f"the nearest that can be is '{other.name}' ({other.kind}), by {', '.join(own)}"
     return "no operator of this network can be"
 

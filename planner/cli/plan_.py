@@ -154,7 +154,7 @@ def _unchanged(plan: Plan, options: argparse.Namespace) -> Iterator[str]:
     """That the rewrites that were asked for change nothing."""
     asked = options.rewrites not in (AUTO_REWRITES, NO_REWRITES)
     if asked and not plan.rewrites and not plan.placement.others:
-        yield f"--rewrites {options.rewrites} changes nothing in the plan of {plan.graph.name}"
+        yield f"--rewrites {options.rewrites} changes nothing in the plan of {plan.graph.name}: it would save nothing"
 
 
 def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:

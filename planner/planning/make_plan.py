@@ -22,7 +22,7 @@ from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
 from planner.planning.rewriting import AUTO_REWRITES, COPIES, allows, check_rewrites, rewrites_for
-from planner.planning.splitting import SPLITS_S, best_in_step, splits_for
+from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
@@ -237,6 +237,8 @@ def _no_plan(asked: Plan, result: Result) -> NoPlanError:
         step = step_of(asked.workload) if asked.workload.trains else None
         conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
         result = replace(result, advice=str(conflict or result.advice))
+    elif result.status is Status.INFEASIBLE:
+        result = replace(result, advice=f"{result.advice}{too_large_to_split(asked)}")
     return NoPlanError(result)
 
 

@@ -23,7 +23,8 @@ import numpy as np
 from costmodels.collectives import Port
 from costmodels.fabric import Fabric
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.table import CostTable, Ints, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable, Ints
 from graphs.brief import brief
 from planner.planning.shape_tables import ShapeCosts
 from planner.problem.hybrid_training.config import StageDegrees

@@ -50,4 +50,9 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
             "--kernels quick, or leave --rewrites out"
         )
     fusions = find_fusions(graph)
+    if asked == FUSE and not fusions.groups:
+        raise InputError(
+            f"the rewrite 'fuse' changes nothing: no kernel computes several operators of '{graph.name}' at once; "
+            "leave it out"
+        )
     return (fusions,) if fusions.groups else ()

@@ -25,9 +25,9 @@ from costmodels.flops import roofline_s, work_of
 from costmodels.table import SURE, CostTable, Floats, Source
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph, Op
+from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
-from graphs.rewrites.sharding_rules import network_shardings
-from graphs.rewrites.split import Origin, Split, part_number
+from graphs.rewrites.split import Origin, Split, can_be_split, nearest_split, part_number
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
 from planner.plans.plan import Plan
@@ -41,6 +41,7 @@ from simulator.placement import Placement
 LEAST_GAIN = 0.02  # of the seconds of all operators, for which a network is split
 ROUNDS = 3  # of choosing what to split
 SPLITS_S = 2.0  # of a search for splits, at most
+NAMED = 3  # kinds of operators in a message
 PART_SPREAD = 0.2  # of the seconds of a part that was not measured
 
 
@@ -329,11 +330,38 @@ def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Sp
     if problem and asked != AUTO_REWRITES:
         raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
     largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
-    if asked != AUTO_REWRITES and Team.of(whole.cluster) is None:
-        raise InputError(
-            "the rewrite 'split' divides operators between equal devices with a link from each to each, and "
-            f"'{whole.cluster.name}' has no two of them; leave it out, or describe the links"
-        )
+    if asked != AUTO_REWRITES and len(whole.cluster.devices) > 1:
+        _check_team(whole.cluster)
+        if not any(can_be_split(graph, op) for op in graph.ops):
+            kinds = ", ".join(sorted({op.kind for op in graph.ops})[:NAMED])
+            nothing = f"no operator of '{graph.name}' can be split ({kinds})"
+            raise InputError(f"the rewrite 'split' changes nothing: {nothing}; leave it out")
     if problem or (asked == AUTO_REWRITES and whole.goal is not Goal.LATENCY and not largest):
         return None
     return Splits.of(graph, whole.graph, whole.table, whole.cluster, time_limit_s)
+
+
+def too_large_to_split(whole: Plan) -> str:
+    """The end of a sentence on an operator that no device holds and nobody can split; empty if there is none."""
+    large = np.flatnonzero(whole.table.op_bytes > whole.table.capacity_bytes.max())
+    for op in (whole.graph.ops[number] for number in large.tolist()):
+        if not op.members and not can_be_split(whole.graph, op):
+            return f"; '{op.name}' ({op.kind}) cannot be split, {nearest_split(whole.graph, op)}"
+    return ""
+
+
+def _check_team(cluster: Cluster) -> None:
+    """Raise InputError if there are no equal devices with links, for which operators could be split."""
+    if Team.of(cluster) is not None:
+        return
+    kinds: dict[str, str] = {}
+    for device in cluster.devices:
+        if (other := kinds.setdefault(device.kind, device.name)) != device.name:
+            raise InputError(
+                f"the rewrite 'split' divides operators between equal devices, and no links lead from '{other}' to "
+                f"'{device.name}' and back; add a [[link]] to cluster.toml, or leave the rewrite out"
+            )
+    raise InputError(
+        f"the rewrite 'split' divides operators between equal devices, and all devices of '{cluster.name}' are of "
+        "different kinds; leave it out"
+    )

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints, joined
+from costmodels.groups import joined
+from costmodels.table import CostTable, Floats, Ints
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from simulator.placement import Placement
 

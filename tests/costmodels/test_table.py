@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Offload, Source, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable, Offload, Source
 from graphs.errors import InputError
 from graphs.ir import Flow
 

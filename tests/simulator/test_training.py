@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from simulator.placement import Placement

@@ -27,11 +27,13 @@ import numpy as np
 
 from costmodels.collectives import overlapped_s
 from costmodels.fabric import Fabric
+from costmodels.groups import joined
 from costmodels.layer_times import MEGATRON
 from costmodels.memory.device import working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.table import CostTable, Floats, Ints, StepUpdate, joined
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable, Floats, Ints
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.ir import Graph, Op, Role

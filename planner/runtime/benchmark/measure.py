@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
 from graphs.brief import brief
-from graphs.errors import FAILURES, cannot_run
+from graphs.errors import running
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted
@@ -141,11 +141,8 @@ class Eager:
 
     def result(self) -> Any:
         """Return the result of the model, with the operators that a trace of it has; raise InputError if it fails."""
-        with _by_operators():
-            try:
-                return self._turn(self.call)
-            except FAILURES as error:
-                raise cannot_run("the model", error) from error
+        with _by_operators(), running("the model"):
+            return self._turn(self.call)
 
     def stream(self, count: int) -> float:
         """Call the model again and again, after a call to warm up."""

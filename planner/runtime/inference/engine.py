@@ -221,8 +221,7 @@ class Engine:
         runs_alike: tuple[object, ...] = ()
         if len(stages) == 1 and not awaited and not any(stage.random for stage in stages.values()):
             (stage,) = stages.values()
-            device = self._devices[stage.stage.device]
-            runs_alike = (stage.stage.ops, device.kind, device.kernels, len(device.cores))
+            runs_alike = stage.stage.ops, self._devices[stage.stage.device].rounding
         return _Copy(needs, readers, len(stages) + len(awaited), runs_alike)
 
     def _begin_entered(self, idle: deque[int]) -> None:
@@ -279,10 +278,9 @@ class Engine:
     def _take(self, device: int) -> tuple[int, _InFlight, bool] | None:
         """Return the first ready stage, its micro-batch, and whether the device has slept; None once closed."""
         made_ready = self._made_ready[device]
-        with self._lock:
-            slept = not self._ready[device]
-            seen = made_ready.value if made_ready and slept and self._on_way else None
-        if made_ready and seen is not None:
+        seen = made_ready.value if made_ready else 0  # asked for first: what gets ready from here on changes it
+        slept = not self._ready[device]
+        if made_ready and slept and self._on_way:
             made_ready.spin(seen)
         with self._lock:
             while not self._ready[device] and not self._closing:

@@ -13,7 +13,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from graphs.errors import FAILURES, InputError, cannot_run
+from graphs.errors import InputError, running
 from graphs.ir import Op
 from graphs.program.program import Program, on_device
 from planner.runtime.errors import StageError
@@ -67,10 +67,8 @@ def run_reference(
         function = plain(program, op, torch_device, i in random_ops)
         generators = Generators([i] if i in random_ops else [], torch_device, seed)
         arguments = arguments_of(program, op, values, asking)
-        try:
+        with running(f"operator '{op.name}' ({op.kind})"):
             done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
-        except FAILURES as error:
-            raise cannot_run(f"operator '{op.name}' ({op.kind})", error) from error
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
         if backward:
             applied.append(done)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,11 +19,14 @@ from graphs.ir import Graph, Op, Role
 from graphs.ir import Tensor as GraphTensor
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
+from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import Sharding, named, ranges, shares
-from graphs.rewrites.sharding_rules import RULES, network_shardings, shardings
+from graphs.rewrites.sharding_rules import RULES, shardings
 from graphs.rewrites.split import Split
 
 Shape = tuple[int, ...]
+Case: TypeAlias = "tuple[Callable[..., Any], list[Shape], list[Shape], list[str]]"
+"""A function, the shapes of its inputs and of its parameters, and shardings that it has."""
 
 
 class Function(nn.Module):
@@ -38,11 +41,13 @@ class Function(nn.Module):
         return self.function(*inputs, *self.weights)
 
 
-def imported(function: Callable[..., Any], inputs: list[Shape], *weights: Shape) -> Program:
-    """A function in float64, so that a wrong rule differs by more than the order of sums."""
+def imported(
+    function: Callable[..., Any], inputs: list[Shape], *weights: Shape, dtype: torch.dtype = torch.float64
+) -> Program:
+    """A function, by default in float64, so that a wrong rule differs by more than the order of sums."""
     torch.manual_seed(0)
-    examples = tuple(torch.randn(shape, dtype=torch.float64) for shape in inputs)
-    return program_from_module(Function(function, *weights).double().eval(), examples, name="net", footprints=False)
+    examples = tuple(torch.randn(shape, dtype=dtype) for shape in inputs)
+    return program_from_module(Function(function, *weights).to(dtype).eval(), examples, name="net", footprints=False)
 
 
 def check(program: Program, op: str, sharding: Sharding, parts: int) -> None:
@@ -55,7 +60,7 @@ def check(program: Program, op: str, sharding: Sharding, parts: int) -> None:
 
 attention = functional.scaled_dot_product_attention
 F: Any = functional
-CASES: dict[str, tuple[Callable[..., Any], list[Shape], list[Shape], list[str]]] = {
+CASES: dict[str, Case] = {
     "linear": (F.linear, [(3, 4, 6)], [(7, 6), (7,)], ["output features", "batch", "sequence", "input features"]),
     "linear of rows": (F.linear, [(3, 6)], [(7, 6)], ["output features", "batch", "input features"]),
     "addmm": (lambda x, b, w: torch.addmm(b, x, w), [(4, 6)], [(5,), (6, 5)], ["output features", "input features"]),
@@ -175,13 +180,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[Shape], list[Shape], list[str]]]
     "pad": (lambda x: F.pad(x, (1, 2)), [(2, 4, 3)], [], ["axis 0", "axis 1"]),
     "dropout": (lambda x: F.dropout(x, 0.5, False), [(2, 4)], [], ["axis 0", "axis 1"]),
 }
-"""For each kind a function, its inputs and parameters, and shardings that it has."""
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_parts_of_every_sharding_make_up_the_whole(
-    case: tuple[Callable[..., Any], list[Shape], list[Shape], list[str]],
-) -> None:
+def test_the_parts_of_every_sharding_make_up_the_whole(case: Case) -> None:
     function, inputs, weights, expected = case
     program = imported(function, inputs, *weights)
     found = {op.name: network_shardings(program.graph)[op.name] for op in program.graph.ops}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import StepUpdate
+from costmodels.step_update import StepUpdate
 from planner.problem.blocks import Net, merge_blocks
 from planner.problem.devices import interchangeable, uniform_links
 from tests.planner.problem.problems import make_table

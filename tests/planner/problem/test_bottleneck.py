@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.table import StepUpdate
+from costmodels.step_update import StepUpdate
 from costmodels.workload import TRAINING_SCHEDULES
 from graphs.errors import InputError
 from planner.problem.bounds import lower_bound

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from math import inf
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
+from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.split import Split
 from planner.planning.make_plan import Search, search_plan
+from planner.planning.splitting import side_by_side
+from planner.planning.team import Team
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs
@@ -25,6 +29,7 @@ from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
+from tests.graphs.rewrites.test_sharding import CASES, Case, imported
 from tests.graphs.rewrites.test_split import Attention, Convolutional, Gated, followed
 from tests.planner.plans.schemas.validation import objections
 from tests.planner.runtime.small import cpu, make_plan
@@ -100,6 +105,25 @@ def test_parts_on_several_devices_answer_as_the_network_does(name: str, quick: b
         verification = verify(plan, program)
         assert verification.equal
         assert verification.n_imported
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_verification_goes_through_every_sharding_of_every_rule(case: Case) -> None:
+    """Each operator by itself, in as many parts as there are devices, with PyTorch's kernels and with quick ones."""
+    function, inputs, weights, _ = case
+    program = imported(function, inputs, *weights, dtype=torch.float32)
+    for op, own in network_shardings(program.graph).items():
+        for sharding, quick in product(own, (False, True)):
+            cluster = desk(quick)
+            cluster = cluster.first(min(len(cluster.devices), sharding.units))
+            split = Split({op: (sharding.name, len(cluster.devices))})
+            divided, team = rewritten_program(program, [split]), Team.of(cluster)
+            assert team
+            plan = make_plan(divided, Placement(side_by_side(divided.graph, team)), cluster)
+            assert len(plan.placement.used) == len(cluster.devices)
+            verification = verify(replace(plan, rewrites=(split,)), program)
+            assert verification.equal
+            assert verification.n_imported
 
 
 def test_verification_compares_with_the_network_as_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:

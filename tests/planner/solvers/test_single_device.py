@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from costmodels.table import CostTable, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status

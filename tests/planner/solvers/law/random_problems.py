@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.table import CostTable, Offload, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable, Offload
 from planner.problem.problem import Goal, Problem
 from planner.problem.public_format import problem_from_dict
 from simulator.training import TrainingStep

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.table import CostTable, StepUpdate
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable
 from costmodels.workload import TRAINING_SCHEDULES
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem

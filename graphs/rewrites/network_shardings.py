@@ -1,0 +1,51 @@
+"""The shardings of all operators of a network, among them those that neighbours need to divide a tensor as one does."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from graphs.ir import Graph, Op
+from graphs.rewrites.sharding import REPLICATED, Shard, Sharding
+from graphs.rewrites.sharding_rules import shardings
+
+
+def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
+    """The shardings of all operators by name, with those in runs that match a neighbour's."""
+    found = {op.name: list(shardings(graph, op)) for op in graph.ops}
+    near: dict[str, set[str]] = {op.name: set() for op in graph.ops}
+    for flow in graph.flows:
+        for reader in flow.readers:
+            near[graph.ops[flow.writer].name].add(graph.ops[reader].name)
+            near[graph.ops[reader].name].add(graph.ops[flow.writer].name)
+    left = deque(found)
+    while left:
+        name = left.popleft()
+        op = graph.ops[graph.index[name]]
+        wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
+        known = {_everywhere(one): one for one in found[name]}
+        before = len(known)
+        for one in (one for shards in wanted for one in _matching(op, found[name], shards)):
+            known.setdefault(_everywhere(one), one)
+        if len(known) > before:
+            found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
+            left.extend(near[name])
+    return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+
+def _everywhere(one: Sharding) -> tuple[object, ...]:
+    return one.inputs, one.outputs, one.summed, one.halo
+
+
+def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Shard]]:
+    """The tensors with the shards at which some shardings divide them."""
+    sides = [(op.inputs, one.inputs) for one in each] + [(op.outputs, one.outputs) for one in each]
+    return {(name, shard) for names, shards in sides for name, shard in zip(names, shards, strict=True) if shard}
+
+
+def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
+    """The refined shardings of an operator that divide a tensor as a neighbour does."""
+    for one in own:
+        for tensor, shard in _at(op, [one]):
+            for name, (axis, runs) in wanted:
+                if (name, axis) == (tensor, shard.axis) and runs % shard.runs == 0 and one.refines(runs // shard.runs):
+                    yield one.refined(runs // shard.runs)
