@@ -233,7 +233,7 @@ def relu(shape: list[int | str | None], **options: Any) -> onnx.ModelProto:
 def test_a_file_that_is_missing_or_no_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^.*none\.onnx: no such file; give the path of an \.onnx file$"):
         onnx_module(tmp_path / "none.onnx")
-    for name in ("garbage.onnx", "garbage.json"):
+    for name in ("garbage.json", "garbage.onnx"):
         garbage = tmp_path / name
         garbage.write_bytes(bytes(range(256)))
         with pytest.raises(InputError, match=rf"^.*{name} is not an ONNX file \(it can't be decoded\); export the "):
