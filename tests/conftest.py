@@ -17,7 +17,8 @@ from tests.children import start_with_default_signals
 from tests.forkserver import Forked
 from tests.planner.plans.schemas.validation import objections
 
-settings.register_profile("project", deadline=None, derandomize=True)
+EXAMPLES = 50  # of a law, unless a test says otherwise
+settings.register_profile("project", deadline=None, derandomize=True, max_examples=EXAMPLES)
 settings.load_profile("project")
 
 start_with_default_signals()
