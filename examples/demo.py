@@ -5,7 +5,7 @@
 
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 
 import planner
@@ -14,7 +14,7 @@ from examples.networks import googlenet
 from graphs.importers.from_torch import program_from_module
 from planner.cli.calibrate_ import peaks
 from planner.cli.console import Console
-from planner.cli.plan_ import show_plan
+from planner.cli.plan_ import declare, show_plan
 from planner.cli.run_ import run_of, show_measurement
 from planner.plans.compare import paced_devices
 from planner.runtime.benchmark.check import compare_outputs
@@ -25,6 +25,8 @@ from simulator.chart import ascii_chart
 
 DEVICES = 2
 ROUNDS = 5
+PLAN = f"examples.networks:googlenet --cluster cluster.toml --goal throughput --devices {DEVICES} -o plan.json"
+"""The arguments of ``planner plan`` that ask for the same."""
 
 
 def main() -> int:
@@ -46,7 +48,9 @@ def main() -> int:
 
     plan = planner.plan(program, cluster=cluster.first(DEVICES), search=planner.Search(reporter=console))
     planner.save_plan(plan, Path("plan.json"))
-    show_plan(plan, Namespace(output="plan.json", tokens=None, samples=None), console)
+    parser = ArgumentParser()
+    declare(parser)
+    show_plan(plan, parser.parse_args(PLAN.split()), console)
 
     predicted = plan.simulate()
     for line in ("", *ascii_chart(predicted, 100).splitlines(), ""):
