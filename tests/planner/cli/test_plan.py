@@ -2,12 +2,17 @@
 
 import json
 import re
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from examples import demo
 from planner.cli import main
+from planner.cli.console import Console
+from planner.cli.plan_ import declare, show_plan
 from tests.planner.cli.given import MNIST, PAPER
+from tests.planner.sample import PLAN
 
 pytestmark = pytest.mark.usefixtures("_paper")
 
@@ -99,3 +104,10 @@ def test_prices_and_a_target_on_a_cluster_in_one_line(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main([*words, "--tokens", "1X"])
     assert "'1X' is no number above 0, such as 5000, 1e9, 90M, 300B or 1.5T" in capsys.readouterr().err
+
+
+def test_the_demo_shows_its_plan_as_the_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = ArgumentParser()
+    declare(parser)
+    show_plan(PLAN, parser.parse_args(demo.PLAN.split()), Console())
+    assert "; `planner calibrate MODEL` measures it" in capsys.readouterr().out
