@@ -21,13 +21,13 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 QUARTILES = 1.349
+"""The distance of the quartiles of a normal distribution, in standard deviations: how a spread becomes one."""
 APART = 2 / 3
 """The part of the time in which copies of a network on devices of one host are too far apart to share what they read.
 
-They begin together and drift. Copies of an MLP with 134 MB of weights, beside 32 MB of cache, were 0.6 to 0.9 of the
-time as slow as parts that read different weights, on three machines.
+They begin together and drift. With 134 MB of weights beside 32 MB of cache, copies of an MLP were apart for 0.6 of
+the time on one machine and 0.9 on another; on a third, where they took turns, they stayed in lockstep.
 """
-"""The distance of the quartiles of a normal distribution, in standard deviations: how a spread becomes one."""
 
 
 class Source(StrEnum):
