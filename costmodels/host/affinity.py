@@ -4,7 +4,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from costmodels.cluster import Device, Kernels
+from costmodels.host.results import Result
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Stopped(Exception):  # noqa: N818  # it is no error
     """Raised by work that was stopped."""
 
 
-class ThreadResult(Future[T]):
+class ThreadResult(Result[T]):
     """The result of a thread, with a way to stop the thread."""
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class ThreadResult(Future[T]):
         A thread that is in PyTorch when the interpreter ends may crash the process.
         """
         self.stop_event.set()
-        wait([self], STOP_S)
+        self.wait(STOP_S)
 
 
 def stopped() -> bool:

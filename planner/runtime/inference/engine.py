@@ -20,7 +20,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -28,6 +27,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
+from costmodels.host.results import Result
 from costmodels.host.spin import POSSIBLE, Count
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
@@ -60,7 +60,7 @@ class _InFlight:
 
     number: int
     tensors: Tensors
-    done: "Future[Tensors]"
+    done: "Result[Tensors]"
     events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
     copy: int | None = None  # the copy of the network that it runs through, once it has begun
     waiting: dict[int, int] = field(default_factory=dict)  # stage -> for how many stages it still waits
@@ -122,9 +122,9 @@ class Engine:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._count
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Start one micro-batch; the future holds its output tensors by name."""
-        done: Future[Tensors] = Future()
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+        """Start one micro-batch; the result holds its output tensors by name."""
+        done: Result[Tensors] = Result()
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
@@ -376,8 +376,8 @@ class InlineEngine(Engine):
     If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
     """
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Run one micro-batch; the future is done, unless the engine is closed meanwhile."""
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+        """Run one micro-batch; the result is there, unless the engine is closed meanwhile."""
         done = super().submit(inputs)
         with self._turn, torch.no_grad():  # as on a device's own thread
             while not done.done() and self._step(self._device, torch_device_of(self._devices[self._device]), None):

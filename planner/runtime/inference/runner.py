@@ -3,7 +3,6 @@
 import queue
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, repeat
@@ -16,6 +15,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
+from costmodels.host.results import Result
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
@@ -110,7 +110,7 @@ class Runner(Closing):
         return self._stream(repeat(arguments, checks.whole(count, "the number of micro-batches")))
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:
-        waiting: deque[tuple[Future[Tensors], Tensors]] = deque()
+        waiting: deque[tuple[Result[Tensors], Tensors]] = deque()
         source = iter(calls)
         while True:
             try:
@@ -167,28 +167,28 @@ class Runner(Closing):
         returned = self.plan.graph.outputs
         return inputs, {name: tensor for name, tensor in zip(inputs, shown, strict=True) if name in returned}
 
-    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Future[Tensors], Tensors]":
+    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Result[Tensors], Tensors]":
         inputs, handed = given
         self._room.get()
         try:
-            future = self._engine.submit(inputs)
+            result = self._engine.submit(inputs)
         except Exception as error:
-            future = _failed(error)
+            result = _failed(error)
         except BaseException:
             self._room.put(None)
             raise
         leave = self._room.put
-        future.add_done_callback(lambda _: leave(None))
-        return future, handed
+        result.add_done_callback(lambda _: leave(None))
+        return result, handed
 
-    def _result(self, submitted: "tuple[Future[Tensors], Tensors]", apart: bool = False) -> Any:
+    def _result(self, submitted: "tuple[Result[Tensors], Tensors]", apart: bool = False) -> Any:
         """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.
 
         With ``apart``, outputs that share memory with weights are copied: micro-batches on their way read the weights.
         """
         self._ending.check()  # a stream may go on in a fork
-        future, handed = submitted
-        written = future.result()
+        result, handed = submitted
+        written = result.result()
         for tensor in written.values():
             if tensor.is_cuda:  # the caller's stream reads it: its memory is kept until that has
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -210,11 +210,11 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _failed(error: Exception) -> "Future[Tensors]":
-    """Return the future of a micro-batch that was not begun."""
-    future: Future[Tensors] = Future()
-    future.set_exception(error)
-    return future
+def _failed(error: Exception) -> "Result[Tensors]":
+    """Return the result of a micro-batch that was not begun."""
+    result: Result[Tensors] = Result()
+    result.set_exception(error)
+    return result
 
 
 def check_surroundings(kinds: Iterable[str]) -> None:

@@ -2,19 +2,17 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped, bound, settle, torch_device_of
+from costmodels.host.results import LOOK_S, Result
 
 T = TypeVar("T")
-
-PATIENCE_S = 0.2  # after which the caller looks whether it was interrupted
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,48 @@ class DeviceContext:
     stream: torch.cuda.Stream | None  # its stream, if it is a GPU
 
 
-Job: TypeAlias = "tuple[Callable[[DeviceContext], Any], Future[Any]]"
+class Job(Generic[T]):
+    """A function that every device calls once, and what came of it."""
+
+    def __init__(self, work: Callable[[DeviceContext], T], n_devices: int) -> None:
+        self._work = work
+        self.results: list[Result[T]] = [Result() for _ in range(n_devices)]
+        self._news: SimpleQueue[None] = SimpleQueue()  # an entry for each device that has ended
+
+    def do(self, context: DeviceContext) -> None:
+        """Call the function on the thread of a device, unless it was called there before."""
+        result = self.results[context.number]
+        if result.done():
+            return
+        try:
+            value = self._work(context)
+            if context.stream is not None:
+                context.stream.synchronize()  # the caller may use other streams
+        except BaseException as error:  # the caller gets any error
+            self.refuse(context.number, error)
+        else:
+            result.set_result(value)
+            self._news.put(None)
+
+    def refuse(self, number: int, error: BaseException) -> None:
+        """Fail on a device, unless the function was called there before."""
+        if not self.results[number].done():
+            self.results[number].set_exception(error)
+            self._news.put(None)
+
+    def all_well(self) -> bool:
+        """Wait for news for a while; return whether some devices are still at work and none has failed."""
+        try:
+            self._news.get(timeout=LOOK_S)
+        except Empty:
+            return True
+        ended = [result for result in self.results if result.done()]
+        return len(ended) < len(self.results) and not any(result.exception() for result in ended)
+
+    def wait(self) -> None:
+        """Wait until all devices have ended."""
+        for result in self.results:
+            result.wait()
 
 
 class DeviceThreads:
@@ -39,7 +78,7 @@ class DeviceThreads:
             torch_device_of(device)
         settle()
         self._closed = False
-        self._jobs: list[SimpleQueue[Job | None]] = [SimpleQueue() for _ in devices]
+        self._jobs: list[SimpleQueue[Job[Any] | None]] = [SimpleQueue() for _ in devices]
         self._threads = [
             threading.Thread(target=_serve, args=(number, device, jobs), name=f"device-{device.name}", daemon=True)
             for number, (device, jobs) in enumerate(zip(devices, self._jobs, strict=True))
@@ -58,27 +97,26 @@ class DeviceThreads:
         """
         if self._closed:
             raise RuntimeError("the trainer is closed; make a new one")
-        done: list[Future[T]] = [Future() for _ in self._jobs]
-
-        def give() -> None:
-            for jobs, future in zip(self._jobs, done, strict=True):
-                jobs.put((work, future))
-
+        job = Job(work, len(self._jobs))
         try:
-            give()
-            while _all_well(done):
+            self._give(job)
+            while job.all_well():
                 pass
         except BaseException:
             stop()
-            give()  # an interrupt may have come before all had the job; nobody does it twice
-            wait(done)
+            self._give(job)  # an interrupt may have come before all had the job; nobody does it twice
+            job.wait()
             raise
-        if any(future.done() and future.exception() for future in done):
+        if any(result.done() and result.exception() for result in job.results):
             stop()
-            wait(done)
-            errors = [error for future in done if (error := future.exception()) is not None]
+            job.wait()
+            errors = [error for result in job.results if (error := result.exception()) is not None]
             raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
-        return [future.result() for future in done]
+        return [result.result() for result in job.results]
+
+    def _give(self, job: Job[Any]) -> None:
+        for jobs in self._jobs:
+            jobs.put(job)
 
     def close(self) -> None:
         """End the threads after their present jobs. May be called again."""
@@ -89,38 +127,14 @@ class DeviceThreads:
             thread.join()
 
 
-def _all_well(done: Sequence["Future[T]"]) -> bool:
-    """Wait for a while; return whether some devices are still at work and none has failed.
-
-    Python does not notice an interrupt that comes just before the thread blocks until the wait is over.
-    """
-    ended, working = wait(done, PATIENCE_S, FIRST_EXCEPTION)
-    return bool(working) and not any(future.exception() for future in ended)
-
-
-def _serve(number: int, device: Device, jobs: "SimpleQueue[Job | None]") -> None:
+def _serve(number: int, device: Device, jobs: "SimpleQueue[Job[Any] | None]") -> None:
     """Do one job after the other; if the thread cannot be bound, each job fails with the reason."""
     try:
         with bound(device, ends=True) as stream, torch.enable_grad():
             context = DeviceContext(number, device, torch_device_of(device), stream)
             while (job := jobs.get()) is not None:
-                _do(*job, context)
+                job.do(context)
                 del job  # a device that waits holds no tensors
     except Exception as error:
         while (job := jobs.get()) is not None:
-            if not job[1].done():
-                job[1].set_exception(error)
-
-
-def _do(work: Callable[[DeviceContext], T], done: "Future[T]", context: DeviceContext) -> None:
-    """Do a job, unless it was done before."""
-    if done.done():
-        return
-    try:
-        result = work(context)
-        if context.stream is not None:
-            context.stream.synchronize()  # the caller may use other streams
-    except BaseException as error:  # the caller gets any error
-        done.set_exception(error)
-    else:
-        done.set_result(result)
+            job.refuse(number, error)

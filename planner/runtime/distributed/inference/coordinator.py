@@ -4,11 +4,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
 import torch
 
+from costmodels.host.results import Result
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.layout import RankLayout
@@ -55,8 +55,8 @@ class Coordinator:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._rank.engine.begun
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Future[Tensors]":
-        """Start one micro-batch; the future holds its output tensors by name. Raise RankError if a rank is gone."""
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+        """Start one micro-batch; the result holds its output tensors by name. Raise RankError if a rank is gone."""
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
             number = self.begun
@@ -138,7 +138,7 @@ class Coordinator:
         if self._broken:
             raise RankError(self._broken)
 
-    def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
+    def _tell(self, micro_batch: int, done: "Result[Tensors]") -> None:
         """Tell the other ranks of a stage that failed, so that they drop the micro-batch."""
         failure = done.exception()
         if isinstance(failure, StageError):

@@ -4,12 +4,12 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import astuple
 
 import numpy as np
 import torch
 
+from costmodels.host.results import Result
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (
@@ -196,7 +196,7 @@ class Worker:
                 return
         self._rank.arrive(message, now_s)
 
-    def _tell(self, micro_batch: int, done: "Future[Tensors]") -> None:
+    def _tell(self, micro_batch: int, done: "Result[Tensors]") -> None:
         """Tell the coordinator of a stage that failed here; the coordinator tells the others."""
         failure = done.exception()
         if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):

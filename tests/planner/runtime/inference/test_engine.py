@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from costmodels.cluster import Device, Kernels
+from costmodels.host.results import Result
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.stages.compile import CompiledStage
@@ -56,7 +57,7 @@ def number(value: float) -> dict[str, Tensor]:
     return {"x": torch.tensor(float(value))}
 
 
-def value(done: "Future[dict[str, Tensor]]", name: str = "z") -> float:
+def value(done: "Result[dict[str, Tensor]]", name: str = "z") -> float:
     """One output of a micro-batch."""
     return done.result(PATIENCE_S)[name].item()
 

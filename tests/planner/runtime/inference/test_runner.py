@@ -1,7 +1,7 @@
 """A planned model answers as the model does, however it is divided and however many call it."""
 
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from costmodels.host.results import Result
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.engine import Engine
@@ -154,7 +155,7 @@ def test_no_more_are_on_their_way_than_the_plan_says(monkeypatch: pytest.MonkeyP
     on_way: list[int] = []
     submit = Engine.submit
 
-    def counting(self: Engine, inputs: Any) -> "Future[Any]":
+    def counting(self: Engine, inputs: Any) -> "Result[Any]":
         done = submit(self, inputs)
         on_way.append(len(self._on_way))
         return done

@@ -1,5 +1,6 @@
 """A step that fails says where and why, changes nothing, and the next one may follow."""
 
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from planner.runtime.training.device_threads import DeviceThreads
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.step import StepRun
 from planner.runtime.training.trainer import TORN
+from tests.interrupts import interrupted
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, device_threads, eventually
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, numbers, plan_for, program_of, samples
 
@@ -274,14 +276,14 @@ def test_an_interrupt_ends_the_step_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
 
 class InterruptedOnce(list[T]):
-    """A list that an interrupt leaves behind its first element, when somebody goes through it for the second time."""
+    """A list that an interrupt leaves behind its first element, when somebody first goes through it."""
 
     times = 0
 
     def __iter__(self) -> Iterator[T]:
         self.times += 1
         for number, element in enumerate(super().__iter__()):
-            if self.times == 2 and number:
+            if self.times == 1 and number:
                 raise KeyboardInterrupt
             yield element
 
@@ -294,6 +296,18 @@ def test_an_interrupt_while_devices_are_told_what_to_do() -> None:
         threads.each(lambda context: did.append(context.number))
     assert sorted(did) == [0, 1, 2]
     assert threads.each(lambda context: context.number) == [0, 1, 2]
+    threads.close()
+
+
+def test_an_interrupt_at_any_moment_leaves_the_threads_at_work() -> None:
+    threads, moments = DeviceThreads([cpu("cpu0"), cpu("cpu1")]), random.Random(0)
+
+    def endless() -> None:
+        while True:
+            assert threads.each(lambda context: context.number) == [0, 1]
+
+    for _ in range(200):
+        assert interrupted(endless, moments.uniform(2e-5, 4e-4))
     threads.close()
 
 

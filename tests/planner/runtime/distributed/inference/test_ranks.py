@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.host.results import Result
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.distributed.inference.rank import Rank
@@ -143,7 +143,7 @@ def test_no_rank_has_more_on_its_way_than_the_plan_says(monkeypatch: pytest.Monk
     on_way: list[int] = []
     submit = Engine.submit
 
-    def counting(self: Engine, inputs: Any) -> "Future[Any]":
+    def counting(self: Engine, inputs: Any) -> "Result[Any]":
         done = submit(self, inputs)
         on_way.append(len(self.on_way()))
         return done
