@@ -87,6 +87,22 @@ def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[Pac
     return float(seconds @ operator_paces(kinds, ratios)) / total_s if total_s > 0 else 1.0
 
 
+def kind_shares(kinds: Sequence[PaceKind], seconds: Floats) -> dict[PaceKind, float]:
+    """The share of each kind of operator in the time of a network; equal ones if the network takes none.
+
+    Args:
+        kinds: [n_ops], of its operators, as from `pace_kinds`.
+        seconds: [n_ops], of each operator.
+    """
+    total_s = float(seconds.sum())
+    if not total_s > 0:
+        return dict.fromkeys(PACE_KINDS, 1 / len(PACE_KINDS))
+    taken_s = dict.fromkeys(PACE_KINDS, 0.0)
+    for kind, second in zip(kinds, seconds.tolist(), strict=True):
+        taken_s[kind] += second
+    return {kind: each_s / total_s for kind, each_s in taken_s.items()}
+
+
 def operator_paces(kinds: Sequence[PaceKind], ratios: Mapping[PaceKind, float]) -> Floats:
     """[n_ops], the ratio of each operator's kind."""
     return np.array([ratios[kind] for kind in kinds], dtype=float)

@@ -16,7 +16,6 @@ from planner.cli.calibrate_ import peaks
 from planner.cli.console import Console
 from planner.cli.plan_ import declare, show_plan
 from planner.cli.run_ import run_of, show_measurement
-from planner.plans.compare import paced_devices
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import Planned, baselines, measure
@@ -59,7 +58,7 @@ def main() -> int:
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
         contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
-        measurement = measure(contenders, ROUNDS, console.on_step, Load(devices=paced_devices(plan)))
+        measurement = measure(contenders, ROUNDS, console.on_step, Load(plan=plan))
     Path("plan.html").write_text(render(plan, run_of(plan, measurement)), encoding="utf-8")
     show_measurement(plan, measurement, answers, console)
     console.say("")

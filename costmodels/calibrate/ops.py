@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PACE_KINDS, PaceKind, contended, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PACE_KINDS, PaceKind, contended, kind_shares, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
 from costmodels.table import Floats
 from graphs.errors import InputError
@@ -43,6 +43,7 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 SAVE_S = 2.0  # between two writes of the cache
 PACED = 3  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
 PACE_S = 0.2  # between two samples at least
+BATCHES = 8  # parts of a measurement
 KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
 PATIENCE = 3
 
@@ -52,7 +53,8 @@ class Effort:
     """The effort of a measurement: ``passes`` over the program and ``least_s`` seconds, with no pass after ``most_s``.
 
     If some operators are in the cache, ``least_s`` is multiplied by the share of the others; ``again`` ignores the
-    cache. If an operator is noisy, up to ``patience`` times as many passes are run.
+    cache. If an operator is noisy, up to ``patience`` times as many passes are run. Passes are also added until the
+    standard error of their mean is at most ``error``, a share of the mean: a host whose pace drifts is measured longer.
     """
 
     passes: int = 7
@@ -60,6 +62,7 @@ class Effort:
     most_s: float = 10.0
     again: bool = False
     patience: int = PATIENCE
+    error: float = inf
 
 
 def profile_program(
@@ -205,6 +208,10 @@ class SessionPace:
     def _kinds(self) -> Sequence[PaceKind]:
         return pace_kinds(self._graph)
 
+    def weigh(self, seconds: Floats) -> None:
+        """Measure most often what takes most of the time; ``seconds`` are those of the first operators."""
+        self._meter.shares = kind_shares(self._kinds[: len(seconds)], seconds)
+
     @property
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
@@ -281,21 +288,24 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
     """Seconds of the wanted operators in repeated passes."""
     task, most_s = session.task, session.effort.most_s
     rows: list[list[list[float]]] = []
+    mean = MeanPass(session.effort.error)
     try:
-        run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
+        first = run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
+        session.pace.weigh(np.array(first).sum(axis=0))
         start_s = saved_s = time.perf_counter()
         done = False
         while not done:
             if len(rows) % PACED == 0:
                 session.pace.sample()
             rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
+            mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
             elapsed_s = now_s - start_s
             total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
             enough = len(rows) >= task.passes and elapsed_s >= task.least_s
             if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
-            done = enough or elapsed_s >= most_s
+            done = (enough and mean.known) or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
                 session.keep(rows)
@@ -307,6 +317,33 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
         if rows:
             session.keep(rows)
     return rows
+
+
+class MeanPass:
+    """The mean of the passes so far, and whether it is known well enough."""
+
+    def __init__(self, error: float) -> None:
+        """``error`` is the largest standard error, as a share of the mean, of a mean that is known."""
+        self.known = error == inf
+        self._error = error
+        self._seconds: list[float] = []
+        self._looked = 0  # passes when the error was last computed
+
+    def add(self, seconds: float) -> None:
+        """Count a pass; look at the error whenever there are a tenth more passes than last time."""
+        self._seconds.append(seconds)
+        if self._error < inf and len(self._seconds) > 1.1 * self._looked:
+            self._looked = len(self._seconds)
+            self.known = standard_error(self._seconds) <= self._error
+
+
+def standard_error(seconds: Sequence[float]) -> float:
+    """The standard error of the mean of repeated times, as a share of the mean, by batch means (Conway 1963).
+
+    Times that follow each other are alike where a host's pace drifts; the means of longer parts are less so.
+    """
+    means = np.array([part.mean() for part in np.array_split(seconds, min(BATCHES, len(seconds)))])
+    return float(means.std(ddof=1) / sqrt(len(means)) / means.mean()) if len(means) > 1 else inf
 
 
 def _phases(cached: Mapping[str, Any], training: bool, keys: Iterable[str]) -> list[Phase]:

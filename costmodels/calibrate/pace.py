@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from statistics import fmean
 from threading import Barrier
-from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
-from costmodels.pace import PaceKind, contended, median_pace
+from costmodels.pace import PACE_KINDS, PaceKind, contended, median_pace
 
-REPEATS = 3  # of each computation in one sample; a single one is off by 7 %
+REPEATS = 12  # of all computations in one sample; a single one is off by 7 %
 MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
@@ -28,27 +27,30 @@ Work = Callable[[], object]
 class PaceMeter:
     """The reference computations of devices of this host, to be measured from time to time."""
 
-    def __init__(self, devices: Sequence[Processor]) -> None:
+    def __init__(self, devices: Sequence[Processor], shares: Mapping[PaceKind, float] | None = None) -> None:
         """Prepare for devices of one kind, at least one; the first sample allocates 70 MB.
 
         The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
+        ``shares`` are those of each kind in the time of the network whose pace it is, see `kind_shares`: what takes
+        most of the time is measured most often.
         """
         self._devices = devices
+        self.shares = shares or dict.fromkeys(PACE_KINDS, 1 / len(PACE_KINDS))
         self.samples: list[dict[str, float]] = []  # seconds by computation, see `costmodels.pace.contended`
 
     def sample(self) -> None:
-        """Measure each computation `REPEATS` times, in about 20 ms each, on threads of the devices.
+        """Measure the computations, each for 10 to 60 ms, on threads of the devices.
 
         Raise InputError if this host does not have one of the devices.
         """
         first, n_devices = self._devices[0], len(self._devices)
         run_on(first, self.sample_here)
         if n_devices > 1 and first.cuda is None:
-            self.samples[-1] |= _means([self._at_once() for _ in range(REPEATS)])
+            self.samples[-1] |= self._at_once()
 
     def sample_here(self) -> None:
-        """Measure each computation `REPEATS` times alone; the calling thread is the first device's."""
-        self.samples.append(_means([self._times(self._works) for _ in range(REPEATS)]))
+        """Measure the computations alone; the calling thread is the first device's."""
+        self.samples.append(self._times(PACE_KINDS))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -65,35 +67,35 @@ class PaceMeter:
         These share Python's interpreter, by chance in one way or another.
         """
         n_devices = len(self._devices)
-        works = {contended(kind, n_devices): work for kind, work in self._works.items() if kind != "small"}
+        kinds = [kind for kind in PACE_KINDS if kind != "small"]
         start = Barrier(len(self._devices), timeout=MEET_S)
         try:
-            running = [start_on(device, partial(self._times, works, start)) for device in self._devices]
+            running = [start_on(device, partial(self._times, kinds, start)) for device in self._devices]
         except BaseException:
             start.abort()
             raise
         times = [each.result() for each in running]
-        return {kind: fmean(seconds[kind] for seconds in times) for kind in works}
+        return {contended(kind, n_devices): fmean(seconds[kind] for seconds in times) for kind in kinds}
 
     @torch.no_grad()
-    def _times(self, works: Mapping[Any, Work], start: Barrier | None = None) -> dict[str, float]:
-        """The seconds of each computation, which other devices begin at the same time if there is a barrier."""
-        clock, times = clock_of(self._devices[0]), {}
-        for kind, work in works.items():
+    def _times(self, kinds: Sequence[PaceKind], start: Barrier | None = None) -> dict[str, float]:
+        """The mean seconds of each computation, which other devices begin at the same time if there is a barrier."""
+        clock = clock_of(self._devices[0])
+        times: dict[str, float] = {}
+        for kind in kinds:
+            work = self._works[kind]
             if start:
                 start.wait()
             work()  # brings its data into the caches
             clock.settle()
-            begin = clock.mark()
-            work()
-            end = clock.mark()
+            marks = []
+            for _ in range(1 + round(self.shares[kind] * (REPEATS - len(PACE_KINDS)))):
+                begin = clock.mark()
+                work()
+                marks.append((begin, clock.mark()))
             clock.settle()
-            times[kind] = clock.seconds(begin, end)
+            times[kind] = mean_s([clock.seconds(begin, end) for begin, end in marks])
         return times
-
-
-def _means(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {kind: mean_s([each[kind] for each in times]) for kind in times[0]}
 
 
 def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:

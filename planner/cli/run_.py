@@ -125,7 +125,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         answers = compare_outputs(runner)
     contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     paced = paced_devices(plan)
-    load = Load(runner.pids, paced)
+    load = Load(runner.pids, plan)
     with peers(runner.program, beside, options.against) as others:
         try:
             measurement, interrupted = measure([*contenders, *others], options.rounds, console.on_step, load), False

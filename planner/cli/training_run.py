@@ -16,7 +16,7 @@ from planner.cli.figures import (
 )
 from planner.cli.models import import_for
 from planner.cli.statuses import DIFFERENT, DONE
-from planner.plans.compare import Comparison, Figure, compare, pace_change, paced_devices, stages_of
+from planner.plans.compare import Comparison, Figure, compare, pace_change, stages_of
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run
 from planner.problem.result import Interrupted
@@ -54,7 +54,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
         reference = ReferenceTraining(program, plan.cluster.devices[min(plan.placement.device)], mean_square, optimizer)
         contenders = {"plan": lambda: trainer.step_s(batches), "one device": lambda: reference.step(batches)}
         recorded = trainer.recorded(batches)  # before Ctrl-C, after which processes train no more
-        load = Load(trainer.pids, paced_devices(plan))
+        load = Load(trainer.pids, plan)
         try:
             times, interrupted = measure_steps(contenders, options.rounds, console.on_step, load), False
         except Interrupted as stopped:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 CHANNELS = ("threads", "gloo")
 VERSION = 1  # of a host in the cache
+ERROR = 0.015  # standard error of a pass over a network, to which it is measured where that is soon enough
 PEAK_SPREAD = 0.25  # spread of single measurements of a peak, above which the peak is reported as unsure
 LINK_SPREAD = 0.5  # the same for a link at one size
 
@@ -247,7 +248,7 @@ def profile(
     device, cache, training = devices[0], cache_folder(), calibration_options.training
     rewrites = rewrites_for(calibration_options.rewrites, program.graph, devices, training)
     program = rewritten_program(program, rewrites)
-    how = Effort(again=calibration_options.again), reporter.on_step, training, cache
+    how = Effort(again=calibration_options.again, error=ERROR), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
     contended = len(devices) > 1 and device.cores
     after = profile_contended(program, devices, *how) if contended else profile_program(program, device, *how)

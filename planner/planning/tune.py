@@ -46,7 +46,7 @@ from planner.planning.autotune import (
 )
 from planner.planning.cache import correct_profiles
 from planner.planning.make_plan import Search, imported_model, plan, search_plan
-from planner.plans.compare import PaceChange, pace_change, paced_devices, stages_of
+from planner.plans.compare import PaceChange, pace_change, stages_of
 from planner.plans.given import Named, given_cluster
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint
@@ -233,7 +233,7 @@ class TuningLoop:
         best, numbers = self._best, self._taking_part(candidate)
         plans = [self._plans[number] for number in numbers]
         recorded: dict[int, list[Timeline]] = {id(one): [] for one in plans}
-        load = Load(devices=paced_devices(self._first))
+        load = Load(plan=self._first)
 
         def turn_s(one: Plan) -> float:
             load.sample_pace()

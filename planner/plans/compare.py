@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
-from costmodels.pace import PaceKind, network_pace, pace_kinds, pace_ratios
+from costmodels.pace import PaceKind, kind_shares, network_pace, pace_kinds, pace_ratios
+from costmodels.table import Floats
 from graphs.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread
@@ -105,15 +106,24 @@ def paced_devices(plan: Plan) -> tuple[Device, ...]:
     return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
 
 
+def pace_shares(plan: Plan) -> Mapping[PaceKind, float]:
+    """The share of each kind of operator in the time of a plan on the devices that it is placed on."""
+    return kind_shares(pace_kinds(plan.graph), _operator_seconds(plan))
+
+
+def _operator_seconds(plan: Plan) -> Floats:
+    """[n_ops], of each operator on its device."""
+    return (plan.table.forward_s + plan.table.backward_s)[range(plan.table.n_ops), list(plan.placement.device)]
+
+
 def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
     """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
 
     ``now`` has the seconds of the reference computations on the devices of `paced_devices`.
     """
-    table, device, paced = plan.table, list(plan.placement.device), paced_devices(plan)
+    paced, seconds = paced_devices(plan), _operator_seconds(plan)
     if not paced or not now:
         return None
-    seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
     alone, at_once = (pace_ratios(now, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
     kinds = pace_kinds(plan.graph)
     return PaceChange(network_pace(kinds, seconds, alone), network_pace(kinds, seconds, at_once), alone)

@@ -21,7 +21,7 @@ from statistics import fmean
 import planner
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
-from planner.plans.compare import Figure, PaceChange, pace_change, paced_devices
+from planner.plans.compare import Figure, PaceChange, pace_change
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range
 from planner.runtime.benchmark.load import Load
@@ -91,7 +91,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
     with ExitStack() as stack:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
         contenders = [Planned(runner, key) for key, runner in runners.items()]
-        found = measure(contenders, rounds, console.on_step, Load(devices=paced_devices(plan)))
+        found = measure(contenders, rounds, console.on_step, Load(plan=plan))
     add_moment(cluster.devices[0], found.pace)
     return row(name, plan, plan.one_device, found)
 

@@ -10,7 +10,7 @@ from torch import nn
 from costmodels.cluster import Cluster, Device
 from costmodels.measured import MOMENTS, Measurement, Profile
 from costmodels.opkeys import op_keys
-from costmodels.pace import PACE_KINDS, network_pace, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PACE_KINDS, PaceKind, kind_shares, network_pace, operator_paces, pace_kinds, pace_ratios
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
@@ -94,3 +94,14 @@ def test_measured_times_are_planned_with_at_the_usual_pace(graph: Graph) -> None
     table = tabulate(graph, cluster, Workload(), {"abc": paced})
     assert table.forward_s[:, 0].tolist() == [1.5, 1.0, 2.0, 1.0]
     assert tabulate(graph, cluster, Workload(), {"abc": profile_at(graph, {})}).forward_s[:, 0].tolist() == [1.0] * 4
+
+
+def test_shares_of_kinds_add_up() -> None:
+    kinds: list[PaceKind] = ["product", "small", "product"]
+    assert kind_shares(kinds, np.array([1.0, 2.0, 5.0])) == {
+        "convolution": 0,
+        "product": 0.75,
+        "streaming": 0,
+        "small": 0.25,
+    }
+    assert set(kind_shares(kinds, np.zeros(3)).values()) == {0.25}

@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.cluster import Device
+from planner.plans.compare import pace_shares, paced_devices
+from planner.plans.plan import Plan
 
 
 class Load:
     """What else this host did since this was made, and its pace."""
 
-    def __init__(self, pids: Sequence[int] = (), devices: Sequence[Device] = ()) -> None:
-        """Begin; processes of this host with these ``pids`` count as our own, and the pace of devices is measured.
+    def __init__(self, pids: Sequence[int] = (), plan: Plan | None = None) -> None:
+        """Begin; processes of this host with these ``pids`` count as our own, and a plan's pace is measured.
 
         Raise InputError if this host does not have one of the devices.
         """
         self._pids = pids
-        self._meter = PaceMeter(devices) if devices else None
+        devices = paced_devices(plan) if plan else ()
+        self._meter = PaceMeter(devices, pace_shares(plan)) if plan and devices else None
         self._start = self._now()
 
     def sample_pace(self) -> None:

@@ -3,6 +3,7 @@
 import os
 import threading
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from costmodels.calibrate import Effort, ops, profile_program
-from costmodels.calibrate.ops import PATIENCE, Unmeasured, pooled, what_is_left
+from costmodels.calibrate.ops import PATIENCE, MeanPass, Unmeasured, pooled, standard_error, what_is_left
 from costmodels.calibrate.runs import Inference
 from costmodels.host import affinity as pinned
 from costmodels.host.affinity import ThreadResult, check_stopped
@@ -281,3 +282,23 @@ def test_effort_is_passes_within_a_time(program: Program, effort: Effort, passes
     assert [done for _, done, _ in steps[:-1]] == sorted(done for _, done, _ in steps[:-1])
     assert all(done < total for _, done, total in steps[:-1])
     assert steps[-1][1] == steps[-1][2]
+
+
+def test_the_error_of_a_mean_counts_that_neighbours_are_alike() -> None:
+    noise = np.random.default_rng(0).standard_normal(4000)
+    assert standard_error(list(1 + 0.1 * noise)) == pytest.approx(0.1 / 4000**0.5, rel=0.5)
+    drift = np.repeat(noise[:40], 100)  # a hundred passes each are as fast or slow
+    assert standard_error(list(1 + 0.1 * drift)) == pytest.approx(0.1 / 40**0.5, rel=0.5)
+    assert standard_error([1.0]) == inf
+
+
+def test_passes_are_added_until_their_mean_is_known() -> None:
+    mean = MeanPass(0.01)
+    for seconds in [1.0, 1.2] * 4:
+        mean.add(seconds)
+    assert not mean.known
+    for _ in range(20):
+        for seconds in [1.0, 1.2] * 4:
+            mean.add(seconds)
+    assert mean.known
+    assert MeanPass(inf).known

@@ -1,8 +1,9 @@
 """The reference computations of a device: measured on its thread, and what they are good for in a calibration."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
 
@@ -59,12 +60,36 @@ def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
     assert later.paces.tolist() == pytest.approx([sqrt(1.3)] * len(graph.ops))
 
 
+class Ticking:
+    """A clock whose marks are the times given."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self.mark = iter(times).__next__
+
+    def settle(self) -> None:
+        """Nothing is on its way."""
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
 def test_the_mean_of_a_sample_without_stalls_and_the_median_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter, seconds = PaceMeter((device(),)), iter([1.0, 2.0, 3.0, 6.0, 6.0, 99.0, 50.0, 60.0, 70.0])  # 99 counts as 12
-    monkeypatch.setattr(meter, "_times", lambda _: dict.fromkeys(PACE_KINDS, next(seconds)))
+    took_s = [1.0, 2.0, 3.0, 6.0, 6.0, 99.0, 50.0, 60.0, 70.0]  # 99 counts as 12
+    marks = [mark for i in range(0, 9, 3) for _ in PACE_KINDS for second in took_s[i : i + 3] for mark in (0.0, second)]
+    ticking = Ticking(marks)
+    monkeypatch.setattr(pace, "clock_of", lambda _: ticking)
+    meter = PaceMeter((device(),))
     for _ in range(3):
         meter.sample_here()
     assert meter.seconds == dict.fromkeys(PACE_KINDS, 8.0)  # of 2, 8 and 60
+
+
+def test_what_takes_most_of_the_time_is_measured_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = PaceMeter((device(),), {"convolution": 0.5, "product": 0.0, "streaming": 0.25, "small": 0.25})
+    ran: list[str] = []
+    monkeypatch.setattr(meter, "_works", {kind: partial(ran.append, kind) for kind in PACE_KINDS})
+    meter.sample_here()
+    assert [ran.count(kind) for kind in PACE_KINDS] == [1 + 5, 1 + 1, 1 + 3, 1 + 3]  # one each warms up
 
 
 @pytest.fixture
@@ -75,7 +100,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def one_pass(run: Inference) -> list[list[float]]:
         return [[takes["operator"]] * len(run.ops)]
 
-    def times(_: PaceMeter, __: object = None) -> dict[str, float]:
+    def times(_: PaceMeter, __: object, ___: object = None) -> dict[str, float]:
         assert threading.current_thread() is not threading.main_thread()
         return dict.fromkeys(PACE_KINDS, takes["reference"])
 
