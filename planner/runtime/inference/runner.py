@@ -22,7 +22,8 @@ from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
+from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics

@@ -13,6 +13,7 @@ from graphs.errors import InputError
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
+from planner.runtime.inference.tasks import Task
 from simulator.placement import Placement
 from tests.planner.runtime.bits import differences
 from tests.planner.runtime.laws import assert_an_error_reaches_its_caller_alone
@@ -93,11 +94,11 @@ class Gate:
         self.reached, self._go = threading.Event(), threading.Event()
         run = Engine._run
 
-        def gated(engine: Engine, number: int, *rest: Any) -> Any:
-            if engine._stages[number].stage.device == device:
+        def gated(engine: Engine, task: Task, *rest: Any) -> Any:
+            if task.stage.stage.device == device:
                 self.reached.set()
                 assert self._go.wait(PATIENCE_S)
-            return run(engine, number, *rest)
+            return run(engine, task, *rest)
 
         monkeypatch.setattr(Engine, "_run", gated)
 
