@@ -10,7 +10,8 @@ from typing import Any
 from costmodels.host.native import compiled
 
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
-TURNS = 300  # of 0.4 µs; who waits longer may as well sleep
+TURNS = 2500  # of 0.4 µs; who waits longer may as well sleep
+LEAVING = 10  # turns until the thread that has changed the number runs no Python, which only one thread can run
 
 
 class EventCount:
@@ -62,6 +63,8 @@ def _compiled() -> Any:
     def spin(number: Any, seen: int, turns: int) -> None:
         for _ in range(turns):
             if number[0] != seen:
+                for _ in range(LEAVING):
+                    rest()
                 break
             rest()
 

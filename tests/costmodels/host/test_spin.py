@@ -1,5 +1,7 @@
 """A thread that waits sees each change that another one makes, and misses none."""
 
+from functools import partial
+
 import pytest
 
 from costmodels.host.spin import EventCount
@@ -39,7 +41,7 @@ def test_two_threads_that_wait_for_each_other_and_for_a_third_miss_nothing(spins
             for count in counts:
                 count.advance()
 
-    threads = [begin(lambda mine=mine: work(mine)) for mine in range(2)] + [begin(disturb)]
+    threads = [begin(partial(work, mine)) for mine in range(2)] + [begin(disturb)]
     for thread in threads:
         thread.result(PATIENCE_S)
     assert done == [ROUNDS, ROUNDS]
