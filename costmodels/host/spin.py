@@ -1,36 +1,55 @@
-"""Waiting for another thread on a core of one's own: a short wait spins, since to sleep and wake up takes 13 µs."""
+"""Waiting for another thread: a short wait on a core of one's own spins, since to sleep and wake up takes 13 µs."""
 
 import ctypes
 import os
 from functools import cache
+from itertools import count
+from queue import SimpleQueue
 from typing import Any
 
 from costmodels.host.native import compiled
 
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
-TURNS = 300  # of 0.4 µs; who waits longer may as well sleep
+TURNS = 2500  # of 0.4 µs; who waits longer may as well sleep
+LEAVING = 10  # turns until the thread that has changed the number runs no Python, which only one thread can run
 
 
-class Count:
-    """A number that one thread at a time increases, and that others wait for."""
+class EventCount:
+    """A number that any threads change, and that one thread waits for (Reed and Kanodia 1979).
 
-    def __init__(self) -> None:
+    That thread reads the number, looks for work, and if there is none waits for another number. So it misses no work,
+    although nobody holds a lock: whoever has made some changes the number afterwards.
+    """
+
+    def __init__(self, spins: bool) -> None:
+        """Begin at 0. ``spins`` is whether a thread that waits spins first."""
         self._number = ctypes.c_int64()
-        self._address = ctypes.addressof(self._number)
-        self._spin = _compiled()
+        self._numbers = count(1)  # threads that change the number at the same time get different ones
+        self._spin = _compiled() if spins else None
+        self._asleep = False
+        self._wake: SimpleQueue[None] = SimpleQueue()  # an interrupt of who puts something in leaves nothing locked
 
     @property
     def value(self) -> int:
         """The number now."""
         return self._number.value
 
-    def increase(self) -> None:
-        """Add one."""
-        self._number.value += 1
+    def advance(self) -> None:
+        """Change the number, and wake the thread that waits."""
+        self._number.value = next(self._numbers)
+        if self._asleep:
+            self._wake.put(None)
 
-    def spin(self, seen: int) -> None:
-        """Wait until the number is another one than ``seen``, but not long; other threads of Python run meanwhile."""
-        self._spin(self._address, seen, TURNS)
+    def wait(self, seen: int, spins: bool = True) -> None:
+        """Wait until the number is another one than ``seen``; other threads of Python run meanwhile."""
+        if self._spin and spins:
+            self._spin(ctypes.addressof(self._number), seen, TURNS)
+        if self._number.value != seen:
+            return
+        self._asleep = True  # before the number is looked at again: whoever changes it then sees this
+        while self._number.value == seen:
+            self._wake.get()  # it may be there for an earlier change
+        self._asleep = False
 
 
 @cache
@@ -42,6 +61,8 @@ def _compiled() -> Any:
     def spin(number: Any, seen: int, turns: int) -> None:
         for _ in range(turns):
             if number[0] != seen:
+                for _ in range(LEAVING):
+                    rest()
                 break
             rest()
 

@@ -5,7 +5,9 @@
     submit ──► [ready stages of cpu0] ──► thread cpu0 ──► tensors of the micro-batch ──► [ready stages of cpu1] ──► ...
 
 Tensors are passed on by reference; a tensor is dropped when its last reading stage is done. The engine follows the
-simulator's rule: older micro-batch first, then the order of the placement.
+simulator's rule: older micro-batch first, then the order of the placement. So of each micro-batch at most one stage is
+next on a device, and a device looks for the oldest whose next stage can run. It does so without a lock (see
+`planner.runtime.inference.tasks`), since a split network changes devices at each operator.
 
 A network may have several copies (see `simulator.placement`): a micro-batch runs the stages of one of them, micro-batch
 j those of copy j modulo their number. Copies of one stage on devices alike compute the same bits, so there a
@@ -15,12 +17,10 @@ An engine may have a part of the stages only. It then calls ``hand_on`` behind e
 `arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
 """
 
-import heapq
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -28,44 +28,19 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from costmodels.host.results import Result
-from costmodels.host.spin import POSSIBLE, Count
+from costmodels.host.spin import POSSIBLE, EventCount
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
+from planner.runtime.inference.tasks import InFlight, NetworkCopy, Task, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
 from simulator.timeline import Span
-
-Tensors: TypeAlias = dict[str, torch.Tensor]
 
 HandOn: TypeAlias = Callable[[int, int, Tensors], None]
 """Called on the device's thread behind each stage with the micro-batch, the stage and the tensors that it wrote."""
 
 STEP = 0  # random numbers follow from the micro-batch alone: inference has no steps
 CLOSED = "the runner is closed; start a new one"
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """What each micro-batch needs that goes through one copy of the network."""
-
-    needs: Mapping[int, int]  # stage -> for how many stages it waits
-    readers: Mapping[str, int]  # tensor -> how many stages read it
-    n_stages: int  # to be done, including the awaited ones elsewhere
-    runs_alike: tuple[object, ...]  # equal for copies that compute the same bits in one stage; empty if it has several
-
-
-@dataclass(eq=False)
-class _InFlight:
-    """One micro-batch on its way."""
-
-    number: int
-    tensors: Tensors
-    done: "Result[Tensors]"
-    events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
-    copy: int | None = None  # the copy of the network that it runs through, once it has begun
-    waiting: dict[int, int] = field(default_factory=dict)  # stage -> for how many stages it still waits
-    readers: dict[str, int] = field(default_factory=dict)  # tensor -> how many stages will still read it
-    left: int = 0  # stages that are not done, including the awaited ones elsewhere
 
 
 class Engine:
@@ -88,20 +63,18 @@ class Engine:
         self._stages = stages
         self._outputs = tuple(outputs)
         self._hand_on = hand_on
-        self._copies = tuple(self._copy_of(number, others) for number, others in enumerate(awaited))
-        self._needed_by: dict[int, list[int]] = {}  # the stages that wait for each stage, here or elsewhere
-        for number, stage in stages.items():
-            for needed in stage.stage.needs:
-                self._needed_by.setdefault(needed, []).append(number)
-        self._lock = threading.Lock()
-        self._wake = [threading.Condition(self._lock) for _ in devices]
-        self._ready: list[list[tuple[int, int, _InFlight]]] = [[] for _ in devices]
+        of_copy = [{i: stages[i] for i in sorted(stages) if stages[i].stage.copy == j} for j in range(len(awaited))]
+        parts = list(zip(of_copy, awaited, strict=True))
+        self._copies = tuple(NetworkCopy(mine, self._outputs, others) for mine, others in parts)
+        self._lock = threading.Lock()  # of what changes when a micro-batch enters or leaves
         spins = [POSSIBLE and device.kernels == "quick" and bool(device.cores) for device in devices]
-        self._made_ready = [Count() if own else None for own in spins]  # stages so far
-        self._on_way: dict[int, _InFlight] = {}  # by number; the thread that removes one answers its caller
-        takes_turns = len({copy.runs_alike for copy in self._copies}) > 1 or not self._copies[0].runs_alike
+        self._changes = [EventCount(own) for own in spins]  # of what each device waits for
+        self._left: list[dict[InFlight, list[Task]]] = [{} for _ in devices]  # the oldest micro-batch first
+        self._on_way: dict[int, InFlight] = {}  # by number; the thread that removes one answers its caller
+        runs_alike = {self._runs_alike(mine, others) for mine, others in parts}
+        takes_turns = len(runs_alike) > 1 or not all(runs_alike)
         self._idle = None if takes_turns else deque(range(len(self._copies)))  # copies without a micro-batch
-        self._entered: deque[_InFlight] = deque()  # micro-batches that wait for an idle copy
+        self._entered: deque[InFlight] = deque()  # micro-batches that wait for an idle copy
         self._count = 0
         self._closing = False
         self._recorder = Recorder(devices, stages)
@@ -129,7 +102,7 @@ class Engine:
             if self._closing:
                 raise RuntimeError(CLOSED)
             events = {name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda}
-            batch = _InFlight(self._count, dict(inputs), done, events)
+            batch = InFlight(self._count, dict(inputs), done, events)
             self._on_way[batch.number] = batch
             self._count += 1
             if self._idle is None:
@@ -137,7 +110,7 @@ class Engine:
             else:
                 self._entered.append(batch)
                 self._begin_entered(self._idle)
-            last = batch.copy is not None and not batch.left
+            last = batch.copy is not None and not self._copies[batch.copy].ends
         if last:
             self._answer(batch)
         return done
@@ -146,17 +119,19 @@ class Engine:
         """Store what an awaited stage elsewhere wrote; nothing is kept for a micro-batch that failed."""
         with self._lock:
             batch = self._on_way.get(micro_batch)
-            if batch is None:
-                return
-            batch.tensors.update(tensors)
-            last = self._settle(stage, batch)
-        if last:
+        if batch is None or batch.copy is None:
+            return
+        copy = self._copies[batch.copy]
+        batch.store(copy, tensors)
+        batch.ended.add(stage)
+        for device in copy.wakes.get(stage, ()):
+            self._changes[device].advance()
+        if not next(batch.left):
             self._answer(batch)
 
     def fail(self, micro_batch: int, error: Exception) -> None:
         """Fail a micro-batch, if it is on its way."""
-        with self._lock:
-            batch = self._on_way.get(micro_batch)
+        batch = self._on_way.get(micro_batch)
         if batch is not None:
             self._answer(batch, error)
 
@@ -194,8 +169,8 @@ class Engine:
         """Finish the stages that run now, fail all other micro-batches, and end the threads. May be called again."""
         with self._lock:
             self._closing = True
-            for wake in self._wake:
-                wake.notify_all()
+        for change in self._changes:
+            change.advance()
         for thread in self._threads:
             thread.join()
         for number in self.on_way():
@@ -212,39 +187,24 @@ class Engine:
             thread.start()
         return threads
 
-    def _copy_of(self, number: int, awaited: Collection[int]) -> _Copy:
-        """What micro-batches need that go through a copy of the network."""
-        stages = {i: stage for i, stage in self._stages.items() if stage.stage.copy == number}
-        read = (name for stage in stages.values() for name in stage.inputs)
-        readers = Counter([*self._outputs, *read])  # the caller is a reader that never drops outputs
-        needs = {i: len(stage.stage.needs) for i, stage in stages.items()}
-        runs_alike: tuple[object, ...] = ()
-        if len(stages) == 1 and not awaited and not any(stage.random for stage in stages.values()):
-            (stage,) = stages.values()
-            runs_alike = stage.stage.ops, self._devices[stage.stage.device].rounding
-        return _Copy(needs, readers, len(stages) + len(awaited), runs_alike)
+    def _runs_alike(self, stages: Mapping[int, CompiledStage], awaited: Collection[int]) -> tuple[object, ...]:
+        """What is equal for copies of the network that compute the same bits in one stage; empty if it has several."""
+        if len(stages) != 1 or awaited or any(stage.random for stage in stages.values()):
+            return ()
+        (stage,) = stages.values()
+        return stage.stage.ops, self._devices[stage.stage.device].rounding
 
     def _begin_entered(self, idle: deque[int]) -> None:
         """Begin micro-batches that have entered, the oldest first, in idle copies. The lock is held."""
         while idle and self._entered:
             self._begin(self._entered.popleft(), idle.popleft())
 
-    def _begin(self, batch: _InFlight, copy: int) -> None:
-        """Queue the first stages of a copy for a micro-batch. The lock is held."""
-        needs = self._copies[copy].needs
-        batch.copy, batch.left = copy, self._copies[copy].n_stages
-        batch.waiting, batch.readers = dict(needs), dict(self._copies[copy].readers)
-        for number, stages in needs.items():
-            if not stages:
-                self._make_ready(number, batch)
-
-    def _make_ready(self, number: int, batch: _InFlight) -> None:
-        """Queue a stage with its device. The lock is held."""
-        device = self._stages[number].stage.device
-        heapq.heappush(self._ready[device], (batch.number, number, batch))
-        if (made_ready := self._made_ready[device]) is not None:
-            made_ready.increase()
-        self._wake[device].notify()
+    def _begin(self, batch: InFlight, copy: int) -> None:
+        """Give each device its stages of a micro-batch that goes through a copy. The lock is held."""
+        batch.begin(copy, self._copies[copy])
+        for device, tasks in self._copies[copy].tasks.items():
+            self._left[device][batch] = [*tasks]
+            self._changes[device].advance()
 
     def _work(self, device: int) -> None:
         """Run one stage after the other on a device's thread, until the engine is closed."""
@@ -258,7 +218,7 @@ class Engine:
         taken = self._take(device)
         if taken is None:
             return False
-        number, batch, slept = taken
+        task, batch, slept = taken
         timed = stream is not None and self._recorder.on
 
         def now() -> Moment:
@@ -266,81 +226,76 @@ class Engine:
 
         try:
             processor_s, taken_s = self._recorder.processor_s, now()
-            inputs, copied = self._bring(number, batch, torch_device, stream)
+            inputs, copied = self._bring(task, batch, torch_device, stream)
             ready_s = now() if copied else taken_s
-            results = self._run(number, batch, inputs, stream)
+            results = self._run(task, batch, inputs, stream)
             ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
-            self._finish(number, batch, results, ran)
+            self._finish(task, batch, results, ran)
         except BaseException as error:  # the caller gets any error
-            self._give_up(number, batch, error)
+            self._give_up(task.number, batch, error)
         return True
 
-    def _take(self, device: int) -> tuple[int, _InFlight, bool] | None:
-        """Return the first ready stage, its micro-batch, and whether the device has slept; None once closed."""
-        made_ready = self._made_ready[device]
-        seen = made_ready.value if made_ready else 0  # asked for first: what gets ready from here on changes it
-        slept = not self._ready[device]
-        if made_ready and slept and self._on_way:
-            made_ready.spin(seen)
-        with self._lock:
-            while not self._ready[device] and not self._closing:
-                self._wake[device].wait()
-            if self._closing:
-                return None
-            _, number, batch = heapq.heappop(self._ready[device])
-            return number, batch, slept
+    def _take(self, device: int) -> tuple[Task, InFlight, bool] | None:
+        """Return the first stage that can run, its micro-batch, and whether the device has waited; None once closed."""
+        change, waited = self._changes[device], False
+        while not self._closing:
+            seen = change.value  # asked for first: what can run from here on changes it
+            if (found := self._next_task(device)) is not None:
+                return *found, waited
+            waited = True
+            change.wait(seen, spins=bool(self._on_way))
+        return None
+
+    def _next_task(self, device: int) -> tuple[Task, InFlight] | None:
+        """Take the next stage of the oldest micro-batch that can go on, if any can."""
+        left = self._left[device]
+        for batch, tasks in left.copy().items():
+            if tasks[-1].needs <= batch.ended:
+                task = tasks.pop()
+                if task.last:
+                    left.pop(batch, None)
+                return task, batch
+        return None
 
     def _bring(
-        self, number: int, batch: _InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
+        self, task: Task, batch: InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
     ) -> tuple[list[torch.Tensor], bool]:
         """Return the inputs of a stage on its torch device, and whether any came from another torch device."""
-        given = [(batch.tensors[name], batch.events.get(name)) for name in self._stages[number].inputs]
-        copied = any(tensor.device != torch_device for tensor, _ in given)
-        return [bring(tensor, torch_device, event, stream) for tensor, event in given], copied
+        tensors = [batch.slots[slot] for slot in task.reads]
+        if stream is None and not batch.events:
+            return tensors, False
+        copied = any(tensor.device != torch_device for tensor in tensors)
+        events = map(batch.events.get, task.stage.inputs)
+        return [bring(each, torch_device, event, stream) for each, event in zip(tensors, events, strict=True)], copied
 
     def _run(
-        self, number: int, batch: _InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
+        self, task: Task, batch: InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
     ) -> tuple[torch.Tensor, ...]:
         """Call a stage and return what it writes; a GPU may still be writing it."""
-        stage = self._stages[number]
-        generators = self._generators[number].at(STEP, batch.number) if stage.random else ()
+        stage = task.stage
+        generators = self._generators[task.number].at(STEP, batch.number) if stage.random else ()
         results = stage.call(*generators, *inputs)
         if stream is not None:
             batch.events.update(dict.fromkeys(stage.outputs, mark(stream.device)))
         return results
 
-    def _finish(self, number: int, batch: _InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
-        """Store what the stage wrote, drop what nobody reads any more, and wake the devices that waited for it."""
-        stage = self._stages[number]
-        with self._lock:
-            if batch.number not in self._on_way:
-                return  # it failed on another device meanwhile
-            if self._recorder.on:
-                self._recorder.add(number, batch.number, ran)
-            written = zip(stage.outputs, results, strict=True)
-            batch.tensors.update(each for each in written if each[0] in batch.readers)
-            for name in stage.inputs:
-                batch.readers[name] -= 1
-                if not batch.readers[name]:
-                    del batch.tensors[name]
-            last = self._settle(number, batch)
+    def _finish(self, task: Task, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
+        """Store what the stage wrote, wake the devices that wait for it, and answer if it was the last one."""
+        if batch.number not in self._on_way:
+            return  # it failed on another device meanwhile
+        if self._recorder.on:
+            self._recorder.add(task.number, batch.number, ran)
+        batch.finish(task, results)
+        for device in task.wakes:
+            self._changes[device].advance()
         if self._hand_on is not None:
-            self._hand_on(batch.number, number, dict(zip(stage.outputs, results, strict=True)))
-        if last:
+            self._hand_on(batch.number, task.number, dict(zip(task.stage.outputs, results, strict=True)))
+        if task.last and not next(batch.left):
             for event in batch.events.values():
                 event.synchronize()
             self._answer(batch)
 
-    def _settle(self, number: int, batch: _InFlight) -> bool:
-        """Queue the stages that waited for a stage; return whether the micro-batch is done. The lock is held."""
-        for successor in self._needed_by.get(number, ()):
-            batch.waiting[successor] -= 1
-            if not batch.waiting[successor]:
-                self._make_ready(successor, batch)
-        batch.left -= 1
-        return not batch.left
-
-    def _give_up(self, number: int, batch: _InFlight, error: BaseException) -> None:
+    def _give_up(self, number: int, batch: InFlight, error: BaseException) -> None:
         """Fail a micro-batch with the error of a stage."""
         stage = self._stages[number].stage
         failure = StageError(
@@ -350,7 +305,7 @@ class Engine:
         failure.__cause__ = error
         self._answer(batch, failure)
 
-    def _answer(self, batch: _InFlight, failure: Exception | None = None) -> None:
+    def _answer(self, batch: InFlight, failure: Exception | None = None) -> None:
         """Hand the outputs or the failure to the caller, once, and remove a failed micro-batch from the queues."""
         with self._lock:
             if self._on_way.pop(batch.number, None) is None:
@@ -360,13 +315,12 @@ class Engine:
                 self._begin_entered(self._idle)
             elif batch in self._entered:
                 self._entered.remove(batch)
-            if failure is not None:
-                for queue in self._ready:
-                    queue[:] = [entry for entry in queue if entry[2] is not batch]
-                    heapq.heapify(queue)
         if failure is None:
-            batch.done.set_result({name: batch.tensors[name] for name in self._outputs})
+            answer = self._copies[batch.copy].answer if batch.copy is not None else {}
+            batch.done.set_result({name: batch.slots[slot] for name, slot in answer.items()})
         else:
+            for left in self._left:
+                left.pop(batch, None)
             batch.done.set_exception(failure)
 
 

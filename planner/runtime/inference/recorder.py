@@ -65,7 +65,7 @@ class GpuClock:
 
 
 class Recorder:
-    """Keeps the spans of an engine while it is on; the engine calls it with its lock held.
+    """Keeps the spans of an engine while it is on; any device's thread may add to it at any time.
 
     The labels of transfers are empty: a runner, which knows the names of the tensors, fills them in.
     """
@@ -102,13 +102,13 @@ class Recorder:
 
     def add(self, number: int, micro_batch: int, ran: Ran[Moment]) -> None:
         """Keep a stage that has run."""
-        if self._ran is not None and micro_batch >= self._first:
-            self._ran[number, micro_batch] = ran
+        if (kept := self._ran) is not None and micro_batch >= self._first:
+            kept[number, micro_batch] = ran
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans of stages and of the tensors that they waited for, sorted by starts, and stop recording."""
         ran, self._ran = self._ran or {}, None
-        timed = {key: self._timed(key[0], each) for key, each in ran.items()}
+        timed = {key: self._timed(key[0], each) for key, each in ran.copy().items()}
         spans = (span for number, micro_batch in timed for span in self._spans_of(number, micro_batch, timed))
         return in_order(spans, self._origin_s, self._first)
 

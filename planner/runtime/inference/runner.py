@@ -1,10 +1,12 @@
 """Runner: a planned model that is called like the model itself."""
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +17,15 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
-from costmodels.host.results import Result
+from costmodels.host.results import LOOK_S, Result
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.engine import Engine, InlineEngine, Tensors
+from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.compile import compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
@@ -63,9 +66,9 @@ class Runner(Closing):
         )
         self._switches = ON_THREADS if executor is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry for each micro-batch that may enter
-        for _ in range(plan.workload.in_flight):
-            self._room.put(None)
+        self._entering = threading.Lock()  # of the thread whose micro-batch enters next
+        self._on_way: set[Result[Tensors]] = set()  # of micro-batches that have entered
+        self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry if one has left lately
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
         if executor is None:
@@ -169,17 +172,24 @@ class Runner(Closing):
 
     def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Result[Tensors], Tensors]":
         inputs, handed = given
-        self._room.get()
-        try:
-            result = self._engine.submit(inputs)
-        except Exception as error:
-            result = _failed(error)
-        except BaseException:
-            self._room.put(None)
-            raise
-        leave = self._room.put
-        result.add_done_callback(lambda _: leave(None))
+        with self._entering:
+            self._wait_for_room()
+            try:
+                result = self._engine.submit(inputs)
+            except Exception as error:
+                result = _failed(error)
+            self._on_way.add(result)
+        result.add_done_callback(partial(_leave, self._on_way, self._left))  # the runner ends with its last reference
         return result, handed
+
+    def _wait_for_room(self) -> None:
+        """Wait until fewer micro-batches are on their way than the plan has in flight."""
+        while True:
+            self._on_way -= {result for result in tuple(self._on_way) if result.done()}
+            if len(self._on_way) < self.plan.workload.in_flight:
+                return
+            with suppress(queue.Empty):  # one may leave unnoticed when its submission is interrupted
+                self._left.get(timeout=LOOK_S)
 
     def _result(self, submitted: "tuple[Result[Tensors], Tensors]", apart: bool = False) -> Any:
         """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.
@@ -204,6 +214,13 @@ class Runner(Closing):
         """Addresses of the weights that results can share memory with."""
         owned = (self._state.owned(device) for device in range(len(self.plan.cluster.devices)))
         return frozenset(map(_memory, chain(self._kept.values(), *(each.values() for each in owned))))
+
+
+def _leave(on_way: "set[Result[Tensors]]", left: "queue.SimpleQueue[None]", result: "Result[Tensors]") -> None:
+    """Tell who waits for room that a micro-batch has left."""
+    on_way.discard(result)
+    if left.empty():
+        left.put(None)
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -16,8 +16,9 @@ from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RankError, StageError, failure_from_text, failure_to_text
-from planner.runtime.inference.engine import CLOSED, Tensors
+from planner.runtime.inference.engine import CLOSED
 from planner.runtime.inference.recorder import LoggedTransfer, in_order, transfer_times
+from planner.runtime.inference.tasks import Tensors
 from simulator.stages import Stage
 from simulator.timeline import Span
 

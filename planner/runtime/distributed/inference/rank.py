@@ -25,8 +25,9 @@ from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, Heartbe
 from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RemoteError, StageError, failure_from_text, failure_to_text
-from planner.runtime.inference.engine import Engine, Tensors
+from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.recorder import LoggedTransfer
+from planner.runtime.inference.tasks import Tensors
 from planner.runtime.stages.compile import compile_stages
 from simulator.timeline import Span
 

@@ -79,6 +79,18 @@ def test_each_micro_batch_gets_its_own_answer(engines: Callable[..., Engine]) ->
     assert [value(done) for done in [engine.submit(number(i)) for i in range(20)]] == [2 * i + 1 for i in range(20)]
 
 
+@pytest.mark.parametrize("kernels", ["exact", "quick"])  # whoever waits for another sleeps, or spins first
+def test_micro_batches_that_change_devices_at_each_stage(kernels: Kernels) -> None:
+    # x ─► [a] 0 ─► [b] 1 ─► [c] 0 ─► [d] 1, each a sum of all before: 1, 2, 4 and 8 times x
+    names = "xabcd"
+    stages = {i: stage(i % 2, names[: i + 1], names[i + 1], lambda *v: sum(v), tuple(range(i))) for i in range(4)}
+    with closing(Engine([replace(cpu(f"cpu{i}"), kernels=kernels) for i in range(2)], stages, ("d",))) as engine:
+        assert [value(done, "d") for done in [engine.submit(number(i)) for i in range(50)]] == [
+            8 * i for i in range(50)
+        ]
+        assert engine.on_way() == ()
+
+
 def test_without_stages_the_answer_is_there_at_once(engines: Callable[..., Engine]) -> None:
     assert engines([], ()).submit(number(1)).result(0) == {}
 
@@ -311,6 +323,21 @@ def test_nothing_more_is_begun_of_a_failed_micro_batch(engines: Callable[..., En
     failed.set()
     second.result(PATIENCE_S)
     assert ran == [1, 1]
+
+
+def test_nothing_of_a_failed_micro_batch_is_kept(engines: Callable[..., Engine]) -> None:
+    # [y] 0 fails; [z] 1 would read x and y
+    def fail(_: Tensor) -> Tensor:
+        raise ValueError
+
+    given = number(1)
+    there = weakref.ref(given["x"])
+    engine = engines([stage(0, "x", "y", fail), stage(1, "xy", "z", torch.add, needs=(0,))], ("z",))
+    done = engine.submit(given)
+    given.clear()
+    assert isinstance(done.exception(PATIENCE_S), StageError)
+    done.exception().__cause__.__traceback__ = None  # type: ignore[union-attr]  # its frames hold the input
+    eventually(lambda: there() is None)
 
 
 class Held:

@@ -1,5 +1,6 @@
 """What goes wrong on the way reaches its caller alone, and nobody waits forever."""
 
+import random
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
@@ -13,7 +14,9 @@ from graphs.errors import InputError
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
+from planner.runtime.inference.tasks import Task
 from simulator.placement import Placement
+from tests.interrupts import interrupted
 from tests.planner.runtime.bits import differences
 from tests.planner.runtime.laws import assert_an_error_reaches_its_caller_alone
 from tests.planner.runtime.small import (
@@ -49,6 +52,20 @@ def test_a_stream_ends_where_one_of_its_batches_fails() -> None:
             next(results)
         for _ in range(10):  # and its place is free again
             assert torch.equal(runner(good), expected)
+
+
+def test_calls_that_are_interrupted_at_any_moment_leave_room_for_the_next_ones() -> None:
+    program, moments, good = program_of("tied"), random.Random(0), torch.zeros(1, 5, dtype=torch.int64)
+    with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner:
+        expected = runner(good)
+
+        def endless() -> None:
+            while True:
+                assert torch.equal(runner(good), expected)
+
+        for _ in range(300):
+            assert interrupted(endless, moments.uniform(1e-4, 1e-3))
+        assert torch.equal(runner(good), expected)
 
 
 @pytest.mark.attack("answer")
@@ -93,11 +110,11 @@ class Gate:
         self.reached, self._go = threading.Event(), threading.Event()
         run = Engine._run
 
-        def gated(engine: Engine, number: int, *rest: Any) -> Any:
-            if engine._stages[number].stage.device == device:
+        def gated(engine: Engine, task: Task, *rest: Any) -> Any:
+            if task.stage.stage.device == device:
                 self.reached.set()
                 assert self._go.wait(PATIENCE_S)
-            return run(engine, number, *rest)
+            return run(engine, task, *rest)
 
         monkeypatch.setattr(Engine, "_run", gated)
 

@@ -22,6 +22,7 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.inference.engine import Engine
+from planner.runtime.inference.tasks import Task
 from simulator.placement import Placement
 from tests.planner.runtime.bits import differences
 from tests.planner.runtime.distributed.ranks import joined, scattered
@@ -202,11 +203,11 @@ def held(monkeypatch: pytest.MonkeyPatch, device: int) -> tuple[threading.Event,
     reached, go = threading.Event(), threading.Event()
     run = Engine._run
 
-    def gated(engine: Engine, number: int, *rest: Any) -> Any:
-        if engine._stages[number].stage.device == device:
+    def gated(engine: Engine, task: Task, *rest: Any) -> Any:
+        if task.stage.stage.device == device:
             reached.set()
             assert go.wait(PATIENCE_S)
-        return run(engine, number, *rest)
+        return run(engine, task, *rest)
 
     monkeypatch.setattr(Engine, "_run", gated)
     return reached, go
