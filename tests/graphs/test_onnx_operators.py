@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -278,7 +278,6 @@ sizes = st.integers(1, 9)
 
 
 @given(st.lists(sizes, min_size=1, max_size=2), st.data())
-@settings(max_examples=60, deadline=None)
 def test_convolutions_of_any_shape(size: list[int], data: st.DataObject) -> None:
     def draw(low: int, high: int) -> list[int]:
         return [data.draw(st.integers(low, high)) for _ in size]
@@ -292,7 +291,6 @@ def test_convolutions_of_any_shape(size: list[int], data: st.DataObject) -> None
 
 
 @given(st.sampled_from(["MaxPool", "AveragePool"]), sizes, st.booleans(), st.booleans(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_pools_of_any_shape(kind: str, size: int, ceil: bool, counted: bool, data: st.DataObject) -> None:
     kernel, stride = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     begin, end = data.draw(st.integers(0, kernel - 1)), data.draw(st.integers(0, kernel - 1))
@@ -351,7 +349,6 @@ def test_arithmetic_broadcasts_as_numpy_does(left: list[int], right: list[int]) 
 
 
 @given(st.lists(sizes, min_size=1, max_size=3), st.sampled_from(["reflect", "edge", "wrap", "constant"]), st.data())
-@settings(deadline=None)
 def test_pads_of_any_amount(shape: list[int], mode: Any, data: st.DataObject) -> None:
     amounts = [(data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, n - 1))) for n in shape]
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -360,7 +357,6 @@ def test_pads_of_any_amount(shape: list[int], mode: Any, data: st.DataObject) ->
 
 
 @given(sizes, sizes, st.sampled_from(["nearest", "linear"]), st.data())
-@settings(deadline=None)
 def test_resizes_to_any_size(size: int, target: int, mode: str, data: st.DataObject) -> None:
     counting = data.draw(st.sampled_from(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]))
     rounding = data.draw(st.sampled_from(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.step_update import StepUpdate
@@ -219,7 +219,6 @@ def test_a_step_checks_itself(step: dict[str, object], told: str) -> None:
         TrainingStep(**step)  # type: ignore[arg-type]  # that is the point
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_step_is_at_least_the_busiest_device_and_at_most_everything_in_turn(data: st.DataObject) -> None:
     table = trained(data.draw(tables(n_devices=3)))

@@ -109,11 +109,13 @@ class StageRanks:
         return MicroBatch(inputs, target)
 
     def own_program(self, program: Program) -> Program:
-        """The network for the samples that a replica of this rank's stage has.
+        """The network for the samples that a replica of this rank's stage has: the program itself if these are all.
 
         Raises:
             InputError: if the network is another one for fewer samples.
         """
+        if self.config.degrees[self.stage].data == 1:
+            return program
         from graphs.importers.from_torch import program_from_module  # late: programs of whole micro-batches need none
 
         named = dict(zip(program.graph.inputs, program.example_inputs, strict=True))

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -38,7 +38,6 @@ def image(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> tor
     return numbers
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(3, 40), st.integers(3, 40)),
     window=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -89,7 +88,6 @@ def test_a_large_image_is_pooled_with_its_channels_last(monkeypatch: pytest.Monk
     assert seen == [True, False, False, False, False, False]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 2), st.integers(1, 2), *[st.integers(3, 12)] * 3),
     length=st.integers(1, 4),

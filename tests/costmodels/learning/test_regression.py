@@ -95,7 +95,7 @@ def test_equal_measurements_give_equal_predictions() -> None:
     assert first[1].tobytes() == second[1].tobytes()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 12), st.integers(0, 1000), st.floats(0, 1))
 def test_whatever_was_measured_times_are_numbers_above_nothing(n: int, seed: int, noise: float) -> None:
     draw = np.random.default_rng(seed)

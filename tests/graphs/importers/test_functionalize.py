@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from torch import fx, nn
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -400,14 +400,12 @@ class TestRepeatedWrite:
         assert not self.repeated(function)
 
 
-@settings(max_examples=200)
 @given(programs())
 def test_a_rewritten_program_computes_the_same(program: Steps) -> None:
     if not check_rewriting(program):
         event("left to torch")
 
 
-@settings(max_examples=50)
 @given(programs(chained=True))
 def test_what_nobody_else_reads_is_rewritten(program: Steps) -> None:
     assert check_rewriting(program)

@@ -458,7 +458,7 @@ class Learned(nn.Module):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(programs())
 def test_a_random_program_gives_the_same_gradients_or_is_refused(program: Steps) -> None:
     module = Learned(program)

@@ -208,7 +208,7 @@ def test_every_rule_has_a_case() -> None:
     assert set(RULES.values()) <= covered
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     groups=st.sampled_from([1, 2, 3]),
     channels=st.tuples(st.integers(1, 2), st.integers(1, 3)),

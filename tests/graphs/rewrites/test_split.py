@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -146,7 +146,6 @@ def followed(graph: Graph, anchors: Mapping[str, str], parts: int) -> dict[str, 
     return found
 
 
-@settings(max_examples=120, deadline=None)
 @given(name=st.sampled_from(sorted(NETS)), data=st.data())
 def test_any_choice_computes_the_same(name: str, data: st.DataObject) -> None:
     program = imported(name)

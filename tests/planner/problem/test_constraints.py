@@ -186,7 +186,7 @@ def kept(graph: Graph, constraint: Constraint, device: tuple[int, ...]) -> bool:
             return len(ways) <= 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(CONSTRAINTS, max_size=3), st.sampled_from([Goal.THROUGHPUT, Goal.COST]))
 def test_the_best_answer_is_the_best_of_those_that_keep_them(constraints: list[Constraint], goal: Goal) -> None:
     free = constrained(TABLE, GRAPH, goal, [])

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
@@ -75,7 +75,6 @@ def test_what_nothing_bounds_stays() -> None:
     assert with_pauses(table.contended, 3.0, 4) == 3
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_bound_with_pauses_is_above_a_placement(data: st.DataObject) -> None:
     n_ops, n_devices = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.memory.transformers import RECOMPUTE_MODES
@@ -51,7 +51,6 @@ def training_problems(draw: st.DrawFn) -> Problem:
     return Problem(table, Goal.TRAINING, step=step)
 
 
-@settings(deadline=None)
 @given(training_problems())
 def test_no_bound_is_above_any_placement_of_a_training_step(problem: Problem) -> None:
     bound_s = lower_bound(problem)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Ints, Offload
@@ -77,7 +77,6 @@ def test_what_is_between_cells_of_one_cluster_is_gone() -> None:
     assert nets.pin.tolist() == [0, 1]  # all three nets from {0, 1} to {2, 3} are one
 
 
-@settings(deadline=None)
 @given(all_tables(), st.data())
 def test_loads_are_those_of_the_judge(table: CostTable, data: st.DataObject) -> None:
     blocks = merge_blocks(table)
@@ -95,7 +94,6 @@ def test_loads_are_those_of_the_judge(table: CostTable, data: st.DataObject) -> 
             assert state.load_s[table.n_devices :].tolist() == channel_s.tolist()
 
 
-@settings(deadline=None)
 @given(all_tables(), st.data())
 def test_the_cost_is_that_of_the_judge(table: CostTable, data: st.DataObject) -> None:
     blocks = merge_blocks(table)
@@ -106,7 +104,6 @@ def test_the_cost_is_that_of_the_judge(table: CostTable, data: st.DataObject) ->
     assert value_of(nets, state, COST) == value(Problem(table, Goal.COST), blocks.spread(state.device))
 
 
-@settings(deadline=None)
 @given(all_tables(), st.data())
 def test_moves_keep_everything_up_to_date(table: CostTable, data: st.DataObject) -> None:
     blocks = merge_blocks(table)
@@ -124,7 +121,6 @@ def test_moves_keep_everything_up_to_date(table: CostTable, data: st.DataObject)
         assert_same(state, new_state(nets, state.device, seed()))
 
 
-@settings(deadline=None)
 @given(all_tables(), st.data())
 def test_clusters_are_worth_what_their_cells_are(table: CostTable, data: st.DataObject) -> None:
     blocks = merge_blocks(table)

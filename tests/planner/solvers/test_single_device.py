@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable
@@ -60,7 +60,6 @@ def test_a_device_with_the_quicker_optimizer_is_not_taken_for_the_same_as_anothe
     assert solve(problem, time_limit_s=60.0).placement == Placement((1, 1))
 
 
-@settings(deadline=None)
 @given(tables(max_ops=4))
 def test_the_best_device_is_the_best_of_all(table: CostTable) -> None:
     for goal in (Goal.THROUGHPUT, Goal.LATENCY, Goal.COST):

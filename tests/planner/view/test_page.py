@@ -3,7 +3,7 @@ import re
 from html.parser import HTMLParser
 from importlib.resources import files
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs.visible import visible
@@ -91,7 +91,6 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=60, deadline=None)
 def test_a_packed_document_is_the_document_again(document: object) -> None:
     assert read(packed_text(document)) == json.loads(json.dumps(document))
 

@@ -170,7 +170,7 @@ class TestBadInput:
         assert [each.name for each in found] == ["2x1", "2x1 (2)"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
 def test_the_least_price_of_all_assignments(shape: tuple[int, int], tied: bool) -> None:
     document = two_products(cases=[case(*shape)], ties=[[1, 3]] if tied else [])

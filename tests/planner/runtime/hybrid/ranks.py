@@ -30,7 +30,7 @@ from planner.problem.hybrid_training.layers import NetworkLayers, even_counts
 from planner.runtime.hybrid.check import ALLOWED, differences
 from planner.runtime.hybrid.trainer import HybridTrainer
 
-WORLD, BATCH = 4, 16
+WORLD, BATCH = 4, 8
 WORDS, TOKENS = 32, 8
 FAILED_S = 120
 ADAM = partial(torch.optim.AdamW, lr=1e-2, eps=1e-3, foreach=True)  # eps, lest rounding decide the first steps

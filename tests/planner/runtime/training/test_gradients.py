@@ -155,7 +155,7 @@ def placed(data: st.DataObject, program: Program) -> tuple[list[list[int]], list
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(STEPS, min_size=2, max_size=9).map(tuple), st.data())
 def test_any_network_on_any_placement(steps: tuple[Step, ...], data: st.DataObject) -> None:
     program = program_from_module(Tangle(steps), (numbers(BATCH),))

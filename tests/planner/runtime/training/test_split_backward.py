@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812  # its usual name
 from torch.utils.flop_counter import FlopCounterMode
@@ -116,7 +116,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_any_network(steps: list[tuple[str, int, int]]) -> None:
     def network(leaves: list[torch.Tensor], weights: list[torch.Tensor]) -> list[torch.Tensor]:

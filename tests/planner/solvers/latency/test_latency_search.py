@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
@@ -71,7 +71,6 @@ def test_the_dice_are_even_and_repeat() -> None:
     assert [random(seed_of(1)) for _ in range(2)] == [random(seed_of(1))] * 2
 
 
-@settings(deadline=None, max_examples=50)
 @given(tables(max_ops=9))
 def test_a_walk_never_leaves_what_is_feasible(table: CostTable) -> None:
     problem = Problem(table, Goal.LATENCY)
@@ -88,7 +87,6 @@ def test_a_walk_never_leaves_what_is_feasible(table: CostTable) -> None:
         assert value(problem, best) == walk.seconds[1] <= walk.seconds[0]
 
 
-@settings(deadline=None, max_examples=50)
 @given(tables(max_ops=5))
 def test_it_never_beats_the_truth_nor_loses_against_list_schedules(table: CostTable) -> None:
     problem = Problem(table, Goal.LATENCY)

@@ -3,7 +3,7 @@
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
@@ -23,7 +23,6 @@ def placements(draw: st.DrawFn, table: CostTable) -> Placement:
     return Placement(tuple(device), tuple(by_priority(priority, table.edges)))
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data(), tables(max_ops=14, readers=4, sharings=("fifo", "unlimited")))
 def test_it_is_what_the_simulator_says(data: st.DataObject, table: CostTable) -> None:
     makespan = Makespan(table)
@@ -36,7 +35,6 @@ def test_it_is_what_the_simulator_says(data: st.DataObject, table: CostTable) ->
         assert makespan(placement) == truth
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data(), tables(max_ops=14, readers=4, sharings=("fifo", "unlimited")))
 def test_the_steps_of_the_critical_path_add_up(data: st.DataObject, table: CostTable) -> None:
     makespan = Makespan(table)

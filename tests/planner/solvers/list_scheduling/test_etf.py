@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.table import CostTable
 from planner.problem.problem import Goal, Problem
@@ -95,7 +95,6 @@ def test_without_a_link_or_room_or_time_there_is_no_schedule() -> None:
         assert scheduler.schedule(make_table([[1, 1]]), False, Budget(time_limit_s=0)) is None
 
 
-@settings(deadline=None, max_examples=60)
 @given(tables(max_ops=8))
 def test_every_schedule_is_feasible_and_keeps_the_memory(table: CostTable) -> None:
     for scheduler in SCHEDULERS:
@@ -105,7 +104,6 @@ def test_every_schedule_is_feasible_and_keeps_the_memory(table: CostTable) -> No
                 assert value(Problem(table, Goal.LATENCY), found.placement) < inf
 
 
-@settings(deadline=None, max_examples=60)
 @given(tables(max_ops=8))
 def test_nobody_has_two_favourites_and_nobody_is_the_favourite_of_two(table: CostTable) -> None:
     found = favourites(table, 10.0)

@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.table import CostTable
 from planner.problem.blocks import by_priority
@@ -138,7 +138,6 @@ def test_of_the_ready_operators_the_one_with_the_highest_priority_goes_first() -
     assert by_priority([1, 2, 2, 9], table.edges) == [1, 2, 0, 3]
 
 
-@settings(deadline=None)
 @given(tables(max_ops=8))
 def test_every_schedule_is_a_feasible_placement(table: CostTable) -> None:
     for scheduler in SCHEDULERS:
@@ -148,7 +147,6 @@ def test_every_schedule_is_a_feasible_placement(table: CostTable) -> None:
                 assert value(Problem(table, Goal.LATENCY), found.placement) < inf
 
 
-@settings(deadline=None)
 @given(tables(max_ops=8))
 def test_without_transfers_the_simulator_agrees(table: CostTable) -> None:
     free = make_table(

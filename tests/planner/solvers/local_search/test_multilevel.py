@@ -28,7 +28,6 @@ def nets_of(table: CostTable) -> Netlist:
     return netlist(merge_blocks(table), Goal.THROUGHPUT)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 1), min_size=20, max_size=20), st.integers(1, 2**31), st.sampled_from([2.0, 5.0, 10.0]))
 def test_clusters_are_of_one_kind_and_small_and_numbered(kinds: list[int], number: int, parts: float) -> None:
     kind = np.asarray(kinds, dtype=np.int64)
@@ -61,7 +60,7 @@ def test_a_cycle_finds_the_halves_of_a_chain() -> None:
     assert np.count_nonzero(np.diff(found.device)) == 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 2), min_size=30, max_size=30))
 def test_a_cycle_is_no_worse_than_its_start(devices: list[int]) -> None:
     nets = nets_of(chain(30, 3))

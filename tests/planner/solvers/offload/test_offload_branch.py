@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
@@ -30,7 +30,6 @@ def best_of_all(problem: Problem) -> float:
     return min(value(problem, Placement(device)) for device in product(range(table.n_devices), repeat=table.n_ops))
 
 
-@settings(max_examples=60, deadline=None)
 @given(offload_tables(max_ops=5))
 def test_it_proves_what_brute_force_finds(table: CostTable) -> None:
     problem = Problem(table, Goal.LATENCY)
@@ -44,7 +43,6 @@ def test_it_proves_what_brute_force_finds(table: CostTable) -> None:
         assert answer.bound_s == pytest.approx(expected)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_goes_on_takes_no_less(data: st.DataObject) -> None:
     table = data.draw(offload_tables(max_ops=6))

@@ -174,6 +174,6 @@ class TestRefuses:
 def test_public_problems(name: str, best_ms: float) -> None:
     problem = read_problem(PUBLIC / f"{name}_inference.json", Goal.LATENCY).problem
     on_host = Placement((problem.table.n_devices - 1,) * problem.table.n_ops)
-    answer = SOLVER.search(problem, budget(4.0, incumbent=on_host))
+    answer = SOLVER.search(problem, budget(0.5, incumbent=on_host))
     assert answer.placement is not None
     assert evaluate(problem, answer.placement).objective_s * 1e3 <= best_ms

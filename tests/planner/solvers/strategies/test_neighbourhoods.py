@@ -14,7 +14,6 @@ from planner.solvers.strategies.neighbourhoods import Neighbourhoods
 from tests.planner.solvers.strategies.test_strategies import everything, problems
 
 
-@settings(deadline=None)
 @given(problems(memory=True), st.data())
 def test_a_part_costs_and_needs_what_the_whole_does(problem: StrategyProblem, data: st.DataObject) -> None:
     """What the part says of two choices for its nodes differs as the whole does, and the limit is the same one."""
@@ -32,7 +31,7 @@ def test_a_part_costs_and_needs_what_the_whole_does(problem: StrategyProblem, da
         assert part.allows(other) == problem.allows(there)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(problems(memory=True))
 def test_every_choice_is_allowed_and_better(problem: StrategyProblem) -> None:
     first = next((choice for choice in everything(problem) if problem.allows(choice)), None)

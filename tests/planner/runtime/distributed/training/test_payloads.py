@@ -62,8 +62,9 @@ def test_tools_of_modules(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_loss_that_stands_in_the_program_that_is_started(tmp_path: Path) -> None:
     (tmp_path / "training.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "reader.py").write_text(READER, encoding="utf-8")
     python("training.py", at=tmp_path)
-    assert python("-c", READER, at=tmp_path) == "3 {'lr': 0.5} 3\n"
+    assert python("-m", "reader", at=tmp_path) == "3 {'lr': 0.5} 3\n"
     (tmp_path / "training.py").unlink()
     with pytest.raises(InputError, match=r"the loss or the optimizer cannot be imported \(FileNotFoundError: "):
         read_tools(tmp_path)

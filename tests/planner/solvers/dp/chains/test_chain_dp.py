@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable, Floats
@@ -150,7 +150,6 @@ def test_a_host_neither_stores_nor_fetches() -> None:
     assert best_s(make_offload([[3, 5], [3, 5]], [(0, (1,), 1.0)], hosts=[1])) == 5
 
 
-@settings(deadline=None)
 @given(tables(max_ops=6, uniform=True) | offloads(max_ops=6))
 def test_the_traffic_of_an_interval_is_what_its_definition_says(table: CostTable) -> None:
     blocks = merge_blocks(table)
@@ -200,14 +199,12 @@ def on_line(chain: Chain, cut: Placement) -> Placement:
     return chain.blocks.spread(device)
 
 
-@settings(deadline=None)
 @given(tables(max_ops=6, uniform=True, readers=1, overlap=False) | offloads(max_ops=6))
 def test_it_is_the_best_of_all_intervals(table: CostTable) -> None:
     if lower_bound(Problem(table, Goal.THROUGHPUT)) < inf:
         assert best_s(table) == pytest.approx(best_interval_s(table))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_it_is_the_best_of_all_intervals_of_a_line_with_overlap(data: st.DataObject) -> None:
     # each interval gets its input from the one before it, over a channel of its own
@@ -218,7 +215,6 @@ def test_it_is_the_best_of_all_intervals_of_a_line_with_overlap(data: st.DataObj
         assert best_s(table) == pytest.approx(best_interval_s(table))
 
 
-@settings(deadline=None, max_examples=50)
 @given(tables(max_ops=6))
 def test_whatever_the_links_its_answer_is_feasible(table: CostTable) -> None:
     problem = Problem(table, Goal.THROUGHPUT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
@@ -145,7 +145,6 @@ def interval_optimum(problem: Problem) -> float:
     return best
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_it_is_near_the_best_of_all_cuts_of_a_line_and_no_bound_is_above(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 6))

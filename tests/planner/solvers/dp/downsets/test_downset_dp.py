@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.table import CostTable
 from planner.problem.bounds import lower_bound
@@ -215,7 +215,6 @@ def test_the_same_problem_gets_the_same_answer() -> None:
     assert search(problem) == search(problem)
 
 
-@settings(deadline=None, max_examples=150)
 @given(contiguous_problems(offloads()))
 def test_beside_a_host_it_is_exact(problem: Problem) -> None:
     truth = brute_force(problem)
@@ -230,7 +229,6 @@ def test_beside_a_host_it_is_exact(problem: Problem) -> None:
         assert value(problem, answer.placement) == pytest.approx(truth)
 
 
-@settings(deadline=None, max_examples=100)
 @given(contiguous_problems(tables()))
 def test_with_direct_links_its_bound_holds_and_its_proofs_are_right(problem: Problem) -> None:
     answer, truth = search(problem), brute_force(problem)
@@ -241,7 +239,6 @@ def test_with_direct_links_its_bound_holds_and_its_proofs_are_right(problem: Pro
         assert found == pytest.approx(truth)
 
 
-@settings(deadline=None)
 @given(tables(uniform=True, readers=1, overlap=False))
 def test_with_uniform_links_and_one_reader_each_it_is_exact(table: CostTable) -> None:
     problem = everything(table)

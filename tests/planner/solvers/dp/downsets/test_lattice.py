@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
@@ -56,7 +56,6 @@ def test_the_ideals_of_a_diamond() -> None:
     assert lattice.downsets[-1].all()
 
 
-@settings(deadline=None)
 @given(tables(max_ops=6))
 def test_ideals_are_the_sets_that_hold_what_comes_before(table: CostTable) -> None:
     found = elements(table)
@@ -69,7 +68,6 @@ def test_ideals_are_the_sets_that_hold_what_comes_before(table: CostTable) -> No
     assert lattice.n == len(expected)
 
 
-@settings(deadline=None)
 @given(tables(max_ops=6), st.data())
 def test_only_ideals_within_the_spans_are_listed(table: CostTable, data: st.DataObject) -> None:
     found = elements(table)
@@ -143,7 +141,6 @@ def pairs_within(lattice: Lattice) -> Iterator[tuple[int, int, set[int]]]:
             yield first, last, set(lattice.elements.element[between].tolist())
 
 
-@settings(deadline=None, max_examples=60)
 @given(offloads(max_ops=5) | tables(max_ops=5, uniform=True))
 def test_an_interval_costs_what_its_definition_says(table: CostTable) -> None:
     lattice = whole(elements(table))
@@ -157,7 +154,6 @@ def test_an_interval_costs_what_its_definition_says(table: CostTable) -> None:
                 assert charged[first, last] == pytest.approx(expected, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(contiguous_problems(offloads(max_ops=5, readers=1)))
 def test_loose_blocks_are_never_counted_too_high(problem: Problem) -> None:
     lattice = whole(elements(problem.table, problem.contiguous))
@@ -267,7 +263,6 @@ def test_a_loose_block_does_not_follow_to_a_host_or_where_memory_may_be_short() 
     assert merged(make_offload([[1, 1], [1, 1]], flows, **short), frozenset({0}), inf) == []
 
 
-@settings(deadline=None, max_examples=150)
 @given(contiguous_problems(offloads(max_ops=5)), st.integers(0, 4))
 def test_merging_never_loses_the_best_placement(problem: Problem, slack: int) -> None:
     best_s = brute_force(problem)
@@ -304,7 +299,6 @@ def test_no_window_opens_for_what_cannot_run_within_the_limit() -> None:
     assert Windows(found, 4.0).possible
 
 
-@settings(deadline=None, max_examples=100)
 @given(contiguous_problems(offloads(max_ops=5)), st.integers(0, 4))
 def test_the_windows_let_the_best_placement_through(problem: Problem, slack: int) -> None:
     table = problem.table
