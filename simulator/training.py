@@ -125,8 +125,7 @@ def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1
     if schedule in TURNS_BACK:
         return _cut_at_the_turn(table, placement, _runs(placement))
     after: dict[int, set[int]] = {device: set() for device in dict.fromkeys(placement.device)}
-    for writer, reader in table.edges:
-        src, dst = placement.device[writer], placement.device[reader]
+    for src, dst in set(map(tuple, np.asarray(placement.device)[table.reads[1:]].T.tolist())):
         if src != dst:
             after[dst].add(src)
     try:
@@ -208,10 +207,14 @@ class _BorderTraffic(NamedTuple):
 
 
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
-    stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
-    n = len(stages)
+    n, of_op = len(stages), {op: number for number, ops in enumerate(stages) for op in ops}
+    stage_of = [of_op[op] for op in range(table.n_ops)]
+    numbers, writers, readers = table.reads
+    home = np.array(stage_of)
+    crossing = numbers[home[writers] != home[readers]]
     traffic = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
-    for number, flow in enumerate(table.flows):
+    for number in dict.fromkeys(crossing.tolist()):
+        flow = table.flows[number]
         first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
         for stage in readers - {first}:
             traffic.entering_bytes[stage] += table.flow_bytes[number]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodels.cluster import Cluster
+from costmodels.fabric import fabric_of
 from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -15,7 +16,7 @@ from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.cli.console import Console, attributes
 from planner.cli.models import cluster_of
-from planner.cli.parallel_demands import demands_of
+from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
 from planner.explain.config_reasons import PricedRow, reasons
@@ -33,7 +34,7 @@ RowT = TypeVar("RowT")
 
 COLUMNS = ("MFU", "memory", "devices", "d × t × p", "micro-batches", "schedule", "ZeRO", "recompute")
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
-FOR_TRANSFORMERS = ("sequence", "memory", "flash_attention", "to")
+FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 """Options of the closed forms, which know equal layers."""
 
 
@@ -45,7 +46,10 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
                 f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
                 "priced operator by operator, so leave it out"
             )
-    cluster = cluster_of(options)
+    if options.gradients != options.precision == "float32":
+        raise InputError("--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients out")
+    cluster = limited(cluster_of(options), options.memory)
+    fabric_of(cluster)  # refuses devices that do not reach each other
 
     def imported(samples: int) -> Graph:
         from graphs.importers.load import load_graph
@@ -103,7 +107,7 @@ def _asked(choice: Choice, options: argparse.Namespace) -> bool:
     """Whether a choice keeps the demands."""
     pairs = (
         (options.pipeline, len(choice.devices)),
-        (options.schedule, choice.schedule),
+        (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
         (options.recompute, choice.recomputed),
     )
     return all(asked in (None, own) for asked, own in pairs)
