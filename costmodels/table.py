@@ -1,6 +1,6 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -254,6 +254,11 @@ class CostTable(Brief):
             return np.zeros(self.n_ops)
         kept_bytes = self.ends_bytes + self.once_saved_bytes if recompute == "selective" else self.ends_bytes
         return np.where(self.layer >= 0, np.maximum(0.0, self.saved_bytes - kept_bytes), 0.0)
+
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """What others add up again and again, by what they ask."""
+        return {}
 
     def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
         """What layers of these operators keep of each other's results for a waiting micro-batch."""

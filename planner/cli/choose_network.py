@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,7 +139,8 @@ def _show(
 ) -> None:
     """A row for each choice that no other one dominates, or for all."""
     shown, best = _shown(sweep, options), undominated(sweep.choices)
-    speeds = [_speeds(choice, graph_of(choice.samples), cluster) for choice in shown]
+    speed = _speeds(cluster, graph_of)
+    speeds = [speed(choice) for choice in shown]
     marks = [("●" * (choice in best),) if options.all else () for choice in shown]
     rows = [
         (str(number), *_cells(choice, *speed), *mark)
@@ -195,15 +197,23 @@ def _described(choice: Choice, tokens_per_s: float | None, mfu: float) -> dict[s
     }
 
 
-def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
+def _speeds(cluster: Cluster, graph_of: Callable[[int], Graph]) -> Callable[[Choice], tuple[float | None, float]]:
     """Tokens a second of all replicas, None without tokens; and MFU, which is that of each replica."""
-    each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
-    used = [
-        cluster.devices[cluster.index[name]] for name, n in zip(choice.devices, each, strict=True) for _ in range(n)
-    ]
-    tokens = tokens_per_sample(graph, choice.samples)
-    mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
-    return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+    @cache
+    def of_devices(samples: int, names: tuple[str, ...]) -> float:
+        """Seconds of a micro-batch at the peaks of the devices."""
+        used = [cluster.devices[cluster.index[name]] for name in names]
+        return utilisation(graph_of(samples), used, 1.0, trains=True)
+
+    def of(choice: Choice) -> tuple[float | None, float]:
+        each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
+        used = tuple(name for name, n in zip(choice.devices, each, strict=True) for _ in range(n))
+        tokens = tokens_per_sample(graph_of(choice.samples), choice.samples)
+        mfu = of_devices(choice.samples, used) * choice.micro_batches / choice.step_s
+        return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+    return of
 
 
 def save_page(page: str, output: Path, console: Console) -> None:
