@@ -7,7 +7,6 @@ import numpy as np
 from costmodels.memory.transformers import RecomputeMode
 from costmodels.table import CostTable
 
-
 MOST_KEPT = 1 << 20  # operators of all stages that are kept, 8 bytes each
 
 
