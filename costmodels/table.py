@@ -265,9 +265,8 @@ class CostTable(Brief):
         own = np.zeros(self.n_ops, dtype=bool)
         own[list(ops)] = True
         number, writer, reader = self._layer_inputs
-        kept = own[writer] & own[reader]
-        if recompute == "selective":
-            kept &= ~self._kept_once[writer]
+        once = self._kept_once[writer] & (recompute == "selective")
+        kept = own[writer] & own[reader] & ~once
         return float(self.layer_bytes[np.unique(number[kept])].sum())
 
     @cached_property
