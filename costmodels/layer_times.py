@@ -16,7 +16,7 @@ off others are.
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Device
-from costmodels.memory.transformers import LayerSplit
+from costmodels.memory.transformers import PARAMETER, LayerSplit
 from costmodels.transformer import Transformer
 from graphs.errors import InputError
 
@@ -24,7 +24,6 @@ WHOLE_VALUES, SPLIT_VALUES = 22, 4  # bytes of a token's h values that norms, dr
 FFN_VALUES = 6  # bytes of a token's f values: an activation function reads, writes, and is read by its product
 SCORE_BYTES = 9  # softmax reads and writes 2 bytes each, dropout 2 and 3
 LOGIT_BYTES = 12  # read and written in 16 and in 32 bits
-ADAM_MOVED = 12 + 12 + 2  # float32 parameters and moments read and written, parameters written
 DTYPES = ("bfloat16", "float16")
 
 
@@ -87,9 +86,9 @@ class LayerTimes:
         moved = LOGIT_BYTES * samples * self.network.sequence * self.network.vocabulary
         return flops / tensor / self._products_per_s + moved / tensor / self._bytes_per_s
 
-    def optimizer_s(self, parameters: float, gradient_bytes: int) -> float:
-        """A step of Adam over parameters."""
-        return parameters * (gradient_bytes + ADAM_MOVED) / self._bytes_per_s
+    def optimizer_s(self, parameters: float, gradient_bytes: int, state_bytes: int) -> float:
+        """An optimizer's step: reads gradients, reads and writes float32 parameters and states, writes parameters."""
+        return parameters * (gradient_bytes + 2 * state_bytes + PARAMETER) / self._bytes_per_s
 
     @property
     def _products_per_s(self) -> float:

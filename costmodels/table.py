@@ -1,6 +1,6 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -255,16 +255,19 @@ class CostTable(Brief):
         kept_bytes = self.ends_bytes + self.once_saved_bytes if recompute == "selective" else self.ends_bytes
         return np.where(self.layer >= 0, np.maximum(0.0, self.saved_bytes - kept_bytes), 0.0)
 
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """What others add up again and again, by what they ask."""
+        return {}
+
     def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
         """What layers of these operators keep of each other's results for a waiting micro-batch."""
-        own = set(ops)
-        return sum(
-            float(self.layer_bytes[number])
-            for number, writer, readers in self._layer_inputs
-            if writer in own
-            and not own.isdisjoint(readers)
-            and not (recompute == "selective" and self._kept_once[writer])
-        )
+        own = np.zeros(self.n_ops, dtype=bool)
+        own[list(ops)] = True
+        number, writer, reader = self._layer_inputs
+        once = self._kept_once[writer] & (recompute == "selective")
+        kept = own[writer] & own[reader] & ~once
+        return float(self.layer_bytes[np.unique(number[kept])].sum())
 
     @cached_property
     def _kept_once(self) -> NDArray[np.bool_]:
@@ -272,14 +275,11 @@ class CostTable(Brief):
         return np.asarray(self.runs_once & (self.layer >= 0))
 
     @cached_property
-    def _layer_inputs(self) -> list[tuple[int, int, list[int]]]:
-        """Flows from layer to layer: the number, the writer, and those readers that run again with another layer."""
-        found = []
-        for number in np.flatnonzero(self.layer_bytes).tolist():
-            flow = self.flows[number]
-            readers = [op for op in flow.readers if self.layer[op] not in (-1, self.layer[flow.writer])]
-            found.append((number, flow.writer, readers))
-        return found
+    def _layer_inputs(self) -> Ints:
+        """Those of `reads` that layers keep: of readers that run again with another layer than the writer."""
+        number, writer, reader = self.reads
+        again = (self.layer[reader] != -1) & (self.layer[reader] != self.layer[writer])
+        return self.reads[:, again & (self.layer_bytes[number] > 0)]
 
     @cached_property
     def linked(self) -> NDArray[np.bool_]:
@@ -306,6 +306,12 @@ class CostTable(Brief):
         seconds = self.seconds(self.link_s)
         seconds.setflags(write=False)
         return seconds
+
+    @cached_property
+    def reads(self) -> Ints:
+        """[3, n_reads], for every reader of every flow the number of the flow, its writer and the reader."""
+        each = [(number, flow.writer, reader) for number, flow in enumerate(self.flows) for reader in flow.readers]
+        return np.array(each, dtype=np.int64).reshape(-1, 3).T
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

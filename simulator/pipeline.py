@@ -85,7 +85,11 @@ def _syncs(lowered: Lowered, order: Sequence[int], ready_s: Sequence[float]) -> 
     costs, device, uplink = lowered.costs, lowered.schedule.device, lowered.channels.uplink
     channel = list(range(lowered.schedule.n_devices)) if uplink is None else uplink.tolist()
     stages = [stage for stage in order if costs[stage].sync_s]
+    if not stages:
+        return ()
     alone = [channel.count(channel[device[stage]]) == 1 for stage in stages]
+    if all(alone):
+        return _one_by_one(lowered, stages, ready_s)
     tasks = [Task(ready_s[stage], (len(channel) + number,)) for number, stage in enumerate(stages)]
     for number, stage in enumerate(stages):
         needs = (number, *(len(stages) + other for other in range(number) if device[stages[other]] == device[stage]))
@@ -94,6 +98,17 @@ def _syncs(lowered: Lowered, order: Sequence[int], ready_s: Sequence[float]) -> 
         tasks.append(task if alone[number] else shared)
     starts, ends = times(tasks)
     pieces = (Piece(stage, device[stage], starts[i], ends[i]) for i, stage in enumerate(stages, len(stages)))
+    return tuple(sorted(pieces, key=lambda piece: (piece.device, piece.start_s)))
+
+
+def _one_by_one(lowered: Lowered, stages: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
+    """The syncs of these stages, if each device has an uplink of its own."""
+    pieces, free_s = [], [0.0] * lowered.schedule.n_devices
+    for stage in stages:
+        device = lowered.schedule.device[stage]
+        start_s = max(ready_s[stage], free_s[device])
+        free_s[device] = start_s + lowered.costs[stage].sync_s
+        pieces.append(Piece(stage, device, start_s, free_s[device]))
     return tuple(sorted(pieces, key=lambda piece: (piece.device, piece.start_s)))
 
 
@@ -223,7 +238,7 @@ class PipelineRun(Brief):
         """[n_actions], second at which each action ends."""
         return self.start_s + self.lowered.duration_s
 
-    @property
+    @cached_property
     def makespan_s(self) -> float:
         """Seconds from the start of the run to the end of its last action, sync or optimizer."""
         return max(float(self.end_s.max()), self.step_end.end_s)

@@ -89,13 +89,14 @@ class Placement(Brief):
             )
         for op in np.flatnonzero(~np.isfinite(table.forward_s[np.arange(table.n_ops), placed])):
             raise InputError(f"operator '{table.ops[op]}' cannot run on '{table.devices[placed[op]]}'")
-        if sorted(self.order) != list(range(table.n_ops)):
+        order = np.asarray(self.order, dtype=np.int64)
+        if not np.array_equal(np.sort(order), np.arange(table.n_ops)):
             raise InputError("the placement's order must name every operator exactly once")
-        rank = self.rank
-        for writer, reader in table.edges:
-            if rank[writer] > rank[reader]:
-                ends = f"'{table.ops[reader]}' before '{table.ops[writer]}'"
-                raise InputError(f"the placement's order runs {ends}, which writes its input")
+        rank = np.argsort(order)
+        _, writers, readers = table.reads
+        for writer, reader in table.reads[1:, rank[writers] > rank[readers]].T.tolist():
+            ends = f"'{table.ops[reader]}' before '{table.ops[writer]}'"
+            raise InputError(f"the placement's order runs {ends}, which writes its input")
         for flow, src, dst in self.cuts(table) if not table.linked.all() else ():
             if not table.linked[src, dst]:
                 ends = f"from '{table.devices[src]}' to '{table.devices[dst]}'"

@@ -28,6 +28,7 @@ from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.placement import Placement
 from simulator.schedule import Schedule
 from simulator.schedules import SCHEDULES
+from simulator.stage_sums import stage_sums
 
 INPUT_SHARE = 0.5  # share of a backward pass for the gradient of the input; only zero-bubble schedules use it
 MOST_PASSES = 2**17  # forward passes of all devices in a step; such a schedule takes a second, its evaluation several
@@ -125,8 +126,7 @@ def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1
     if schedule in TURNS_BACK:
         return _cut_at_the_turn(table, placement, _runs(placement))
     after: dict[int, set[int]] = {device: set() for device in dict.fromkeys(placement.device)}
-    for writer, reader in table.edges:
-        src, dst = placement.device[writer], placement.device[reader]
+    for src, dst in set(map(tuple, np.asarray(placement.device)[table.reads[1:]].T.tolist())):
         if src != dst:
             after[dst].add(src)
     try:
@@ -153,34 +153,29 @@ def stage_costs(
         InputError: if a tensor crosses a border between devices without a link.
     """
     crossing = _crossing(table, stages, devices)
-    waiting_bytes, again_s = table.waiting_bytes(recompute), table.again_s(recompute)
-    again_bytes = table.again_bytes(recompute)
     costs = []
     for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
-        members = list(ops)
-        forward_s, backward_s = (float(s[members, device].sum()) for s in (table.forward_s, table.backward_s))
+        sums = stage_sums(table, tuple(ops), device, recompute)
         entering_bytes = (crossing.received_bytes if recompute == "none" else crossing.entering_bytes)[number]
-        saved_bytes = round(float(table.saved_bytes[members].sum() + entering_bytes))
-        sync_s = table.update.sync_s(members, device) if table.update else 0.0
+        saved_bytes = waiting_bytes = round(float(sums.saved_bytes + entering_bytes))
+        if recompute != "none":
+            waiting_bytes = round(float(sums.waiting_bytes + entering_bytes)) + round(sums.inputs_bytes)
         overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = StageCost(
-            forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
-            input_grad_s=INPUT_SHARE * backward_s + float(overhead_s * (gradients[number] + gradients[number + 1])),
-            weight_grad_s=(1 - INPUT_SHARE) * backward_s,
+            sums.forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
+            input_grad_s=INPUT_SHARE * sums.backward_s
+            + float(overhead_s * (gradients[number] + gradients[number + 1])),
+            weight_grad_s=(1 - INPUT_SHARE) * sums.backward_s,
             activation_s=float(crossing.ahead_s[number]),
             gradient_s=float(crossing.back_s[number]),
-            saved_bytes=saved_bytes,
+            saved_bytes=waiting_bytes,
             kept_bytes=saved_bytes,
-            sync_s=sync_s,
-            sync_latency_s=min(sync_s, float(table.update.sync_latency_s[device])) if table.update else 0.0,
-            optimizer_s=table.update.optimizer_s(members, device) if table.update else 0.0,
+            recompute_s=sums.again_s,
+            recomputed_bytes=round(sums.again_bytes),
+            sync_s=sums.sync_s,
+            sync_latency_s=min(sums.sync_s, float(table.update.sync_latency_s[device])) if table.update else 0.0,
+            optimizer_s=sums.optimizer_s,
         )
-        if recompute != "none":
-            kept_bytes = round(float(waiting_bytes[members].sum() + entering_bytes))
-            kept_bytes += round(table.inputs_bytes(members, recompute))
-            layers, own = table.layer[members], again_bytes[members]
-            most_bytes = np.bincount(layers[layers >= 0], own[layers >= 0]).max(initial=0.0)  # one layer at a time
-            cost = cost.recomputing(kept_bytes, float(again_s[members, device].sum()), round(float(most_bytes)))
         costs.append(cost)
     return costs
 
@@ -208,10 +203,14 @@ class _BorderTraffic(NamedTuple):
 
 
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
-    stage_of = {op: number for number, ops in enumerate(stages) for op in ops}
-    n = len(stages)
+    n, of_op = len(stages), {op: number for number, ops in enumerate(stages) for op in ops}
+    stage_of = [of_op[op] for op in range(table.n_ops)]
+    numbers, writers, readers = table.reads
+    home = np.array(stage_of)
+    crossing = numbers[home[writers] != home[readers]]
     traffic = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
-    for number, flow in enumerate(table.flows):
+    for number in dict.fromkeys(crossing.tolist()):
+        flow = table.flows[number]
         first, readers = stage_of[flow.writer], {stage_of[reader] for reader in flow.readers}
         for stage in readers - {first}:
             traffic.entering_bytes[stage] += table.flow_bytes[number]

@@ -11,7 +11,7 @@ planner choose config.json --cluster cluster.toml --global-batch 64 --html rows.
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
+from costmodels.workload import TRAINING_SCHEDULES
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -29,7 +30,7 @@ from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
-from planner.cli.parallel_demands import demands_of
+from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import PricedRow, reasons
@@ -80,7 +81,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
     parser.add_argument("--micro-batch", type=at_least_one, metavar="N", help="samples of a micro-batch (open)")
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO (open)")
-    parser.add_argument("--schedule", choices=STEP_SCHEDULES, help="of the pipeline (open)")
+    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of the pipeline (open)")
     parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
     parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
     parser.add_argument(
@@ -89,7 +90,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="of products where a row runs; prices of transformers are for bfloat16 (float32)",
     )
-    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="of other networks (adam)")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="its states and step (adam)")
     declare_sizes(parser)
     parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")
     parser.add_argument(
@@ -156,19 +157,20 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
     """What is asked for the transformer of a file."""
     if options.sizes:
         raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
+    if options.schedule not in (None, *STEP_SCHEDULES):
+        raise InputError(
+            f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; --schedule "
+            f"{options.schedule} is for networks that are priced operator by operator"
+        )
     document = read_json(path, "model", finite=False)
     try:
         network = transformer_of(document, options.sequence, options.flash_attention)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     console.on_step(f"reading {options.cluster}", 0, 0)
-    cluster = read_cluster(options.cluster)
-    if options.memory is not None:
-        less = (replace(device, memory_bytes=min(device.memory_bytes, options.memory)) for device in cluster.devices)
-        cluster = replace(cluster, devices=tuple(less))
-    return training_setting(
-        network, cluster, options.global_batch, demands_of(options), GRADIENT_BYTES[options.gradients]
-    )
+    cluster, gradient_bytes = limited(read_cluster(options.cluster), options.memory), GRADIENT_BYTES[options.gradients]
+    demands = demands_of(options)
+    return training_setting(network, cluster, options.global_batch, demands, gradient_bytes, options.optimizer)
 
 
 def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
@@ -250,7 +252,7 @@ def _lines(
 def _title(setting: TrainingSetting) -> str:
     network = setting.network
     named = f"{network.parameters / 1e9:.4g} billion parameters, {network.sequence:,} tokens a sample"
-    return f"{named}: steps of {count(setting.batch, 'sample')} on up to {setting.n_devices} devices"
+    return f"{named}: steps of {count(setting.batch, 'sample')} on up to {count(setting.n_devices, 'device')}"
 
 
 def _proved(found: ConfigTable) -> str:

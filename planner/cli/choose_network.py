@@ -4,10 +4,12 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodels.cluster import Cluster
+from costmodels.fabric import fabric_of
 from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
@@ -15,7 +17,7 @@ from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.cli.console import Console, attributes
 from planner.cli.models import cluster_of
-from planner.cli.parallel_demands import demands_of
+from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
 from planner.explain.config_reasons import PricedRow, reasons
@@ -33,7 +35,7 @@ RowT = TypeVar("RowT")
 
 COLUMNS = ("MFU", "memory", "devices", "d × t × p", "micro-batches", "schedule", "ZeRO", "recompute")
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
-FOR_TRANSFORMERS = ("sequence", "memory", "flash_attention", "to")
+FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 """Options of the closed forms, which know equal layers."""
 
 
@@ -45,7 +47,10 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
                 f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
                 "priced operator by operator, so leave it out"
             )
-    cluster = cluster_of(options)
+    if options.gradients != options.precision == "float32":
+        raise InputError("--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients out")
+    cluster = limited(cluster_of(options), options.memory)
+    fabric_of(cluster)  # refuses devices that do not reach each other
 
     def imported(samples: int) -> Graph:
         from graphs.importers.load import load_graph
@@ -103,7 +108,7 @@ def _asked(choice: Choice, options: argparse.Namespace) -> bool:
     """Whether a choice keeps the demands."""
     pairs = (
         (options.pipeline, len(choice.devices)),
-        (options.schedule, choice.schedule),
+        (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
         (options.recompute, choice.recomputed),
     )
     return all(asked in (None, own) for asked, own in pairs)
@@ -134,7 +139,8 @@ def _show(
 ) -> None:
     """A row for each choice that no other one dominates, or for all."""
     shown, best = _shown(sweep, options), undominated(sweep.choices)
-    speeds = [_speeds(choice, graph_of(choice.samples), cluster) for choice in shown]
+    speed = _speeds(cluster, graph_of)
+    speeds = [speed(choice) for choice in shown]
     marks = [("●" * (choice in best),) if options.all else () for choice in shown]
     rows = [
         (str(number), *_cells(choice, *speed), *mark)
@@ -191,15 +197,23 @@ def _described(choice: Choice, tokens_per_s: float | None, mfu: float) -> dict[s
     }
 
 
-def _speeds(choice: Choice, graph: Graph, cluster: Cluster) -> tuple[float | None, float]:
+def _speeds(cluster: Cluster, graph_of: Callable[[int], Graph]) -> Callable[[Choice], tuple[float | None, float]]:
     """Tokens a second of all replicas, None without tokens; and MFU, which is that of each replica."""
-    each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
-    used = [
-        cluster.devices[cluster.index[name]] for name, n in zip(choice.devices, each, strict=True) for _ in range(n)
-    ]
-    tokens = tokens_per_sample(graph, choice.samples)
-    mfu = utilisation(graph, used, choice.step_s / choice.micro_batches, trains=True)
-    return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+    @cache
+    def of_devices(samples: int, names: tuple[str, ...]) -> float:
+        """Seconds of a micro-batch at the peaks of the devices."""
+        used = [cluster.devices[cluster.index[name]] for name in names]
+        return utilisation(graph_of(samples), used, 1.0, trains=True)
+
+    def of(choice: Choice) -> tuple[float | None, float]:
+        each = [own.devices for own in choice.degrees] or [choice.tensor] * len(choice.devices)
+        used = tuple(name for name, n in zip(choice.devices, each, strict=True) for _ in range(n))
+        tokens = tokens_per_sample(graph_of(choice.samples), choice.samples)
+        mfu = of_devices(choice.samples, used) * choice.micro_batches / choice.step_s
+        return None if tokens is None else tokens * choice.samples_per_s, mfu
+
+    return of
 
 
 def save_page(page: str, output: Path, console: Console) -> None:

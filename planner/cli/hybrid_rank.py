@@ -11,6 +11,7 @@ from graphs.importers.from_config import read_config
 from graphs.importers.load import load_program
 from graphs.importers.sources import file_of
 from planner.cli.console import Console
+from planner.cli.run_ import check_row_options
 from planner.cli.statuses import BROKEN, DIFFERENT, DONE
 from planner.cli.text import count
 from planner.problem.hybrid_training.config import ParallelConfig
@@ -23,6 +24,7 @@ from planner.runtime.hybrid.check import HybridRun, compare_steps
 
 def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     """One rank of a row: train some steps with the others; rank 0 compares and prints."""
+    check_row_options(options)
     config = load_config(options.plan)
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve

@@ -100,7 +100,7 @@ def _faster(
             network = transformer_of(read_json(path, "model", finite=False), tokens_per_sample(graph, batch_of(graph)))
         except InputError:  # a graph.json, or a network that is no stack of equal layers
             return rows[0] if rows else None
-        found = best_in_closed_form(network, cluster, batch, search.part(CLOSED_FORM_SHARE))
+        found = best_in_closed_form(network, cluster, batch, options.optimizer, search.part(CLOSED_FORM_SHARE))
         rows += [FasterRow(found.config, batch / found.price.step_s)] if found else []
     return max(rows, key=lambda row: row.samples_per_s, default=None)
 

@@ -84,12 +84,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return run_with(runner, options, console, plan.cluster.devices)
 
 
+def check_row_options(options: argparse.Namespace) -> None:
+    """Check that no option is of plans alone; a row says itself how large its micro-batches are."""
+    for name in ("output", "against", "batch"):
+        if getattr(options, name):
+            raise InputError(f"--{name} is for plans; leave it out for a row of planner choose")
+
+
 def _run_row(options: argparse.Namespace, console: Console) -> int:
     """Train a row of ``planner choose`` small, in a process for each of its devices on this host; rank 0 prints."""
     from planner.runtime.hybrid.launch import run_ranks
 
-    if options.output is not None or options.against:
-        raise InputError("--output and --against are for plans; leave them out for a row of planner choose")
+    check_row_options(options)
     config = load_config(options.plan)
     if config.devices > MOST_PROCESSES:
         raise InputError(
@@ -97,7 +103,7 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
             f"most; choose with --devices {MOST_PROCESSES}, or run it on several hosts with torchrun -m planner rank"
         )
     console.on_step(f"training in {config.devices} processes", 0, 0)
-    words = [str(options.plan), options.model, "--rounds", str(options.rounds)]
+    words = [str(options.plan), options.model, "--rounds", str(options.rounds), "--seed", str(options.seed)]
     words += [word for name, size in options.sizes for word in ("--size", f"{name}={size}")]
     end = run_ranks([*words, *(["--json"] if console.json else [])], config.devices)
     if end.said and (console.json or not console.quiet):

@@ -23,6 +23,7 @@ from planner.export.records import Export, refuse
 from planner.problem.hybrid_training.config import ParallelConfig, TrainingSetting
 
 MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE = "megatron-args", "torchtitan", "deepspeed-zero", "accelerate-fsdp"
+MEGATRON_OPTIMIZERS = {"adam": (), "momentum": ("--optimizer sgd",), "sgd": ("--optimizer sgd --sgd-momentum 0",)}
 TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 
 
@@ -65,6 +66,7 @@ def _megatron_network(setting: TrainingSetting) -> Iterator[str]:
         "--accumulate-allreduce-grads-in-fp32": setting.gradient_bytes == FLOAT32_GRADIENT,
     }
     yield from (flag for flag, holds in flags.items() if holds)
+    yield from MEGATRON_OPTIMIZERS[setting.optimizer]
     yield "--bf16"
 
 
@@ -106,6 +108,9 @@ def _torchtitan(setting: TrainingSetting, config: ParallelConfig) -> Export:
     shape = config.shape
     if shape.zero == 1 and shape.data > 1:
         raise refuse(TORCHTITAN, "the row has ZeRO 1", "has the stages 0, 2 and 3", "choose with --zero 2")
+    if setting.optimizer != "adam":
+        reason = f"the row is for {setting.optimizer}"
+        raise refuse(TORCHTITAN, reason, "trains with Adam and AdamW", "choose with --optimizer adam")
     _check_schedule(TORCHTITAN, config)
     _check_alike(TORCHTITAN, config)
     shared = shape.zero > 1

@@ -83,17 +83,21 @@ def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: 
     return plan, beyond if faster else None
 
 
-def best_in_closed_form(network: Transformer, cluster: Cluster, batch: int, search: Search) -> ConfigRow | None:
+def best_in_closed_form(
+    network: Transformer, cluster: Cluster, batch: int, optimizer: str, search: Search
+) -> ConfigRow | None:
     """The fastest configuration of a transformer for a batch; None where the closed forms do not hold or nothing fits.
 
     Args:
         network: what is trained.
         cluster: its devices need a peak in 16 bits.
         batch: samples of a step.
+        optimizer: as in `trade_offs`.
         search: how long to search.
     """
     try:
-        found = choose_config(training_setting(network, cluster, batch), search.time_limit_s, search.reporter)
+        setting = training_setting(network, cluster, batch, optimizer=optimizer)
+        found = choose_config(setting, search.time_limit_s, search.reporter)
     except InputError:
         return None
     return found.rows[0] if found.rows else None

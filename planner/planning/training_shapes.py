@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isqrt, log2
+from operator import attrgetter
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import fabric_of
@@ -40,7 +41,8 @@ def searched_shapes(cluster: Cluster, batch: int, demands: Demands) -> list[Shap
     Raises:
         InputError: if none keeps the demands; the error names the nearest.
     """
-    return sorted(_demanded(list(_shapes(cluster, batch)), demands), key=lambda shape: _rank(shape, batch))
+    of = f"the global batch of {batch} on {len(cluster.devices)} devices"
+    return sorted(_demanded(list(_shapes(cluster, batch)), demands, of), key=lambda shape: _rank(shape, batch))
 
 
 def of_this_host(cluster: Cluster) -> bool:
@@ -53,23 +55,21 @@ def alike(cluster: Cluster) -> bool:
     return _groups(cluster, len(cluster.devices))
 
 
-def _demanded(shapes: Sequence[Shape], demands: Demands) -> list[Shape]:
-    """The shapes that keep the demands.
+def _demanded(shapes: Sequence[Shape], demands: Demands, of: str) -> list[Shape]:
+    """The shapes that keep the demands; they are ``of`` a batch and devices.
 
     Raises:
         InputError: if there are none; the error names the nearest.
     """
-    asked = {"replicas": demands.data, "tensor": demands.tensor, "samples": demands.samples, "zero": demands.zero}
+    asked = {"data": demands.data, "tensor": demands.tensor, "micro-batch": demands.samples, "zero": demands.zero}
     kept = list(shapes)
     for name, wanted in asked.items():
-        before, kept = kept, [shape for shape in kept if wanted in (None, getattr(shape, name))]
+        own = attrgetter({"data": "replicas", "micro-batch": "samples"}.get(name, name))
+        before, kept = kept, [shape for shape in kept if wanted in (None, own(shape))]
         if not kept and wanted is not None:
-            near = min((getattr(shape, name) for shape in before), key=lambda number: (abs(number - wanted), number))
-            option = {"replicas": "data", "samples": "micro-batch"}.get(name, name)
-            raise InputError(
-                f"{option} = {wanted} does not fit devices, batch and what else is asked for; the nearest that works "
-                f"is {near}"
-            )
+            near = min(map(own, before), key=lambda number: (abs(number - wanted), number))
+            raise InputError(f"{name} = {wanted} does not fit {of}; the nearest that works is {near}")
+        of += "" if wanted is None else f" with {name} = {wanted}"
     return kept
 
 

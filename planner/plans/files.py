@@ -225,9 +225,10 @@ def load_plan(path: str | Path) -> Plan:
     path = checks.path(path, "the plan", "the path of a plan.json")
     document = read_json(path, "plan")
     kind = kind_of(document)
-    if kind not in ("plan", ""):
+    if kind != "plan" and (kind or "version" not in document):
         of_it, model = ("of it ", path) if kind == "graph" else ("", "MODEL")
-        raise InputError(f"'{path}' is a {kind}, no plan; make one {of_it}with planner plan {model} --cluster FILE")
+        what = f"a {kind}, no plan" if kind else "no plan"
+        raise InputError(f"'{path}' is {what}; make one {of_it}with planner plan {model} --cluster FILE")
     try:
         return plan_from_dict(document)
     except InputError as error:

@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.layer_times import MEGATRON, Efficiency
-from costmodels.memory.transformers import FLOAT32_GRADIENT, RECOMPUTE_MODES, RecomputeMode
+from costmodels.memory.optimizers import OPTIMIZERS
+from costmodels.memory.transformers import FLOAT32_GRADIENT, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
 from costmodels.transformer import Transformer
 from graphs.brief import brief
-from graphs.checks import whole
+from graphs.checks import one_of, whole
 from graphs.errors import InputError
 
 StepSchedule: TypeAlias = Literal["1f1b", "interleaved", "zb-h1"]
@@ -23,6 +24,8 @@ STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
 """Schedules of stages that have as many layers each."""
+
+FLOAT32 = 4  # bytes
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -206,6 +209,7 @@ class TrainingSetting:
         gradient_bytes: of a parameter.
         efficiency: shares of the devices' peaks.
         demands: of the configuration.
+        optimizer: a name of `OPTIMIZERS`; its states are float32, and so is a copy of the parameters.
     """
 
     network: Transformer
@@ -214,6 +218,7 @@ class TrainingSetting:
     gradient_bytes: int = FLOAT32_GRADIENT
     efficiency: Efficiency = MEGATRON
     demands: Demands = Demands()
+    optimizer: str = "adam"
 
     __repr__ = brief
 
@@ -222,6 +227,11 @@ class TrainingSetting:
         """How many may be used."""
         return self.demands.devices or len(self.fabric.devices)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a parameter's float32 copy and of the optimizer's states."""
+        return FLOAT32 * (1 + OPTIMIZERS[self.optimizer].copies)
+
 
 def training_setting(
     network: Transformer,
@@ -229,16 +239,17 @@ def training_setting(
     batch: int,
     demands: Demands = Demands(),
     gradient_bytes: int = FLOAT32_GRADIENT,
+    optimizer: str = "adam",
 ) -> TrainingSetting:
     """A setting, checked.
 
     Raises:
-        InputError: for devices that do not reach each other, or demands that do not divide devices, heads, layers or
-            the batch; the message names the nearest that do.
+        InputError: for devices that do not reach each other, an unknown optimizer, or demands that do not divide
+            devices, heads, layers or the batch; the message names the nearest that do.
     """
-    setting = TrainingSetting(
-        network, fabric_of(cluster), whole(batch, "the global batch", 1), gradient_bytes, demands=demands
-    )
+    one_of(optimizer, "the optimizer", OPTIMIZERS)
+    fabric, batch = fabric_of(cluster), whole(batch, "the global batch", 1)
+    setting = TrainingSetting(network, fabric, batch, gradient_bytes, demands=demands, optimizer=optimizer)
     _check_demands(setting)
     return setting
 
@@ -270,7 +281,8 @@ def _check_demands(setting: TrainingSetting) -> None:
             asked.pipeline, alike, "pipeline", f"{asked.schedule}, whose stages of {network.layers} layers are alike"
         )
     _check_among(asked.data, data_degrees(batch, total), "data", f"the global batch of {batch} on {total} devices")
-    _check_among(asked.zero, range(4), "zero", "ZeRO's stages")
+    replicas = data_degrees(batch, total) if asked.data is None else [asked.data]
+    _check_among(asked.zero, ZERO_STAGES[: None if max(replicas) > 1 else 1], "zero", "a single replica")
     _check_together(setting)
     share = batch // (asked.data or 1)
     _check_among(asked.samples, data_degrees(share, share), "micro-batch", f"{share} samples of a replica")

@@ -28,7 +28,6 @@ from costmodels.collectives import overlapped_s
 from costmodels.fabric import Fabric, FabricGroup
 from costmodels.layer_times import LayerTimes
 from costmodels.memory.transformers import (
-    ADAM,
     PARAMETER,
     RECOMPUTE_MODES,
     LayerSplit,
@@ -184,7 +183,8 @@ class ShapePrices:
         parameters = self._parameters(stage, layers)
         gradient_bytes, parameter_bytes = setting.gradient_bytes * parameters, PARAMETER * parameters
         times = LayerTimes(setting.network, fabric.devices[self._slowest_devices[stage]], setting.efficiency)
-        step_s = times.optimizer_s(parameters / (shape.data if shape.zero else 1), setting.gradient_bytes)
+        divided = parameters / (shape.data if shape.zero else 1)
+        step_s = times.optimizer_s(divided, setting.gradient_bytes, setting.state_bytes)
         if shape.data == 1 or shape.zero == 3:
             return step_s
         gather_s = fabric.all_gather(parameter_bytes, self._replicas) if shape.zero else 0.0
@@ -287,9 +287,9 @@ class ShapePrices:
 
     def _fixed_bytes(self, stage: int, layers: int) -> float:
         """States, and what ZeRO-3 has gathered."""
-        shape = self.shape
+        shape, setting = self.shape, self.book.setting
         states = zero_states(
-            self._parameters(stage, layers), shape.data, shape.zero, ADAM, self.book.setting.gradient_bytes
+            self._parameters(stage, layers), shape.data, shape.zero, setting.state_bytes, setting.gradient_bytes
         )
         if shape.zero < 3 or shape.data == 1:
             return states

@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heappush
 
-from costmodels.memory.transformers import ADAM, RECOMPUTE_MODES, zero_states
+from costmodels.memory.transformers import RECOMPUTE_MODES, zero_states
 from planner.problem.hybrid_training.config import EVEN_SCHEDULES, ParallelShape
 from planner.problem.hybrid_training.prices import LayerBook, ShapePrices
 
@@ -22,7 +22,7 @@ def least_states(book: LayerBook, shape: ParallelShape) -> float:
     """No fullest device holds less: the states of the mean stage's products."""
     network = book.setting.network
     parameters = network.layers * network.product_parameters / (shape.pipeline * shape.tensor)
-    return zero_states(parameters, shape.data, shape.zero, ADAM, book.setting.gradient_bytes)
+    return zero_states(parameters, shape.data, shape.zero, book.setting.state_bytes, book.setting.gradient_bytes)
 
 
 def streaming_bound_s(prices: ShapePrices) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import gcd
 
+from costmodels.memory.transformers import ZERO_STAGES
 from planner.problem.hybrid_training.config import (
     ParallelShape,
     RankOrder,
@@ -12,7 +13,6 @@ from planner.problem.hybrid_training.config import (
     tensor_degrees,
 )
 
-ZERO_STAGES = (0, 1, 2, 3)
 MOST_CHUNKS = 8
 
 
@@ -69,9 +69,8 @@ def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> I
 
 def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
     """Stages of ZeRO, which divides among replicas."""
-    if setting.demands.zero is not None:
-        return (setting.demands.zero,)
-    return ZERO_STAGES if data > 1 else (0,)
+    stages, asked = ZERO_STAGES[: None if data > 1 else 1], setting.demands.zero
+    return tuple(stage for stage in stages if asked in (None, stage))
 
 
 def _orders(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> tuple[RankOrder, ...]:

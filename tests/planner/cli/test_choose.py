@@ -53,6 +53,20 @@ def test_the_table_fits_and_says_what_it_left_out(capsys: pytest.CaptureFixture[
     assert max(map(len, lines)) <= 100
 
 
+def test_an_optimizer_with_fewer_states_takes_less_memory_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = []
+    for optimizer in ("adam", "momentum", "sgd"):
+        shape = ["--data", "2", "--tensor", "8", "--zero", "0", "--micro-batch", "1", "--recompute", "full"]
+        assert main([*COMMAND, *shape, "--optimizer", optimizer, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        rows.append(answer["rows"][0])
+        each = answer["model"]["parameters"] / 8
+    adam, momentum, sgd = (row["peak_bytes"] for row in rows)
+    assert adam - momentum == pytest.approx(4 * each, rel=0.01)  # a float32 state less; each device has all norms
+    assert momentum - sgd == pytest.approx(4 * each, rel=0.01)
+    assert rows[0]["sync_s"] > rows[1]["sync_s"] > rows[2]["sync_s"]
+
+
 def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--memory", "2 GiB"]) == 1
     told = capsys.readouterr().err
@@ -90,6 +104,12 @@ def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) 
             "no way keeps all that is asked for at once; leave one of the options open",
         ),
         (["--devices", "17"], "17 devices asked for; the cluster has 16"),
+        (["--zero", "3", "--data", "1"], "zero = 3 does not fit a single replica; the nearest that works is 0"),
+        (
+            ["--schedule", "gpipe"],
+            "the schedules of a transformer in closed form are 1f1b, interleaved, zb-h1; --schedule gpipe is for "
+            "networks that are priced operator by operator",
+        ),
         (["--size", "seq=3"], "'model.json' has no symbolic dimension 'seq'; leave --size out"),
     ],
 )

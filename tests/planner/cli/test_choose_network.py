@@ -73,14 +73,16 @@ def test_compare_is_a_part_of_choose(capsys: pytest.CaptureFixture[str]) -> None
         (["--sequence", "2"], f"--sequence is for a transformer's config.json or its numbers; '{MNIST}' is priced"),
         (
             ["--tensor", "3"],
-            "tensor = 3 does not fit devices, batch and what else is asked for; the nearest that works",
+            "tensor = 3 does not fit the global batch of 4 on",
         ),
         (
             ["--data", "3"],
-            "data = 3 does not fit devices, batch and what else is asked for; the nearest that works is 2",
+            "data = 3 does not fit the global batch of 4 on",
         ),
-        (["--micro-batch", "3"], "micro-batch = 3 does not fit devices, batch and what else is asked for; the nearest"),
+        (["--micro-batch", "3"], "micro-batch = 3 does not fit the global batch of 4 on"),
         (["--pipeline", "5"], f"no row has pipeline = 5: {MNIST} cannot be cut so"),
+        (["--gradients", "bfloat16"], "--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients"),
+        (["--data", "2", "--zero", "1", "--micro-batch", "4"], "micro-batch = 4 does not fit the global batch of 4 on"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_nearest_that_does(words: list[str], told: str, refused: Refused) -> None:
@@ -88,10 +90,17 @@ def test_what_does_not_fit_is_refused_with_the_nearest_that_does(words: list[str
 
 
 def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("paper.toml").write_text(PAPER.replace("1 GiB", "1 KiB"))
-    assert main(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "2", "--time-limit", "60"]) == 1
+    words = ["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "2", "--time-limit", "60"]
+    assert main([*words, "--memory", "1 KiB"]) == 1
     told = capsys.readouterr().err
     assert "planner: nothing fits into memory; take more or larger devices, or a smaller batch" in told
+
+
+def test_devices_that_do_not_reach_each_other_are_named(refused: Refused) -> None:
+    Path("paper.toml").write_text(PAPER.partition("[[link]]")[0])
+    assert refused(["choose", MNIST, "--cluster", "paper.toml", "--global-batch", "4"]).endswith(
+        "add a [[link]], or keep a single device"
+    )
 
 
 def test_rows_in_bfloat16_say_so() -> None:

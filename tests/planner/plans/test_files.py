@@ -174,7 +174,7 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
             "the plan has the version 11, this planner reads 1 to 10; update the planner or plan again",
         ),
         (
-            lambda plan: plan.pop("version"),
+            put("version", value=None),
             "the plan has the version None, this planner reads 1 to 10; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),

@@ -249,10 +249,9 @@ class Line:
         stage = np.repeat(np.arange(len(devices)), np.diff(ends))[self.chain.position]
         order = np.argsort(stage[self.blocks.block], kind="stable")
         placement = self.blocks.spread(np.asarray(devices)[stage])
-        by_stage = Placement(placement.device, tuple(order.tolist()))
-        rank = by_stage.rank
-        is_topological = all(rank[writer] < rank[reader] for writer, reader in self.blocks.table.edges)
-        return by_stage if is_topological else placement
+        rank, (_, writer, reader) = np.argsort(order), self.blocks.table.reads
+        is_topological = bool((rank[writer] < rank[reader]).all())
+        return Placement(placement.device, tuple(order.tolist())) if is_topological else placement
 
     def needed_bytes(self, held: int) -> Floats:
         """[n_cuts, n_cuts], bytes that the interval from one cut to another needs while it holds some micro-batches."""

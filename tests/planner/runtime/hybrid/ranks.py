@@ -1,7 +1,8 @@
 """Four ranks that train small networks under one configuration after another, each going on from the state before.
 
-Prints a JSON list: network, degrees, how far losses and gradients are from those of the model itself as a share of what
-is allowed, and whether the state has the model's own names and types.
+Prints a JSON list: network, degrees, how far losses are from those of the model that is trained beside, and gradients
+from those of the model with the same weights, as a share of what is allowed, and whether the state has the model's own
+names and types.
 """
 
 import copy
@@ -144,6 +145,8 @@ NETWORKS: dict[str, tuple[Any, int, list[Case]]] = {
         llama,
         4,
         [
+            Case(2, 2, 1, 0),
+            Case(1, 1, 4, 0),
             Case(1, 2, 2, 0, "full", "interleaved", 2),
             Case(1, 1, 2, 0, "none+selective", degrees=((2, 1, 1), (1, 2, 0))),
             Case(2, 1, 2, 3, precision="bfloat16"),
@@ -196,10 +199,13 @@ def rank(number: int, port: int, prepared: dict[str, Any], out: Path) -> None:
             trainer = HybridTrainer(config, program, loss=loss_of, optimizer=ADAM)
             if state is not None:
                 trainer.load_state_dict(state)
-            gradients = trainer.gradients(batch, target)
-            expected = reference_loss(reference, batch, target, samples, getattr(torch, case.precision))
-            own = {key: p.grad for key, p in reference.named_parameters() if p.grad is not None}
-            worst = differences(own, gradients)[:1]
+            products = getattr(torch, case.precision)
+            equal = copy.deepcopy(model)  # the optimizer carries on how weights were rounded, step by step
+            equal.load_state_dict(trainer.model_state_dict())
+            reference_loss(equal, batch, target, samples, products)
+            own = {key: p.grad for key, p in equal.named_parameters() if p.grad is not None}
+            worst = differences(own, trainer.gradients(batch, target))[:1]
+            expected = reference_loss(reference, batch, target, samples, products)
             optimizer.step()
             optimizer.zero_grad()
             off = abs(trainer.step(batch, target).item() - expected) / expected
