@@ -37,7 +37,7 @@ class EventCount:
     def advance(self) -> None:
         """Change the number, and wake the thread that waits."""
         self._number.value = next(self._numbers)
-        if self._asleep:
+        if self._asleep and self._wake.empty():
             self._wake.put(None)
 
     def wait(self, seen: int, spins: bool = True) -> None:
