@@ -44,6 +44,7 @@ SAVE_S = 2.0  # between two writes of the cache
 PACED = 3  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
 PACE_S = 0.2  # between two samples at least
 BATCHES = 8  # parts of a measurement
+REFINED_S = 4.0  # after which passes are not added for the sake of the mean
 KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
 PATIENCE = 3
 
@@ -54,7 +55,8 @@ class Effort:
 
     If some operators are in the cache, ``least_s`` is multiplied by the share of the others; ``again`` ignores the
     cache. If an operator is noisy, up to ``patience`` times as many passes are run. Passes are also added until the
-    standard error of their mean is at most ``error``, a share of the mean: a host whose pace drifts is measured longer.
+    standard error of their mean is at most ``error``, a share of the mean, but for no longer than `REFINED_S`: a host
+    whose pace drifts is measured longer.
     """
 
     passes: int = 7
@@ -305,7 +307,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
             enough = len(rows) >= task.passes and elapsed_s >= task.least_s
             if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
                 enough, total = False, task.patience * task.passes
-            done = (enough and mean.known) or elapsed_s >= most_s
+            done = (enough and (mean.known or elapsed_s >= REFINED_S)) or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
                 session.keep(rows)
