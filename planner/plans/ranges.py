@@ -2,7 +2,8 @@
 
 A run takes longer or shorter than predicted for three reasons that have nothing to do with each other::
 
-    pace     the machine is faster or slower than usual: from the moments of a profile, see `costmodels.pace`
+    pace     the machine is faster or slower than usual: from the moments of a profile, see `costmodels.pace`, and from
+             how much the passes of its measurement differ
     costs    of operators that nobody measured: those of one kind are wrong together, those of two kinds are not
     model    what the simulation leaves out: from networks that were planned and run, see `tests.benchmarks.accuracy`
 
@@ -25,6 +26,7 @@ WIDTH = 1.2816  # standard deviations to either side, between which a normal dis
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
 MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.03, 0.045, 0.05
 """What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
+LEFT = 0.5  # of the deviation of passes over a network, in the means of some seconds of a calibration and of a run
 UNIFORM = 12**-0.5  # standard deviation of a share that is anything from 0 to 1
 
 
@@ -92,6 +94,7 @@ def spreads_of(
     total_s, n_used = float(seconds.sum()), len(placement.used)
     takes_time = 0 < total_s < inf
     costs = _cost_spread(graph, table, device, seconds) / total_s if takes_time else 0.0
+    passes = _pass_spread(table, device, seconds) / total_s if takes_time else 0.0
     kinds = pace_kinds(graph) if takes_time and pace_spread else ()
     spreads = {}
     for alone, several in ((False, MODEL_SEVERAL), (True, MODEL_IN_TURN)):
@@ -104,7 +107,7 @@ def spreads_of(
         model = several if n_used > 1 else MODEL_ONE
         if not alone and placement.shared_copies(table):
             model = hypot(model, _drift_spread(table, device))
-        spreads[alone] = Spread(pace, costs, model)
+        spreads[alone] = Spread(hypot(pace, LEFT * passes), costs, model)
     return spreads
 
 
@@ -116,6 +119,13 @@ def _drift_spread(table: CostTable, device: Sequence[int]) -> float:
         for slowdown in (table.slowdown, table.lockstep_slowdown)
     )
     return UNIFORM * abs(apart_s - in_step_s) / max(apart_s, in_step_s) if apart_s > 0 else 0.0
+
+
+def _pass_spread(table: CostTable, device: Sequence[int], seconds: Floats) -> float:
+    """The standard deviation of the seconds of measured operators from pass to pass; a host slows all of them down."""
+    numbers = range(table.n_ops), device
+    known = np.isin(table.source[numbers], SURE)
+    return float((seconds * table.spread[numbers])[known].sum()) / QUARTILES
 
 
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:

@@ -12,7 +12,7 @@ from costmodels.pace import PACE_KINDS
 from costmodels.table import QUARTILES, Source
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
-from planner.plans.ranges import MODEL_IN_TURN, MODEL_ONE, MODEL_SEVERAL, UNIFORM, UNKNOWN_PACE, Range, Spread
+from planner.plans.ranges import LEFT, MODEL_IN_TURN, MODEL_ONE, MODEL_SEVERAL, UNIFORM, UNKNOWN_PACE, Range, Spread
 from planner.problem.problem import Goal
 from simulator.placement import Placement
 from tests.planner.sample import PLAN
@@ -76,6 +76,13 @@ def test_the_pace_spreads_as_that_of_the_kinds_of_operators() -> None:
     assert placed(paced, 0, 0, 0).spread().pace == pytest.approx(0.2)
     read = plan_from_dict(plan_to_dict(placed(paced, 0, 0, 2)))
     assert read.period_range == placed(paced, 0, 0, 2).period_range
+
+
+def test_a_host_whose_passes_differ_is_expected_to_go_on_so() -> None:
+    noisy = replace(MEASURED, table=replace(MEASURED.table, spread=np.full((3, 3), 0.2 * QUARTILES)))
+    spread = placed(noisy, 0, 0, 2).spread()
+    assert spread.pace == pytest.approx(hypot(UNKNOWN_PACE, LEFT * 0.2))
+    assert (spread.costs, spread.model) == (0.0, MODEL_SEVERAL)
 
 
 def test_ranges_of_a_plan() -> None:
