@@ -16,7 +16,7 @@ from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.pace import PACE_KINDS, PaceKind, contended, median_pace
 
-REPEATS = 12  # of all computations in one sample; a single one is off by 7 %
+REPEATS = 8  # of all computations in one sample, besides one of each; a single one is off by 7 %
 MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
@@ -89,7 +89,7 @@ class PaceMeter:
             work()  # brings its data into the caches
             clock.settle()
             marks = []
-            for _ in range(1 + round(self.shares[kind] * (REPEATS - len(PACE_KINDS)))):
+            for _ in range(1 + round(self.shares[kind] * REPEATS)):
                 begin = clock.mark()
                 work()
                 marks.append((begin, clock.mark()))
