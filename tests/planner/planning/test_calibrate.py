@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ WIDE = Host(Cluster("made up", (wide(),)), {"cpu launch": 0.1})
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path))
     monkeypatch.setattr(costmodels.calibrate, "Effort", partial(Effort, passes=3, least_s=0.0))
+    monkeypatch.setattr("planner.planning.calibrate.ERROR", inf)
 
 
 @pytest.fixture(autouse=True)
