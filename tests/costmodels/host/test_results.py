@@ -43,6 +43,7 @@ def test_each_call_is_made_once_before_and_after() -> None:
     assert heard == [(0, "done"), (1, "done"), (2, "done"), (3, "done")]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt of a callback
 def test_an_interrupt_at_any_moment_holds_up_no_thread() -> None:
     """`concurrent.futures.Future` in place of the result hangs within some dozen interrupts."""
     moments = random.Random(0)

@@ -54,6 +54,7 @@ def test_a_stream_ends_where_one_of_its_batches_fails() -> None:
             assert torch.equal(runner(good), expected)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt of a callback
 def test_calls_that_are_interrupted_at_any_moment_leave_room_for_the_next_ones() -> None:
     program, moments, good = program_of("tied"), random.Random(0), torch.zeros(1, 5, dtype=torch.int64)
     with Runner(make_plan(program, Placement((1, 2, 0, 2))), program) as runner:

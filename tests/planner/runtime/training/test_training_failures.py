@@ -299,6 +299,7 @@ def test_an_interrupt_while_devices_are_told_what_to_do() -> None:
     threads.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt of a callback
 def test_an_interrupt_at_any_moment_leaves_the_threads_at_work() -> None:
     threads, moments = DeviceThreads([cpu("cpu0"), cpu("cpu1")]), random.Random(0)
 
