@@ -280,10 +280,13 @@ class _Session:
         if self.cache:
             add_profile(self.cache, self.result(rows))
 
-    def quiet(self, rows: Rows) -> bool:
-        """Whether no wanted operator is noisy."""
+    def n_passes(self, rows: Rows) -> int:
+        """How many passes there should be: more than asked for if these show that a wanted operator is noisy."""
+        few, many = self.task.passes, self.task.patience * self.task.passes
+        if not few <= len(rows) < many:
+            return few
         noise = {operator.key for operator in noisy(self.keys, self.measured(rows))}
-        return not any(self.keys[i] in noise for i in self.task.wanted)
+        return many if any(self.keys[i] in noise for i in self.task.wanted) else few
 
 
 def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object]) -> Rows:
@@ -303,10 +306,9 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
             elapsed_s = now_s - start_s
-            total = max(task.passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
-            enough = len(rows) >= task.passes and elapsed_s >= task.least_s
-            if enough and len(rows) < task.patience * task.passes and not session.quiet(rows):
-                enough, total = False, task.patience * task.passes
+            n_passes = session.n_passes(rows)
+            total = max(n_passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
+            enough = len(rows) >= n_passes and elapsed_s >= task.least_s
             done = (enough and (mean.known or elapsed_s >= REFINED_S)) or elapsed_s >= most_s
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from costmodels.cluster import Device, Kernels
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from graphs.errors import InputError
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Stopped(Exception):  # noqa: N818  # it is no error
     """Raised by work that was stopped."""
 
 
-class ThreadResult(Result[T]):
+class ThreadResult(Promise[T]):
     """The result of a thread, with a way to stop the thread."""
 
     def __init__(self) -> None:

@@ -27,11 +27,11 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from costmodels.host.spin import POSSIBLE, EventCount
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
-from planner.runtime.inference.tasks import InFlight, NetworkCopy, Task, Tensors
+from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
 from simulator.timeline import Span
@@ -69,7 +69,7 @@ class Engine:
         self._lock = threading.Lock()  # of what changes when a micro-batch enters or leaves
         spins = [POSSIBLE and device.kernels == "quick" and bool(device.cores) for device in devices]
         self._changes = [EventCount(own) for own in spins]  # of what each device waits for
-        self._left: list[dict[InFlight, list[Task]]] = [{} for _ in devices]  # the oldest micro-batch first
+        self._left: list[dict[InFlight, list[DeviceTask]]] = [{} for _ in devices]  # the oldest micro-batch first
         self._on_way: dict[int, InFlight] = {}  # by number; the thread that removes one answers its caller
         runs_alike = {self._runs_alike(mine, others) for mine, others in parts}
         takes_turns = len(runs_alike) > 1 or not all(runs_alike)
@@ -95,9 +95,9 @@ class Engine:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._count
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Start one micro-batch; the result holds its output tensors by name."""
-        done: Result[Tensors] = Result()
+        done: Promise[Tensors] = Promise()
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
@@ -235,7 +235,7 @@ class Engine:
             self._give_up(task.number, batch, error)
         return True
 
-    def _take(self, device: int) -> tuple[Task, InFlight, bool] | None:
+    def _take(self, device: int) -> tuple[DeviceTask, InFlight, bool] | None:
         """Return the first stage that can run, its micro-batch, and whether the device has waited; None once closed."""
         change, waited = self._changes[device], False
         while not self._closing:
@@ -246,7 +246,7 @@ class Engine:
             change.wait(seen, spins=bool(self._on_way))
         return None
 
-    def _next_task(self, device: int) -> tuple[Task, InFlight] | None:
+    def _next_task(self, device: int) -> tuple[DeviceTask, InFlight] | None:
         """Take the next stage of the oldest micro-batch that can go on, if any can."""
         left = self._left[device]
         for batch, tasks in left.copy().items():
@@ -258,7 +258,7 @@ class Engine:
         return None
 
     def _bring(
-        self, task: Task, batch: InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
+        self, task: DeviceTask, batch: InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
     ) -> tuple[list[torch.Tensor], bool]:
         """Return the inputs of a stage on its torch device, and whether any came from another torch device."""
         tensors = [batch.slots[slot] for slot in task.reads]
@@ -269,7 +269,7 @@ class Engine:
         return [bring(each, torch_device, event, stream) for each, event in zip(tensors, events, strict=True)], copied
 
     def _run(
-        self, task: Task, batch: InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
+        self, task: DeviceTask, batch: InFlight, inputs: Sequence[torch.Tensor], stream: torch.cuda.Stream | None
     ) -> tuple[torch.Tensor, ...]:
         """Call a stage and return what it writes; a GPU may still be writing it."""
         stage = task.stage
@@ -279,7 +279,7 @@ class Engine:
             batch.events.update(dict.fromkeys(stage.outputs, mark(stream.device)))
         return results
 
-    def _finish(self, task: Task, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
+    def _finish(self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
         """Store what the stage wrote, wake the devices that wait for it, and answer if it was the last one."""
         if batch.number not in self._on_way:
             return  # it failed on another device meanwhile
@@ -330,7 +330,7 @@ class InlineEngine(Engine):
     If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
     """
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Run one micro-batch; the result is there, unless the engine is closed meanwhile."""
         done = super().submit(inputs)
         with self._turn, torch.no_grad():  # as on a device's own thread

@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
-from costmodels.host.results import LOOK_S, Result
+from costmodels.host.promises import LOOK_S, Promise
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
@@ -67,7 +67,7 @@ class Runner(Closing):
         self._switches = ON_THREADS if executor is None else IN_PROCESSES
         self._numerics = numerics(self._switches)
         self._entering = threading.Lock()  # of the thread whose micro-batch enters next
-        self._on_way: set[Result[Tensors]] = set()  # of micro-batches that have entered
+        self._on_way: set[Promise[Tensors]] = set()  # of micro-batches that have entered
         self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry if one has left lately
         self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
         self._engine: Engine | Coordinator
@@ -113,7 +113,7 @@ class Runner(Closing):
         return self._stream(repeat(arguments, checks.whole(count, "the number of micro-batches")))
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:
-        waiting: deque[tuple[Result[Tensors], Tensors]] = deque()
+        waiting: deque[tuple[Promise[Tensors], Tensors]] = deque()
         source = iter(calls)
         while True:
             try:
@@ -170,7 +170,7 @@ class Runner(Closing):
         returned = self.plan.graph.outputs
         return inputs, {name: tensor for name, tensor in zip(inputs, shown, strict=True) if name in returned}
 
-    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Result[Tensors], Tensors]":
+    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Promise[Tensors], Tensors]":
         inputs, handed = given
         with self._entering:
             self._wait_for_room()
@@ -191,7 +191,7 @@ class Runner(Closing):
             with suppress(queue.Empty):  # one may leave unnoticed when its submission is interrupted
                 self._left.get(timeout=LOOK_S)
 
-    def _result(self, submitted: "tuple[Result[Tensors], Tensors]", apart: bool = False) -> Any:
+    def _result(self, submitted: "tuple[Promise[Tensors], Tensors]", apart: bool = False) -> Any:
         """Wait for a micro-batch; outputs that no operator writes are inputs or parameters.
 
         With ``apart``, outputs that share memory with weights are copied: micro-batches on their way read the weights.
@@ -216,7 +216,7 @@ class Runner(Closing):
         return frozenset(map(_memory, chain(self._kept.values(), *(each.values() for each in owned))))
 
 
-def _leave(on_way: "set[Result[Tensors]]", left: "queue.SimpleQueue[None]", result: "Result[Tensors]") -> None:
+def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", result: "Promise[Tensors]") -> None:
     """Tell who waits for room that a micro-batch has left."""
     on_way.discard(result)
     if left.empty():
@@ -227,9 +227,9 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _failed(error: Exception) -> "Result[Tensors]":
+def _failed(error: Exception) -> "Promise[Tensors]":
     """Return the result of a micro-batch that was not begun."""
-    result: Result[Tensors] = Result()
+    result: Promise[Tensors] = Promise()
     result.set_exception(error)
     return result
 

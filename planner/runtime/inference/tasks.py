@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import torch
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from planner.runtime.stages.compile import CompiledStage
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -26,7 +26,7 @@ CALLER = -1  # reads the answer; others that read are devices by their numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DeviceTask:
     """A stage, and what its device does before and behind it."""
 
     number: int  # of the stage
@@ -63,12 +63,12 @@ class NetworkCopy:
         for stage in stages.values():
             for needed in stage.stage.needs:
                 self.wakes[needed] = tuple({*self.wakes.get(needed, ()), stage.stage.device})
-        self.tasks: dict[int, list[Task]] = {}
+        self.tasks: dict[int, list[DeviceTask]] = {}
         for number, stage in reversed(in_order):
             device = stage.stage.device
             later = self.tasks.setdefault(device, [])
             own = {each for each in stage.stage.needs if each in stages and stages[each].stage.device == device}
-            task = Task(
+            task = DeviceTask(
                 number,
                 stage,
                 needs=frozenset(stage.stage.needs) - own,
@@ -88,7 +88,7 @@ class InFlight:
 
     number: int
     inputs: Tensors  # until it begins
-    done: "Result[Tensors]"
+    done: "Promise[Tensors]"
     events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
     copy: int | None = None  # the copy of the network that it runs through, once it has begun
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class InFlight:
             for slot in copy.slots.get(name, ()):
                 self.slots[slot] = tensor
 
-    def finish(self, task: Task, results: Sequence[torch.Tensor]) -> None:
+    def finish(self, task: DeviceTask, results: Sequence[torch.Tensor]) -> None:
         """Store what a stage wrote, drop what its device reads no more, and mark it as ended."""
         for slots, result in zip(task.fills, results, strict=True):
             for slot in slots:

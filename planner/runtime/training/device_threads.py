@@ -10,7 +10,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import Stopped, bound, settle, torch_device_of
-from costmodels.host.results import LOOK_S, Result
+from costmodels.host.promises import LOOK_S, Promise
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Job(Generic[T]):
 
     def __init__(self, work: Callable[[DeviceContext], T], n_devices: int) -> None:
         self._work = work
-        self.results: list[Result[T]] = [Result() for _ in range(n_devices)]
+        self.results: list[Promise[T]] = [Promise() for _ in range(n_devices)]
         self._news: SimpleQueue[None] = SimpleQueue()  # an entry for each device that has ended
 
     def do(self, context: DeviceContext) -> None:

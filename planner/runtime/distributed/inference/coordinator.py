@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.layout import RankLayout
@@ -56,7 +56,7 @@ class Coordinator:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._rank.engine.begun
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Result[Tensors]":
+    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Start one micro-batch; the result holds its output tensors by name. Raise RankError if a rank is gone."""
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
@@ -139,7 +139,7 @@ class Coordinator:
         if self._broken:
             raise RankError(self._broken)
 
-    def _tell(self, micro_batch: int, done: "Result[Tensors]") -> None:
+    def _tell(self, micro_batch: int, done: "Promise[Tensors]") -> None:
         """Tell the other ranks of a stage that failed, so that they drop the micro-batch."""
         failure = done.exception()
         if isinstance(failure, StageError):

@@ -9,7 +9,7 @@ from dataclasses import astuple
 import numpy as np
 import torch
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (
@@ -197,7 +197,7 @@ class Worker:
                 return
         self._rank.arrive(message, now_s)
 
-    def _tell(self, micro_batch: int, done: "Result[Tensors]") -> None:
+    def _tell(self, micro_batch: int, done: "Promise[Tensors]") -> None:
         """Tell the coordinator of a stage that failed here; the coordinator tells the others."""
         failure = done.exception()
         if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):

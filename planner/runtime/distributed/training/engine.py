@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from simulator.schedule import Action, Computation, Schedule
@@ -55,7 +55,7 @@ class MessageLog:
         """Return what begins to receive a tensor, with the part of torch's work that is asked for."""
 
         def begin(*args: Any, **options: Any) -> SimpleNamespace:
-            work, done = receive(*args, **options), Result[bool]()
+            work, done = receive(*args, **options), Promise[bool]()
 
             def come() -> None:
                 try:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from costmodels.cluster import Device, Kernels
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.stages.compile import CompiledStage
@@ -57,7 +57,7 @@ def number(value: float) -> dict[str, Tensor]:
     return {"x": torch.tensor(float(value))}
 
 
-def value(done: "Result[dict[str, Tensor]]", name: str = "z") -> float:
+def value(done: "Promise[dict[str, Tensor]]", name: str = "z") -> float:
     """One output of a micro-batch."""
     return done.result(PATIENCE_S)[name].item()
 

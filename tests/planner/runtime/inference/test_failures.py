@@ -14,7 +14,7 @@ from graphs.errors import InputError
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
-from planner.runtime.inference.tasks import Task
+from planner.runtime.inference.tasks import DeviceTask
 from simulator.placement import Placement
 from tests.interrupts import interrupted
 from tests.planner.runtime.bits import differences
@@ -111,7 +111,7 @@ class Gate:
         self.reached, self._go = threading.Event(), threading.Event()
         run = Engine._run
 
-        def gated(engine: Engine, task: Task, *rest: Any) -> Any:
+        def gated(engine: Engine, task: DeviceTask, *rest: Any) -> Any:
             if task.stage.stage.device == device:
                 self.reached.set()
                 assert self._go.wait(PATIENCE_S)

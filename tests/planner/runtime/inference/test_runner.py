@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.engine import Engine
@@ -155,7 +155,7 @@ def test_no_more_are_on_their_way_than_the_plan_says(monkeypatch: pytest.MonkeyP
     on_way: list[int] = []
     submit = Engine.submit
 
-    def counting(self: Engine, inputs: Any) -> "Result[Any]":
+    def counting(self: Engine, inputs: Any) -> "Promise[Any]":
         done = submit(self, inputs)
         on_way.append(len(self._on_way))
         return done

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.distributed.inference.rank import Rank
@@ -22,7 +22,7 @@ from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.inference.engine import Engine
-from planner.runtime.inference.tasks import Task
+from planner.runtime.inference.tasks import DeviceTask
 from simulator.placement import Placement
 from tests.planner.runtime.bits import differences
 from tests.planner.runtime.distributed.ranks import joined, scattered
@@ -144,7 +144,7 @@ def test_no_rank_has_more_on_its_way_than_the_plan_says(monkeypatch: pytest.Monk
     on_way: list[int] = []
     submit = Engine.submit
 
-    def counting(self: Engine, inputs: Any) -> "Result[Any]":
+    def counting(self: Engine, inputs: Any) -> "Promise[Any]":
         done = submit(self, inputs)
         on_way.append(len(self.on_way()))
         return done
@@ -203,7 +203,7 @@ def held(monkeypatch: pytest.MonkeyPatch, device: int) -> tuple[threading.Event,
     reached, go = threading.Event(), threading.Event()
     run = Engine._run
 
-    def gated(engine: Engine, task: Task, *rest: Any) -> Any:
+    def gated(engine: Engine, task: DeviceTask, *rest: Any) -> Any:
         if task.stage.stage.device == device:
             reached.set()
             assert go.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Results of work on other threads, which an interrupt of the one that waits cannot spoil.
+"""Promises: results of work on other threads, which an interrupt of the one that waits cannot spoil.
 
 `concurrent.futures.Future` guards its result by a condition of Python code. An interrupt that comes while the waiting
 thread enters the condition leaves the condition locked, and the thread that has the result waits for it forever.
@@ -15,7 +15,7 @@ T = TypeVar("T")
 LOOK_S = 0.2  # an interrupt just before the caller blocks is noticed so late
 
 
-class Result(Generic[T]):
+class Promise(Generic[T]):
     """What a thread returns or raises, set once; others wait for it, or leave word for when it is there."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Result(Generic[T]):
         self._over = False
         self._pending = threading.Lock()  # held until the result is there
         self._pending.acquire()
-        self._calls: deque[Callable[[Result[T]], None]] = deque()
+        self._calls: deque[Callable[[Promise[T]], None]] = deque()
 
     def set_result(self, value: T) -> None:
         """Set what was returned."""
@@ -75,7 +75,7 @@ class Result(Generic[T]):
             raise TimeoutError
         return self._error
 
-    def add_done_callback(self, call: Callable[["Result[T]"], None]) -> None:
+    def add_done_callback(self, call: Callable[["Promise[T]"], None]) -> None:
         """Call a function with this result as soon as it is there: on the thread that sets it, or now."""
         self._calls.append(call)
         if self._over:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from costmodels.host.results import Result
+from costmodels.host.promises import Promise
 from tests.interrupts import interrupted
 
 
@@ -16,7 +16,7 @@ def later(work: Callable[[], object]) -> None:
 
 
 def test_a_result_is_waited_for() -> None:
-    result: Result[int] = Result()
+    result: Promise[int] = Promise()
     assert not result.done()
     assert not result.wait(0)
     with pytest.raises(TimeoutError):
@@ -26,7 +26,7 @@ def test_a_result_is_waited_for() -> None:
 
 
 def test_an_error_is_raised_each_time() -> None:
-    result: Result[int] = Result()
+    result: Promise[int] = Promise()
     later(lambda: result.set_exception(KeyError("gone")))
     for _ in range(2):
         with pytest.raises(KeyError, match="gone"):
@@ -34,7 +34,7 @@ def test_an_error_is_raised_each_time() -> None:
 
 
 def test_each_call_is_made_once_before_and_after() -> None:
-    result: Result[str] = Result()
+    result: Promise[str] = Promise()
     heard: list[tuple[int, str]] = []
     for number in range(3):
         result.add_done_callback(lambda done, number=number: heard.append((number, done.result())))  # type: ignore[misc]
@@ -48,7 +48,7 @@ def test_an_interrupt_at_any_moment_holds_up_no_thread() -> None:
     """`concurrent.futures.Future` in place of the result hangs within some dozen interrupts."""
     moments = random.Random(0)
     for _ in range(300):
-        results: list[Result[int]] = [Result() for _ in range(1000)]
+        results: list[Promise[int]] = [Promise() for _ in range(1000)]
         thread = threading.Thread(target=partial(_set_all, results), daemon=True)
         thread.start()
         interrupted(partial(_wait_for_all, results), moments.uniform(1e-5, 1e-3))
@@ -57,11 +57,11 @@ def test_an_interrupt_at_any_moment_holds_up_no_thread() -> None:
         assert [result.result() for result in results] == list(range(1000))
 
 
-def _set_all(results: list[Result[int]]) -> None:
+def _set_all(results: list[Promise[int]]) -> None:
     for number, result in enumerate(results):
         result.set_result(number)
 
 
-def _wait_for_all(results: list[Result[int]]) -> None:
+def _wait_for_all(results: list[Promise[int]]) -> None:
     for result in results:
         result.result()
