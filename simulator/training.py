@@ -157,9 +157,7 @@ def stage_costs(
     for number, (ops, device) in enumerate(zip(stages, devices, strict=True)):
         sums = stage_sums(table, tuple(ops), device, recompute)
         entering_bytes = (crossing.received_bytes if recompute == "none" else crossing.entering_bytes)[number]
-        saved_bytes = waiting_bytes = round(float(sums.saved_bytes + entering_bytes))
-        if recompute != "none":
-            waiting_bytes = round(float(sums.waiting_bytes + entering_bytes)) + round(sums.inputs_bytes)
+        saved_bytes = round(float(sums.saved_bytes + entering_bytes))
         overhead_s, messages, gradients = table.overhead_s[device], crossing.messages, crossing.gradients
         cost = StageCost(
             sums.forward_s + float(overhead_s * (messages[number] + messages[number + 1])),
@@ -168,14 +166,15 @@ def stage_costs(
             weight_grad_s=(1 - INPUT_SHARE) * sums.backward_s,
             activation_s=float(crossing.ahead_s[number]),
             gradient_s=float(crossing.back_s[number]),
-            saved_bytes=waiting_bytes,
+            saved_bytes=saved_bytes,
             kept_bytes=saved_bytes,
-            recompute_s=sums.again_s,
-            recomputed_bytes=round(sums.again_bytes),
             sync_s=sums.sync_s,
             sync_latency_s=min(sums.sync_s, float(table.update.sync_latency_s[device])) if table.update else 0.0,
             optimizer_s=sums.optimizer_s,
         )
+        if recompute != "none":
+            waiting_bytes = round(float(sums.waiting_bytes + entering_bytes)) + round(sums.inputs_bytes)
+            cost = cost.recomputing(waiting_bytes, sums.again_s, round(sums.again_bytes))
         costs.append(cost)
     return costs
 
@@ -203,11 +202,11 @@ class _BorderTraffic(NamedTuple):
 
 
 def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int]) -> _BorderTraffic:
-    n, of_op = len(stages), {op: number for number, ops in enumerate(stages) for op in ops}
-    stage_of = [of_op[op] for op in range(table.n_ops)]
-    numbers, writers, readers = table.reads
-    home = np.array(stage_of)
-    crossing = numbers[home[writers] != home[readers]]
+    n, stage_of = len(stages), np.empty(table.n_ops, dtype=np.int64)
+    for stage, ops in enumerate(stages):
+        stage_of[list(ops)] = stage
+    numbers, writer, reader = table.reads
+    crossing = numbers[stage_of[writer] != stage_of[reader]]
     traffic = _BorderTraffic(*(np.zeros(size) for size in (n, n, n + 1, n + 1, n, n)))
     for number in dict.fromkeys(crossing.tolist()):
         flow = table.flows[number]

@@ -306,7 +306,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
             elapsed_s = now_s - start_s
-            n_passes = session.n_passes(rows)
+            n_passes = session.n_passes(rows) if elapsed_s >= task.least_s else task.passes
             total = max(n_passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
             enough = len(rows) >= n_passes and elapsed_s >= task.least_s
             done = (enough and (mean.known or elapsed_s >= REFINED_S)) or elapsed_s >= most_s

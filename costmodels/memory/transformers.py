@@ -30,7 +30,7 @@ RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
 all (see `costmodels.memory.recomputation`)."""
 
 PARAMETER, GRADIENT, ADAM = 2, 2, 12  # bytes in mixed precision
-FLOAT32_GRADIENT = 4
+FLOAT32 = FLOAT32_GRADIENT = 4
 ZERO_STAGES = (0, 1, 2, 3)
 
 

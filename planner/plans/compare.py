@@ -6,10 +6,9 @@ from statistics import median
 
 from costmodels.cluster import Device
 from costmodels.pace import PaceKind, kind_shares, network_pace, pace_kinds, pace_ratios
-from costmodels.table import Floats
 from graphs.brief import brief
 from planner.plans.plan import Plan
-from planner.plans.ranges import Range, Spread
+from planner.plans.ranges import Range, Spread, operator_seconds
 from simulator.schedule import ACTION
 from simulator.timeline import Kind, Span, Timeline
 from simulator.usage import Usage
@@ -108,12 +107,7 @@ def paced_devices(plan: Plan) -> tuple[Device, ...]:
 
 def pace_shares(plan: Plan) -> Mapping[PaceKind, float]:
     """The share of each kind of operator in the time of a plan on the devices that it is placed on."""
-    return kind_shares(pace_kinds(plan.graph), _operator_seconds(plan))
-
-
-def _operator_seconds(plan: Plan) -> Floats:
-    """[n_ops], of each operator on its device."""
-    return (plan.table.forward_s + plan.table.backward_s)[range(plan.table.n_ops), list(plan.placement.device)]
+    return kind_shares(pace_kinds(plan.graph), operator_seconds(plan.table, plan.placement))
 
 
 def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
@@ -121,9 +115,10 @@ def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
 
     ``now`` has the seconds of the reference computations on the devices of `paced_devices`.
     """
-    paced, seconds = paced_devices(plan), _operator_seconds(plan)
+    paced = paced_devices(plan)
     if not paced or not now:
         return None
+    seconds = operator_seconds(plan.table, plan.placement)
     alone, at_once = (pace_ratios(now, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
     kinds = pace_kinds(plan.graph)
     return PaceChange(network_pace(kinds, seconds, alone), network_pace(kinds, seconds, at_once), alone)

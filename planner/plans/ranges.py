@@ -90,7 +90,7 @@ def spreads_of(
     ``pace_spread`` is that of `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """
     device = placement.device  # the operators of another copy of the network are as uncertain
-    seconds = (table.forward_s + table.backward_s)[range(table.n_ops), device]
+    seconds = operator_seconds(table, placement)
     total_s, n_used = float(seconds.sum()), len(placement.used)
     takes_time = 0 < total_s < inf
     costs = _cost_spread(graph, table, device, seconds) / total_s if takes_time else 0.0
@@ -109,6 +109,11 @@ def spreads_of(
             model = hypot(model, _drift_spread(table, device))
         spreads[alone] = Spread(hypot(pace, LEFT * passes), costs, model)
     return spreads
+
+
+def operator_seconds(table: CostTable, placement: Placement) -> Floats:
+    """[n_ops], seconds of each operator on its device, both passes together."""
+    return (table.forward_s + table.backward_s)[range(table.n_ops), placement.device]
 
 
 def _drift_spread(table: CostTable, device: Sequence[int]) -> float:

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from costmodels.collectives import Port, all_gather, all_to_all, ring_all_reduce
+from costmodels.memory.transformers import FLOAT32
 from graphs.brief import Brief
 from graphs.errors import InputError, nearest
 from planner.problem.json_object import JsonObject
 
 LayerMode: TypeAlias = Literal["d", "m"]
-FLOAT32 = 4
 ANY_PORT = Port(0.0, 1.0)  # bytes alone count
 
 

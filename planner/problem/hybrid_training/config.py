@@ -13,7 +13,7 @@ from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.layer_times import MEGATRON, Efficiency
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import FLOAT32_GRADIENT, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
+from costmodels.memory.transformers import FLOAT32, FLOAT32_GRADIENT, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
 from costmodels.transformer import Transformer
 from graphs.brief import brief
 from graphs.checks import one_of, whole
@@ -24,8 +24,6 @@ STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
 """Schedules of stages that have as many layers each."""
-
-FLOAT32 = 4  # bytes
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -175,17 +175,17 @@ class Runner(Closing):
         with self._entering:
             self._wait_for_room()
             try:
-                result = self._engine.submit(inputs)
+                promise = self._engine.submit(inputs)
             except Exception as error:
-                result = _failed(error)
-            self._on_way.add(result)
-        result.add_done_callback(partial(_leave, self._on_way, self._left))  # the runner ends with its last reference
-        return result, handed
+                promise = _failed(error)
+            self._on_way.add(promise)
+        promise.add_done_callback(partial(_leave, self._on_way, self._left))  # the runner ends with its last reference
+        return promise, handed
 
     def _wait_for_room(self) -> None:
         """Wait until fewer micro-batches are on their way than the plan has in flight."""
         while True:
-            self._on_way -= {result for result in tuple(self._on_way) if result.done()}
+            self._on_way -= {promise for promise in tuple(self._on_way) if promise.done()}
             if len(self._on_way) < self.plan.workload.in_flight:
                 return
             with suppress(queue.Empty):  # one may leave unnoticed when its submission is interrupted
@@ -197,8 +197,8 @@ class Runner(Closing):
         With ``apart``, outputs that share memory with weights are copied: micro-batches on their way read the weights.
         """
         self._ending.check()  # a stream may go on in a fork
-        result, handed = submitted
-        written = result.result()
+        promise, handed = submitted
+        written = promise.result()
         for tensor in written.values():
             if tensor.is_cuda:  # the caller's stream reads it: its memory is kept until that has
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
@@ -216,9 +216,9 @@ class Runner(Closing):
         return frozenset(map(_memory, chain(self._kept.values(), *(each.values() for each in owned))))
 
 
-def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", result: "Promise[Tensors]") -> None:
+def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", promise: "Promise[Tensors]") -> None:
     """Tell who waits for room that a micro-batch has left."""
-    on_way.discard(result)
+    on_way.discard(promise)
     if left.empty():
         left.put(None)
 
@@ -228,10 +228,10 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _failed(error: Exception) -> "Promise[Tensors]":
-    """Return the result of a micro-batch that was not begun."""
-    result: Promise[Tensors] = Promise()
-    result.set_exception(error)
-    return result
+    """The promise of a micro-batch that was not begun."""
+    promise: Promise[Tensors] = Promise()
+    promise.set_exception(error)
+    return promise
 
 
 def check_surroundings(kinds: Iterable[str]) -> None:
