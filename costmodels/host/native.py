@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from costmodels.host.signals import signals_held
+
 PARAMETERS: dict[str, tuple[str, Any]] = {
     "p": ("CPointer(float32)", ctypes.c_void_p),
     "c": ("CPointer(int64)", ctypes.c_void_p),
@@ -26,7 +28,8 @@ def compiled(kernel: Callable[..., None], parameters: str) -> Any:
     from numba import cfunc  # late: numba takes half a second to load
 
     types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
-    made = cfunc(f"void({', '.join(types)})", cache=True, fastmath=True, error_model="numpy")(kernel)
+    with signals_held():
+        made = cfunc(f"void({', '.join(types)})", cache=True, fastmath=True, error_model="numpy")(kernel)
     function = ctypes.CFUNCTYPE(None, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function

@@ -1,13 +1,14 @@
 """Compiled inner loops: how numba compiles them, their random numbers, and rows of lists as flat arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
+from costmodels.host.signals import signals_held
 from costmodels.table import Ints
 
 Seed: TypeAlias = NDArray[np.uint64]
@@ -26,8 +27,9 @@ def compiled(function: F) -> F:
     It does without numba's reference counts, which would touch every array of a tuple at every call; inner loops are
     up to twenty times as fast without them. The references of the caller keep the arrays alive.
     """
-    fast: F = njit(cache=True, **OPTIONS)(function)
-    return fast
+    fast: Any = njit(cache=True, **OPTIONS)(function)
+    fast.compile = signals_held()(fast.compile)
+    return cast(F, fast)
 
 
 def inner(function: F) -> F:
