@@ -1,9 +1,10 @@
 """Accuracy of predictions as a user meets it: one calibration, one plan and one run of five rounds for each network.
 
-    python -m tests.benchmarks.accuracy [MODULE:FACTORY ...] [--unlisted] [--again N] [--rounds N] [--json FILE]
+    python -m tests.benchmarks.accuracy [MODULE:FACTORY ...] [--unlisted] [--again N] [--every S] [--rounds N]
+                                        [--json FILE]
 
 Errors are shown raw, and after the machine's pace (see `costmodels.pace`); "!" marks a time outside its range for 80 %
-of runs, for which ``--again`` measures at moments that lie apart. By default the networks are those of
+of runs, for which ``--again`` and ``--every`` measure at moments that lie apart. By default the networks are those of
 `LISTED`, which everybody sees who works on the costs; ``--unlisted`` takes those of `tests.benchmarks.unlisted`, which
 are for the end. `tests.benchmarks.plan_order` tells whether plans are measured in the predicted order,
 `tests.benchmarks.learned` how well operators are predicted that were never measured, `tests.benchmarks.memory` memory.
@@ -13,6 +14,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="a name, or MODULE:FACTORY; eleven by default")
     parser.add_argument("--unlisted", action="store_true", help="the networks that nobody has looked at")
     parser.add_argument("--again", type=int, default=1, metavar="N", help="go through the networks N times")
+    parser.add_argument("--every", type=float, default=0.0, metavar="S", help="and begin so many seconds apart")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     declare(parser)
     options = parser.parse_args()
@@ -143,9 +146,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["PLANNER_CACHE"] = cache
         print(HEAD)
-        for name in (options.networks or default) * options.again:
-            rows.append(one(name, options.rounds, console))
-            print(rows[-1], flush=True)
+        start_s = time.monotonic()
+        for turn in range(options.again):
+            time.sleep(max(0.0, start_s + turn * options.every - time.monotonic()))
+            for name in options.networks or default:
+                rows.append(one(name, options.rounds, console))
+                print(rows[-1], flush=True)
     return report(list(bars_of(rows)), options.json)
 
 
