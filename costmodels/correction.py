@@ -15,8 +15,8 @@ Errors are taken to grow with the time like those of a sum of independent parts,
 single stage that takes 1.2 times as long gives each of its operators the factor 1 + 0.2 / (1 + λ).
 
 Operators with the same key share their times, on all devices of a kind. Each has an isolated time, a contended one and
-one in lockstep, as in a profile, and a stage holds as much of these as its device has contention: what a plan did not
-use is not corrected, and what it hardly used hardly.
+one in copies, as in a profile, and a stage holds as much of these as its device has contention: what a plan did not use
+is not corrected, and what it hardly used hardly.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,14 +26,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.measured import DIGITS, Measurement, Profile, TrainingMeasurement, nearest_count
-from costmodels.table import APART, CostTable, Floats
+from costmodels.table import CostTable
 from graphs.brief import Brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
 LIMIT = 10.0  # factors are between its inverse and it
 
-Way: TypeAlias = Literal["isolated", "contended", "lockstep"]
+Way: TypeAlias = Literal["isolated", "contended", "copies"]
 """How an operator was timed, see `costmodels.measured.Profile`."""
 
 Factors: TypeAlias = Mapping[tuple[int, str], float]
@@ -53,23 +54,23 @@ class StageTime(Brief):
 
 @dataclass(frozen=True)
 class Correction(Brief):
-    """Factors of the isolated times, of the contended ones, and of those in lockstep."""
+    """Factors of the isolated times, of the contended ones, and of those in copies."""
 
     isolated: Factors
     contended: Factors
-    lockstep: Factors = field(default_factory=dict)
+    copies: Factors = field(default_factory=dict)
 
     def table(self, table: CostTable, keys: Sequence[str]) -> CostTable:
         """The table with corrected times; ``keys`` are those of its operators, [n_ops]."""
         contends = np.asarray(table.slowdown.any(axis=0))
-        ways = (self.isolated, self.contended, self.lockstep)
-        isolated, contended, lockstep = (_factors(each, table, keys) for each in ways)
+        ways = (self.isolated, self.contended, self.copies)
+        isolated, contended, copies = (_factors(each, table, keys) for each in ways)
         return replace(
             table,
             forward_s=table.forward_s * isolated,
             backward_s=table.backward_s * isolated,
             slowdown=np.where(contends, (1 + table.slowdown) * contended / isolated - 1, 0.0),
-            lockstep_slowdown=np.where(contends, (1 + table.lockstep_slowdown) * lockstep / isolated - 1, 0.0),
+            copies_slowdown=np.where(contends, (1 + table.copies_slowdown) * copies / isolated - 1, 0.0),
         )
 
     def profile(self, profile: Profile, group: int, n_devices: int, training: bool) -> Profile:
@@ -92,7 +93,7 @@ class Correction(Brief):
         else:
             ways = {
                 "contended": (self.contended, profile.slowdown),
-                "lockstep": (self.lockstep, profile.lockstep_slowdown),
+                "copies": (self.copies, profile.copies_slowdown),
             }
         for name, (factors, slowdown_of) in ways.items():
             by_count: Mapping[int, Mapping[str, Any]] = getattr(profile, name)
@@ -129,15 +130,16 @@ def fit_correction(
     measured_s: list[float] = []
     for stage in stages:
         device, group = stage.device, int(table.contention_group[stage.device])
-        share, apart = stage.contention if contends[device] else 0.0, APART if stage.copies else 1.0
+        share = stage.contention if contends[device] else 0.0
+        at_once: Way = "copies" if stage.copies else "contended"
+        slowdown = table.copies_slowdown if stage.copies else table.slowdown
         row: dict[int, float] = {}
         whole: dict[int, float] = {}
         for op in stage.ops:
             isolated_s = float(both_s[op, device])
             shares: tuple[tuple[Way, float, float], ...] = (
                 ("isolated", 1 - share, isolated_s),
-                ("contended", share * apart, isolated_s * float(1 + table.slowdown[op, device])),
-                ("lockstep", share * (1 - apart), isolated_s * float(1 + table.lockstep_slowdown[op, device])),
+                (at_once, share, isolated_s * float(1 + slowdown[op, device])),
             )
             for way, part, seconds in shares:
                 if part * seconds > 0:

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.arrays import Floats
 from costmodels.cluster import Cluster, Device
 from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
-from costmodels.links import Floats, Level, WiredPairs
+from costmodels.links import Level, WiredPairs
 from graphs.brief import Brief
 from graphs.errors import InputError
 

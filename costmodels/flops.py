@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.cluster import Device
 from costmodels.formulas import FORMULAS, READS, UNKNOWN, Operands
-from costmodels.table import Floats
 from costmodels.views import bases, operation
 from graphs.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Op

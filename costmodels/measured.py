@@ -10,6 +10,7 @@ from math import isfinite, log, sqrt
 from statistics import median
 from typing import Any, TypeVar
 
+from costmodels.pace import usual_spread
 from graphs.brief import Brief
 from graphs.errors import InputError
 
@@ -18,7 +19,7 @@ T = TypeVar("T")
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENT_S, MOMENTS = 600, 100  # seconds of a moment in which one pace counts, and how many moments are kept
-USUAL_SPREAD, USUAL_MOMENTS = 0.04, 4  # the spread of a shared machine's paces, as if seen in so many moments
+USUAL_MOMENTS = 2  # moments that the usual spread of paces counts as, beside those that were seen
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 
@@ -166,7 +167,7 @@ class Profile(Brief):
     """Measurements on one kind of device.
 
     Contended times are by the number of devices of this kind that compute on the same host at once, and share a cache
-    and the memory's bandwidth: each a part of a network or, in lockstep, each a copy of it with one set of weights.
+    and the memory's bandwidth: each a part of a network, or each a copy of it with one set of weights.
     """
 
     fingerprint: str  # fingerprint of the hardware and software
@@ -175,7 +176,7 @@ class Profile(Brief):
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
-    lockstep: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
+    copies: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
     pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by when, in units of `MOMENT_S`
 
@@ -199,7 +200,7 @@ class Profile(Brief):
             training=training,
             contended=contended,
             training_contended=training_contended,
-            lockstep=_both(self.lockstep, newer.lockstep),
+            copies=_both(self.copies, newer.copies),
             pace=newer.pace or self.pace,
             moments=dict(list(_both(self.moments, newer.moments).items())[-MOMENTS:]),
         )
@@ -214,12 +215,12 @@ class Profile(Brief):
     def pace_spread(self) -> Mapping[str, float]:
         """The standard deviation of the logarithm of a moment's seconds around the usual ones, by computation.
 
-        It counts `USUAL_MOMENTS` moments with `USUAL_SPREAD` besides, and that the usual ones are not known exactly.
+        It counts `USUAL_MOMENTS` moments with the usual spread besides, and that the usual ones are not known exactly.
         """
         spreads = {}
         for kind, usual_s in self.usual_pace.items():
             squares = [log(moment[kind] / usual_s) ** 2 for moment in self.moments.values() if kind in moment]
-            mean = (USUAL_MOMENTS * USUAL_SPREAD**2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
+            mean = (USUAL_MOMENTS * usual_spread(kind) ** 2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
             spreads[kind] = float(f"{sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
         return spreads
 
@@ -230,17 +231,17 @@ class Profile(Brief):
         """
         return self._contentions[training].slowdown(key, n_devices)
 
-    def lockstep_slowdown(self, key: str, n_devices: int) -> float:
-        """The same while they compute copies of one network in lockstep; as `slowdown` if nobody measured that."""
-        return self._contentions[2 if self.lockstep else 0].slowdown(key, n_devices)
+    def copies_slowdown(self, key: str, n_devices: int) -> float:
+        """The same while they compute copies of one network; as `slowdown` if nobody measured that."""
+        return self._contentions[2 if self.copies else 0].slowdown(key, n_devices)
 
     @cached_property
     def _contentions(self) -> tuple[Contention, Contention, Contention]:
-        """In inference, in training, and in lockstep."""
+        """In inference, in training, and of copies in inference."""
         return (
             Contention(self.ops, self.contended),
             Contention(self.training, self.training_contended),
-            Contention(self.ops, self.lockstep),
+            Contention(self.ops, self.copies),
         )
 
 

@@ -11,14 +11,17 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.flops import Work, work_of
-from costmodels.table import Floats
 from graphs.ir import Graph
 
 PaceKind: TypeAlias = Literal["convolution", "product", "streaming", "small"]
 """Convolutions; products with much arithmetic for each byte; what reads and writes memory; what is dispatched."""
 
 PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
+
+USUAL_SPREADS: Mapping[PaceKind, float] = {"convolution": 0.02, "product": 0.02, "streaming": 0.045, "small": 0.03}
+"""Of each kind, the spread of a machine's paces from moment to moment: tenants of a host share its memory."""
 
 DIGITS = 4  # significant digits of seconds
 INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
@@ -45,6 +48,11 @@ def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
 def contended(kind: PaceKind, n_devices: int) -> str:
     """The name of a reference computation while so many devices of a host run it at once."""
     return f"{kind} on {n_devices}" if n_devices > 1 else kind
+
+
+def usual_spread(name: str) -> float:
+    """The spread of a reference computation, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
+    return next(spread for kind, spread in USUAL_SPREADS.items() if name.startswith(kind))
 
 
 def median_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -11,8 +11,9 @@ from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 7  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace, 6 no lockstep
-READABLE = (1, 2, 3, 4, 5, 6, 7)
+VERSION = 8  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace, 6 no copies
+# 7 copies that met before each pass, which are measured again
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
@@ -39,7 +40,7 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         training_contended = {int(count): _steps(steps) for count, steps in trained}
         pace = {str(kind): float(seconds) for kind, seconds in document.get("pace", {}).items()}
         moments = {int(at): dict(seconds) for at, seconds in document.get("moments", {}).items()}
-        lockstep = {int(count): _measured(ops_of_count) for count, ops_of_count in document.get("lockstep", {}).items()}
+        copies = {int(count): _measured(ops_of_count) for count, ops_of_count in document.get("copies", {}).items()}
         return Profile(
             fingerprint=fingerprint,
             machine=dict(document["machine"]),
@@ -47,7 +48,7 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
             training=training,
             contended=contended,
             training_contended=training_contended,
-            lockstep=lockstep,
+            copies=copies,
             pace=pace,
             moments=moments,
         )
@@ -80,7 +81,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
         "training_contended": {
             str(count): _numbers(steps) for count, steps in sorted(profile.training_contended.items())
         },
-        "lockstep": {str(count): _numbers(ops) for count, ops in sorted(profile.lockstep.items())},
+        "copies": {str(count): _numbers(ops) for count, ops in sorted(profile.copies.items())},
         "pace": dict(profile.pace),
         "moments": {str(at): dict(pace) for at, pace in sorted(profile.moments.items())},
     }

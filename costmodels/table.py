@@ -5,11 +5,12 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.arrays import Floats, Ints
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.memory.transformers import RecomputeMode
 from costmodels.step_update import StepUpdate
@@ -17,17 +18,8 @@ from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-
 QUARTILES = 1.349
 """The distance of the quartiles of a normal distribution, in standard deviations: how a spread becomes one."""
-APART = 2 / 3
-"""The part of the time in which copies of a network on devices of one host are too far apart to share what they read.
-
-They begin together and drift. With 134 MB of weights beside 32 MB of cache, copies of an MLP were apart for 0.6 of
-the time on one machine and 0.9 on another; on a third, where they took turns, they stayed in lockstep.
-"""
 
 
 class Source(StrEnum):
@@ -58,7 +50,7 @@ class Offload(Brief):
 
 
 SHAPES: Mapping[str, str] = (
-    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source"), "od")
+    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source"), "od")
     | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "once_saved_bytes"), "o")
     | dict.fromkeys(("runs_once", "layer"), "o")
     | {"update.gradient_bytes": "o"}
@@ -71,7 +63,7 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
-NO_COSTS = frozenset({"source", "slowdown", "lockstep_slowdown", "gradient", "runs_once", "layer"}) | {
+NO_COSTS = frozenset({"source", "slowdown", "copies_slowdown", "gradient", "runs_once", "layer"}) | {
     "contention_group",
     "offload.host",
     "link_class",
@@ -124,8 +116,8 @@ class CostTable(Brief):
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
         slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
             group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
-        lockstep_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network in
-            lockstep, which read each weight from memory once for all of them; ``slowdown`` if left out.
+        copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; who
+            is a little behind finds the other one's weights in the cache; ``slowdown`` if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
@@ -163,7 +155,7 @@ class CostTable(Brief):
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
+    copies_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
     contention_group: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     offload: Offload | None = None
     update: StepUpdate | None = None
@@ -172,7 +164,7 @@ class CostTable(Brief):
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.default_factory is not MISSING):
             if not (value := getattr(self, name)).size:
-                same = self.slowdown if name == "lockstep_slowdown" else np.zeros(_shape(self, name), value.dtype)
+                same = self.slowdown if name == "copies_slowdown" else np.zeros(_shape(self, name), value.dtype)
                 object.__setattr__(self, name, same)
         _check_shapes(self)
         _check_numbers(self)
@@ -203,8 +195,8 @@ class CostTable(Brief):
 
     @cached_property
     def in_copies(self) -> "CostTable":
-        """The costs while each device of a group computes a copy of the network, `APART` of the time out of step."""
-        return self._longer(1 + APART * self.slowdown + (1 - APART) * self.lockstep_slowdown)
+        """The costs while each device of a group computes a copy of the network."""
+        return self._longer(1 + self.copies_slowdown)
 
     def with_contention(self, share: Floats) -> "CostTable":
         """The costs where the others of a device's group compute during a share of its work, [n_devices].
@@ -215,11 +207,11 @@ class CostTable(Brief):
 
     def _longer(self, times: Floats) -> "CostTable":
         """The costs where operators take so many times as long, [n_ops, n_devices]."""
-        if not self.slowdown.any() and not self.lockstep_slowdown.any():
+        if not self.slowdown.any() and not self.copies_slowdown.any():
             return self
         none = np.zeros_like(self.slowdown)
         forward_s, backward_s = self.forward_s * times, self.backward_s * times
-        return replace(self, forward_s=forward_s, backward_s=backward_s, slowdown=none, lockstep_slowdown=none)
+        return replace(self, forward_s=forward_s, backward_s=backward_s, slowdown=none, copies_slowdown=none)
 
     @cached_property
     def contends(self) -> NDArray[np.bool_]:
@@ -358,7 +350,7 @@ def _check_shapes(table: CostTable) -> None:
 
 def _check_numbers(table: CostTable) -> None:
     _check_costs(table)
-    for name in ("slowdown", "lockstep_slowdown"):
+    for name in ("slowdown", "copies_slowdown"):
         if not (getattr(table, name) > -1).all():
             raise InputError(
                 f"the cost table's {name} holds a number that is not above -1; it is a share of the isolated time"

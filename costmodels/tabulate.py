@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.arrays import Floats, Ints
 from costmodels.cluster import Cluster, Device
 from costmodels.flops import Work, roofline_s, work_of
 from costmodels.measured import Profile
@@ -21,7 +22,7 @@ from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_o
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.step_update import StepUpdate
-from costmodels.table import QUARTILES, CostTable, Floats, Ints, Source
+from costmodels.table import QUARTILES, CostTable, Source
 from costmodels.views import backward_passes
 from costmodels.workload import Workload
 from graphs.brief import Brief
@@ -42,7 +43,7 @@ ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 class OperatorTimes(Brief):
     """What operators take, and how that is known.
 
-    All are [n_ops, n_devices]. Those left out are zeros, ``lockstep_slowdown`` is then ``slowdown``.
+    All are [n_ops, n_devices]. Those left out are zeros, ``copies_slowdown`` is then ``slowdown``.
     """
 
     forward_s: Floats  # isolated seconds of one micro-batch, see `CostTable`
@@ -50,7 +51,7 @@ class OperatorTimes(Brief):
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))  # isolated seconds
     spread: Floats = field(default_factory=lambda: np.zeros(0))  # distance of the quartiles, a share of the time
     slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
-    lockstep_slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
+    copies_slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
 
 
 def tabulate(
@@ -205,7 +206,7 @@ def _column(
     """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead."""
     forward_s = roofline_s(operators.work, device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
-    slowdown, lockstep = np.zeros(len(forward_s)), np.zeros(len(forward_s))
+    slowdown, copies = np.zeros(len(forward_s)), np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
     backward_s = forward_s * operators.products
     learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
@@ -217,7 +218,7 @@ def _column(
     if profile:
         for i, key in enumerate(operators.keys):
             slowdown[i] = profile.slowdown(key, equals, operators.trains)
-            lockstep[i] = slowdown[i] if operators.trains else profile.lockstep_slowdown(key, equals)
+            copies[i] = slowdown[i] if operators.trains else profile.copies_slowdown(key, equals)
             if operators.trains and (step := profile.training.get(key)):
                 forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
                 spread[i], source[i] = step.spread, Source.MEASURED
@@ -225,10 +226,10 @@ def _column(
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
         usual, kinds = profile.usual_pace, operators.pace_kinds
         isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
-        slowdown, lockstep = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, lockstep))
+        slowdown, copies = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, copies))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
-    return OperatorTimes(forward_s, source, backward_s, spread, slowdown, lockstep)
+    return OperatorTimes(forward_s, source, backward_s, spread, slowdown, copies)
 
 
 def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:

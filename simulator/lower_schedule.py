@@ -16,8 +16,8 @@ from math import isfinite
 
 import numpy as np
 
+from costmodels.arrays import Floats, Ints
 from costmodels.cluster import Sharing
-from costmodels.table import Floats, Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.engine import Task

@@ -18,7 +18,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints
+from costmodels.arrays import Floats, Ints
+from costmodels.table import CostTable
 from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.lower_schedule import Lowered

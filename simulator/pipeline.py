@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
 from simulator.engine import Task, circle_from, shortened, times

@@ -6,7 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from graphs.brief import Brief
 from graphs.errors import InputError
 

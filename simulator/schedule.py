@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, get
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import Ints
+from costmodels.arrays import Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
 

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.cluster import SHARINGS, Sharing
-from costmodels.table import CostTable, Floats
+from costmodels.table import CostTable
 from graphs.errors import InputError
 from simulator.engine import Task, times
 from simulator.placement import Placement

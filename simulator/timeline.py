@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from costmodels.table import Floats
+from costmodels.arrays import Floats
 from graphs.brief import Brief
 from graphs.notebook import repr_html
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from costmodels.arrays import Floats
 from costmodels.host.affinity import Processor, check_stopped
-from costmodels.table import Floats
 
 STALL = 2.0  # times the median, above which a time tells of an event that will not come again as often
 

@@ -6,17 +6,21 @@ takes up to a fifth longer under contention than isolated. So the devices run th
     device 0    a b c   of micro-batch k        all parts have about the same isolated time
     device 1    d e f   of micro-batch k - 1
 
-or as copies of the network in lockstep would, which read each weight from memory once for all of them::
+or as copies of the network do::
 
     device 0    a b c d e f   of micro-batch k
     device 1    a b c d e f   of micro-batch k + 1
 
-All devices start at the same moment, and every operator is timed on its device. In training, each device runs the
-backward pass of its part right after the forward pass, with ones as gradients from the next device.
+Every operator is timed on its device. All parts of a micro-batch start at the same moment. Copies start together and go
+on by themselves, as they do in a stream: in step they read each weight from memory once for all of them, and nobody
+knows how long they stay so. In training, each device runs the backward pass of its part right after the forward pass,
+with ones as gradients from the next device.
 """
 
 import queue
+from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from threading import Barrier, BrokenBarrierError
 from typing import TypeAlias
@@ -24,11 +28,11 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from costmodels.arrays import Floats
 from costmodels.calibrate.clock import clock_of
-from costmodels.calibrate.runs import Inference, Training, drawing_apart
+from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
-from costmodels.table import Floats
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -39,13 +43,14 @@ Parts: TypeAlias = Sequence[range]
 MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 
 
-class CoRun:
-    """Equal devices that run parts of a program at once, each a thread, until it is closed."""
+class CoRun(Pass):
+    """Equal devices that run parts of a program, or all of it, at once, each a thread, until it is closed."""
 
     def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
-        ``parts`` has [n_devices], the operators of each; together they are all operators.
+        ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
+        first operator are copies.
         """
         torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
 
@@ -59,23 +64,39 @@ class CoRun:
         self._run = run_on(devices[0], brought)
         self._torch_device = torch_device
         self._parts = parts
-        self._start = Barrier(len(devices))
+        self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
+        self._start = Barrier(1 if self._ahead else len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
         self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
+        self._on_way: deque[list[Tensors]] = deque()
         self._inputs = [self._inputs_of(part) for part in parts]
+        self._drawing = ExitStack()
+        self._drawing.enter_context(drawing_apart(self._torch_device))
         self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
     def one_pass(self) -> list[list[float]]:
         """[n_phases][n_ops], seconds, in the mean of the devices that ran an operator."""
-        with drawing_apart(self._torch_device):
+        while len(self._on_way) <= self._ahead:
             for inbox, env in zip(self._inbox, self._inputs, strict=True):
                 inbox.put(env)
-            results = [outbox.get() for outbox in self._outbox]
+            self._on_way.append(self._inputs)
+            self._inputs = [dict(self._run.given) for _ in self._parts]
+        return self._next_ended()
+
+    def pause(self) -> None:
+        """Wait for the passes that are ahead."""
+        while self._on_way:
+            self._next_ended()
+
+    def _next_ended(self) -> list[list[float]]:
+        envs, results = self._on_way.popleft(), [outbox.get() for outbox in self._outbox]
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
             raise error  # the cause; parts that it aborted have a BrokenBarrierError
-        passed = {part.stop: env for part, env in zip(self._parts, self._inputs, strict=True)}
-        self._inputs = [dict(passed[part.start] if part.start else self._run.given) for part in self._parts]
+        passed = {part.stop: env for part, env in zip(self._parts, envs, strict=True)}
+        for number, part in enumerate(self._parts):
+            if part.start:
+                self._inputs[number] = dict(passed[part.start])
         timed = [np.array(result) for result in results if not isinstance(result, BaseException)]
         total_s = np.zeros((len(timed[0]), max(part.stop for part in self._parts)))
         times = np.zeros(total_s.shape[1])
@@ -91,6 +112,7 @@ class CoRun:
             inbox.put(None)
         for thread in self._threads:
             thread.result()
+        self._drawing.close()
 
     def _inputs_of(self, part: range) -> Tensors:
         """The tensors of a micro-batch before this part."""

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from scipy.optimize import isotonic_regression, nnls
 
+from costmodels.arrays import Floats
 from costmodels.host.affinity import Processor
-from costmodels.table import Floats
 from costmodels.units import format_bytes
 from graphs.errors import InputError
 

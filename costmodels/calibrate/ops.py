@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.pace import PaceMeter
@@ -26,7 +27,6 @@ from costmodels.measured import Measurement, Profile, TrainingMeasurement, momen
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.pace import PACE_KINDS, PaceKind, contended, kind_shares, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
-from costmodels.table import Floats
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program
@@ -122,7 +122,7 @@ def profile_contended(
 ) -> Profile:
     """Measure the operators of a program while two or more equal CPU devices of this host compute (see `CoRun`).
 
-    They are measured while each device computes a part, and in inference also while each computes a copy in lockstep;
+    They are measured while each device computes a part, and in inference also while each computes a copy;
     isolated times that the cache lacks are measured on the first device. Raise InputError as `profile_program`.
     """
     isolated = profile_program(program, devices[0], effort, on_step, training, cache)
@@ -132,7 +132,7 @@ def profile_contended(
     divided = balanced_parts(np.array([alone[key].seconds for key in keys]), count)
     ways: dict[str, Parts] = {"training_contended" if training else "contended": divided}
     if not training:
-        ways["lockstep"] = (range(len(keys)),) * count
+        ways["copies"] = (range(len(keys)),) * count
     found = isolated
     for name, parts in ways.items():
         known = getattr(cached, name, {}).get(count, {})
@@ -237,9 +237,10 @@ class SessionPace:
         """[n_ops], how many times as long each operator took as at the reference pace."""
         return operator_paces(self._kinds, pace_ratios(self._meter.seconds, self.reference, self._n_devices))
 
-    def sample(self) -> None:
-        """Measure the pace if the last time is some time ago."""
+    def sample(self, run: Pass) -> None:
+        """Measure the pace between two passes if the last time is some time ago."""
         if time.perf_counter() >= self._measured_s + PACE_S:
+            run.pause()
             (self._meter.sample_here if self._here else self._meter.sample)()
             self._measured_s = time.perf_counter()
 
@@ -301,7 +302,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
         done = False
         while not done:
             if len(rows) % PACED == 0:
-                session.pace.sample()
+                session.pace.sample(run)
             rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
@@ -314,7 +315,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
                 saved_s = now_s
                 session.keep(rows)
             on_step(total if done else min(len(rows), total - 1), total)
-        session.pace.sample()
+        session.pace.sample(run)
     except Stopped:
         pass  # the caller needs no more passes
     finally:

@@ -17,6 +17,7 @@ from costmodels.host.affinity import Processor, run_on, start_on, torch_device_o
 from costmodels.pace import PACE_KINDS, PaceKind, contended, median_pace
 
 REPEATS = 8  # of all computations in one sample, besides one of each; a single one is off by 7 %
+WARM_UP = 3  # the first call takes a fifth longer, the third 2 %; without, what is measured less often would be slower
 MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
@@ -86,7 +87,8 @@ class PaceMeter:
             work = self._works[kind]
             if start:
                 start.wait()
-            work()  # brings its data into the caches
+            for _ in range(WARM_UP):  # brings its data into the caches; cores that compute otherwise get there slowly
+                work()
             clock.settle()
             marks = []
             for _ in range(1 + round(self.shares[kind] * REPEATS)):

@@ -41,8 +41,12 @@ class Pass(Protocol):
         """[n_phases][n_ops], seconds; one phase for inference, forward and backward for training."""
         ...
 
+    def pause(self) -> None:
+        """Let nothing run until the next pass."""
+        return
 
-class Inference:
+
+class Inference(Pass):
     """The forward pass without gradients, in which a tensor is released after its last reader."""
 
     def __init__(
@@ -130,7 +134,7 @@ class _ForwardPass:
     outputs: list[torch.Tensor]  # the leaves that other operators read instead of the results
 
 
-class Training:
+class Training(Pass):
     """The forward pass, then the backward pass of each operator in the opposite order.
 
     ::

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.learning.features import Features
 from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
 from costmodels.opkeys import Described
-from costmodels.table import Floats
 from costmodels.views import STOPS, backward_products
 
 LEAST_STEPS = 3  # least measurements of a family

@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.groups import joined
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
-from costmodels.table import Floats
 from costmodels.workload import Workload
 from graphs.ir import STATE, Graph, Role
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.table import Floats
+from costmodels.arrays import Floats
 from costmodels.tabulate import OperatorTimes, assemble
 from graphs.errors import InputError
 from graphs.ir import unfused
@@ -70,7 +70,7 @@ def _unfused(plan: Plan) -> Plan:
         table.source[numbers],
         spread(table.backward_s),
         slowdown=spread(table.slowdown),
-        lockstep_slowdown=spread(table.lockstep_slowdown),
+        copies_slowdown=spread(table.copies_slowdown),
     )
     order = sorted(range(len(numbers)), key=lambda op: before.rank[numbers[op]])
     placement = Placement(tuple(before.device[number] for number in numbers), tuple(order))

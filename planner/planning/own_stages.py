@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodels.arrays import Ints
 from costmodels.collectives import Port
 from costmodels.fabric import Fabric
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.step_update import StepUpdate
-from costmodels.table import CostTable, Ints
+from costmodels.table import CostTable
 from graphs.brief import brief
 from planner.planning.shape_tables import ShapeCosts
 from planner.problem.hybrid_training.config import StageDegrees

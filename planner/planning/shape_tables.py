@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
-from costmodels.table import CostTable, Floats
+from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.errors import InputError

@@ -20,9 +20,10 @@ from operator import attrgetter
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.cluster import Cluster
 from costmodels.flops import roofline_s, work_of
-from costmodels.table import SURE, CostTable, Floats, Source
+from costmodels.table import SURE, CostTable, Source
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph, Op
 from graphs.rewrites.network_shardings import network_shardings
@@ -286,7 +287,7 @@ class Splits:
                 forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
                 source[here], spread[here] = Source.LEARNED, PART_SPREAD
         costs = replace(table, forward_s=forward_s, source=source, spread=spread, slowdown=slowdown)
-        return replace(divided, table=replace(costs, lockstep_slowdown=slowdown))
+        return replace(divided, table=replace(costs, copies_slowdown=slowdown))
 
     def in_step(self, divided: Plan) -> Plan:
         """A plan for the split network with the parts side by side."""

@@ -1,7 +1,7 @@
 """Today's pace: whether a machine is now as fast as it usually is, before a plan is made from its profile."""
 
 from collections.abc import Mapping
-from math import exp
+from math import exp, hypot
 
 from costmodels.cluster import Cluster
 from costmodels.pace import PaceKind, pace_ratios
@@ -9,6 +9,7 @@ from graphs.errors import InputError
 from planner.planning.cache import cached_profiles
 
 SAMPLES = 3
+SAMPLED = 0.02  # by how much their median is off
 SELDOM = 1.96  # standard deviations to either side, between which a normal distribution has 95 %
 
 
@@ -38,6 +39,6 @@ def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
         except InputError:  # a device of another host, for which a plan is as good
             continue
         ratios, spreads = pace_ratios(meter.seconds, profile.usual_pace), profile.pace_spread
-        most = {kind: exp(SELDOM * spreads[kind]) for kind in ratios if kind in spreads}
+        most = {kind: exp(SELDOM * hypot(spreads[kind], SAMPLED)) for kind in ratios if kind in spreads}
         return {kind: ratios[kind] for kind, factor in most.items() if not 1 / factor <= ratios[kind] <= factor}
     return {}

@@ -38,11 +38,12 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 10
+VERSION = 11
 """2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
-9 selective recomputation, 10 what a split network takes whole and the network before rewrites."""
+9 selective recomputation, 10 what a split network takes whole and the network before rewrites,
+11 how slow copies are that go on by themselves."""
 PACES = ("pace", "pace_spread")  # by kind of device
-COSTS = ("forward_s", "backward_s", "spread", "slowdown", "lockstep_slowdown", "source")
+COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source")
 """Of each operator on each device."""
 
 
@@ -193,7 +194,17 @@ def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
     if version < 10:
         document = {**document, "whole_share": 1.0, "network": None}
+    if version < 11:
+        document = {**document, "costs": [_copies(cost) for cost in document["costs"]]}
     return document
+
+
+def _copies(cost: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The costs of a device with the slowdown of copies, which were taken to be a third of the time in lockstep."""
+    if "slowdown" not in cost:
+        return cost
+    pairs = zip(cost["slowdown"], cost["lockstep_slowdown"], strict=True)
+    return {**cost, "copies_slowdown": [(2 * apart + in_step) / 3 for apart, in_step in pairs]}
 
 
 def _isolated(cost: Mapping[str, Any]) -> Mapping[str, Any]:

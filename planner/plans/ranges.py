@@ -16,18 +16,18 @@ from math import exp, hypot, inf
 
 import numpy as np
 
+from costmodels.arrays import Floats
 from costmodels.pace import PACE_KINDS, contended, network_pace, pace_kinds
-from costmodels.table import QUARTILES, SURE, CostTable, Floats
+from costmodels.table import QUARTILES, SURE, CostTable
 from costmodels.units import format_seconds
 from graphs.ir import Graph
 from simulator.placement import Placement
 
 WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
-MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.03, 0.045, 0.05
+MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.01, 0.02, 0.015
 """What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
 LEFT = 0.5  # of the deviation of passes over a network, in the means of some seconds of a calibration and of a run
-UNIFORM = 12**-0.5  # standard deviation of a share that is anything from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,6 @@ def spreads_of(
         }
         pace = network_pace(kinds, seconds, ratios) if kinds else UNKNOWN_PACE  # the kinds are slow together
         model = several if n_used > 1 else MODEL_ONE
-        if not alone and placement.shared_copies(table):
-            model = hypot(model, _drift_spread(table, device))
         spreads[alone] = Spread(hypot(pace, LEFT * passes), costs, model)
     return spreads
 
@@ -114,16 +112,6 @@ def spreads_of(
 def operator_seconds(table: CostTable, placement: Placement) -> Floats:
     """[n_ops], seconds of each operator on its device, both passes together."""
     return (table.forward_s + table.backward_s)[range(table.n_ops), placement.device]
-
-
-def _drift_spread(table: CostTable, device: Sequence[int]) -> float:
-    """The relative deviation of copies that share a cache, of which nobody knows how long they are in lockstep."""
-    numbers = range(table.n_ops), device
-    apart_s, in_step_s = (
-        float((table.forward_s * (1 + slowdown))[numbers].sum())
-        for slowdown in (table.slowdown, table.lockstep_slowdown)
-    )
-    return UNIFORM * abs(apart_s - in_step_s) / max(apart_s, in_step_s) if apart_s > 0 else 0.0
 
 
 def _pass_spread(table: CostTable, device: Sequence[int], seconds: Floats) -> float:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Ints
+from costmodels.arrays import Ints
+from costmodels.table import CostTable
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
@@ -49,7 +50,7 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
     cross = np.ix_(swapped, swapped)
     renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
     by_device: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.slowdown]
-    by_device += [table.lockstep_slowdown, table.capacity_bytes, table.overhead_s]
+    by_device += [table.copies_slowdown, table.capacity_bytes, table.overhead_s]
     if table.update:
         by_device += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
     if table.offload:

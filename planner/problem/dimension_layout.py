@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.table import Ints
+from costmodels.arrays import Ints
 from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.json_object import JsonObject

@@ -7,7 +7,8 @@ from math import inf
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from graphs.brief import Brief
 from graphs.checks import instance
 from planner.problem.problem import Goal, Problem

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import alike
 

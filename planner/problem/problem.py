@@ -7,7 +7,8 @@ from typing import Never
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from graphs.brief import Brief
 from graphs.checks import instance, one_of
 from graphs.errors import InputError

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats, Offload, Source
+from costmodels.arrays import Floats
+from costmodels.table import CostTable, Offload, Source
 from graphs.brief import Brief
 from graphs.documents import read_json
 from graphs.errors import InputError

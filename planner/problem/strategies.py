@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats
+from costmodels.arrays import Floats
 from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.result import Status

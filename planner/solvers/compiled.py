@@ -8,8 +8,8 @@ from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
+from costmodels.arrays import Ints
 from costmodels.host.signals import signals_held
-from costmodels.table import Ints
 
 Seed: TypeAlias = NDArray[np.uint64]
 """[1], the state of the random number generator, which is never 0."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from costmodels.units import format_bytes
 from graphs.ir import Graph
 from planner.problem.blocks import Blocks, merge_blocks

@@ -19,7 +19,7 @@ from itertools import groupby
 from math import ceil, sqrt
 from typing import TypeAlias, TypeVar
 
-from costmodels.table import Floats
+from costmodels.arrays import Floats
 from graphs.ir import Graph
 
 ROOT = -1

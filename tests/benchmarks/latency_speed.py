@@ -15,7 +15,8 @@ from time import process_time
 
 import numpy as np
 
-from costmodels.table import CostTable, Ints, Source
+from costmodels.arrays import Ints
+from costmodels.table import CostTable, Source
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget, objective_of

@@ -25,9 +25,9 @@ from statistics import mean
 import numpy as np
 
 import planner
+from costmodels.arrays import Floats
 from costmodels.calibrate.ops import Effort, profile_contended
 from costmodels.cluster import Cluster
-from costmodels.table import Floats
 from costmodels.tabulate import tabulate
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from costmodels.arrays import Floats
 from costmodels.correction import LIMIT, RIDGE, Correction, StageTime, fit_correction, fit_factors
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.table import CostTable, Floats
+from costmodels.table import CostTable
 from tests.simulator.tables import make_table
 
 KEYS = ("a", "b", "c", "d")
@@ -88,12 +89,12 @@ class TestTable:
         assert corrected.forward_s == pytest.approx(table().forward_s)
         assert corrected.contended.forward_s[:, 0] == pytest.approx([3.0, 6.0, 4.5, 6.0])
 
-    def test_copies_correct_the_times_apart_and_in_lockstep(self) -> None:
+    def test_of_copies_only_those_times_change(self) -> None:
         correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 1.0, 9.0, copies=True)], EXACT)
         corrected = correction.table(table(0.5), KEYS)
         assert corrected.in_copies.forward_s[:2, 0].sum() == pytest.approx(9.0)
         assert corrected.forward_s == pytest.approx(table(0.5).forward_s)
-        assert (corrected.lockstep_slowdown[:2, 0] > table(0.5).lockstep_slowdown[:2, 0]).all()
+        assert (corrected.copies_slowdown[:2, 0] > table(0.5).copies_slowdown[:2, 0]).all()
 
     def test_in_isolation_the_contended_times_stay(self) -> None:
         correction = fit_correction(table(0.5), KEYS, [StageTime((0, 1), 0, 0.0, 6.0)], EXACT)
@@ -129,10 +130,10 @@ class TestProfile:
         assert profile.ops == measured(a=2.0, b=2.0)
         assert profile.contended == {2: measured(a=4.5, b=3.0), 4: measured(a=2.0)}
 
-    def test_lockstep_has_its_own_column(self) -> None:
-        both = replace(self.PROFILE, lockstep={2: measured(a=1.2, b=2.0)})
+    def test_copies_have_their_own_column(self) -> None:
+        both = replace(self.PROFILE, copies={2: measured(a=1.2, b=2.0)})
         profile = Correction({}, {}, {(0, "a"): 2.0}).profile(both, 0, 2, training=False)
-        assert profile == replace(both, lockstep={2: measured(a=2.4, b=2.0)})
+        assert profile == replace(both, copies={2: measured(a=2.4, b=2.0)})
 
     @pytest.mark.parametrize("n_devices", [2, 3, 4])
     def test_the_profile_has_the_slowdown_of_the_table(self, n_devices: int) -> None:

@@ -1,5 +1,6 @@
 """Pace: which operators feel what, and how many times as long a network takes."""
 
+from dataclasses import replace
 from math import exp, sqrt
 
 import numpy as np
@@ -10,7 +11,16 @@ from torch import nn
 from costmodels.cluster import Cluster, Device
 from costmodels.measured import MOMENTS, Measurement, Profile
 from costmodels.opkeys import op_keys
-from costmodels.pace import PACE_KINDS, PaceKind, kind_shares, network_pace, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import (
+    PACE_KINDS,
+    USUAL_SPREADS,
+    PaceKind,
+    kind_shares,
+    network_pace,
+    operator_paces,
+    pace_kinds,
+    pace_ratios,
+)
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
@@ -51,12 +61,17 @@ def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
 
 def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
     known = {"small": 1.0}
-    assert profile_at(graph, {}).pace_spread == pytest.approx(dict.fromkeys(PACE_KINDS, 0.04 * sqrt(2)), rel=1e-3)
+    assert profile_at(graph, {}).pace_spread == pytest.approx(
+        {kind: spread * sqrt(2) for kind, spread in USUAL_SPREADS.items()}, rel=1e-3
+    )
     steady = profile_at(graph, dict.fromkeys(range(50), known)).pace_spread
     moments = {at: {"small": exp(0.3 * (-1) ** at)} for at in range(MOMENTS)}
-    assert steady["small"] < 0.03
+    assert steady["small"] < 0.75 * USUAL_SPREADS["small"]
     assert profile_at(graph, moments).pace_spread["small"] == pytest.approx(0.3, rel=0.05)
     assert profile_at(graph, moments).pace_spread["product"] == steady["product"]
+    at_once = dict.fromkeys(("streaming", "streaming on 2"), 1.0)
+    alike = replace(profile_at(graph, {}), pace=at_once).pace_spread
+    assert alike["streaming on 2"] == alike["streaming"]
 
 
 def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(graph: Graph) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.table import APART, CostTable
+from costmodels.table import CostTable
 from graphs.errors import InputError
 from simulator.placement import Placement
 from tests.simulator.tables import chain, make_table, placements
@@ -39,8 +39,8 @@ def crowds(draw: st.DrawFn) -> CostTable:
     """Operators on two devices, slower by different shares under contention."""
     seconds = draw(st.lists(st.floats(0.125, 8), min_size=1, max_size=8))
     table = make_table(seconds)
-    slowdown, lockstep = (np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds]) for _ in range(2))
-    return replace(table, slowdown=slowdown, lockstep_slowdown=lockstep)
+    slowdown, copies = (np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds]) for _ in range(2))
+    return replace(table, slowdown=slowdown, copies_slowdown=copies)
 
 
 @given(crowds(), st.data())
@@ -83,11 +83,11 @@ def test_what_does_not_stream_is_in_company_all_the_time() -> None:
     assert not costs.slowdown.any()
 
 
-def test_copies_on_devices_of_one_group_are_partly_in_lockstep() -> None:
+def test_copies_on_devices_of_one_group_take_what_copies_take() -> None:
     table = replace(
         make_table([4, 1], n_devices=4),
         slowdown=np.ones((2, 4)),
-        lockstep_slowdown=np.full((2, 4), 0.75),
+        copies_slowdown=np.full((2, 4), 0.75),
         contention_group=np.array([0, 0, 0, 1]),
     )
 
@@ -95,7 +95,7 @@ def test_copies_on_devices_of_one_group_are_partly_in_lockstep() -> None:
         placement = Placement((homes[0],) * 2, others=tuple(Placement((home,) * 2) for home in homes[1:]))
         return float(placement.costs(table, streaming).forward_s[0, 0])
 
-    assert taken_s(0, 1, 2) == taken_s(0, 1) == pytest.approx(4 * (1 + APART * 1.0 + (1 - APART) * 0.75))
+    assert taken_s(0, 1, 2) == taken_s(0, 1) == 4 * 1.75
     assert taken_s(0, 3) == 4  # those of another group do not slow anyone down
     assert taken_s(0, 0, 1) == 4 * 1.25  # half of its work is done while one of both others computes
     assert taken_s(0, 1, streaming=False) == 4  # a micro-batch alone has one copy, and the other devices are idle

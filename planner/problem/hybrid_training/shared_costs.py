@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.arrays import Floats, Ints
 from costmodels.collectives import overlapped_s
 from costmodels.fabric import Fabric
 from costmodels.groups import joined
@@ -33,7 +34,7 @@ from costmodels.memory.device import working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.step_update import StepUpdate
-from costmodels.table import CostTable, Floats, Ints
+from costmodels.table import CostTable
 from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.ir import Graph, Op, Role

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from costmodels.table import Floats
+from costmodels.arrays import Floats
 from graphs.brief import Brief
 from graphs.errors import InputError
 from planner.problem.sharding.program import MeshCase, ShardingProgram, TensorOp

@@ -5,7 +5,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints
+from costmodels.arrays import Floats, Ints
+from costmodels.table import CostTable
 from planner.solvers.compiled import flat, zeros
 
 

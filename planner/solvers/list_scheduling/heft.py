@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from planner.problem.blocks import by_priority, successors
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.schedule import (

@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from planner.problem.blocks import inputs_of, merge_blocks, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent

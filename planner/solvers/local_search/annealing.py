@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Ints
+from costmodels.arrays import Ints
 from planner.solvers.compiled import below, compiled, inner, random
 from planner.solvers.local_search.kernel import (
     MISSING,

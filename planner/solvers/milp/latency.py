@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, by_priority
 from planner.problem.bounds import longest_paths
 from planner.solvers.milp.model import PlacementModel

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import interchangeable, uniform_links
 from planner.solvers.base import Budget

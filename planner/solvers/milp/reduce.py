@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats, Ints, Offload
+from costmodels.arrays import Floats, Ints
+from costmodels.table import CostTable, Offload
 from planner.problem.blocks import Blocks, merge_blocks
 
 MOST_BLOCKS = 1_000  # a cut tree takes one maximum flow for each block

@@ -87,6 +87,8 @@ def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:
             envs = both._inputs
             (seconds,) = both.one_pass()
             assert len(seconds) == len(everything)
+            assert both._inputs is not envs  # the next pass is on its way
+            both.pause()
             for name in program.graph.outputs:
                 assert envs[0][name] is not envs[1][name]
                 torch.testing.assert_close(envs[0][name], envs[1][name])
@@ -195,8 +197,8 @@ class TestProfile:
     def test_alone_and_beside_others(self, program: Program) -> None:
         profile = profile_contended(program, two(), QUICK)
         assert profile.ops.keys() == profile.contended[2].keys() == set(op_keys(program.graph))
-        assert profile.lockstep[2].keys() == profile.ops.keys()
-        assert {m.count for way in (profile.contended, profile.lockstep) for m in way[2].values()} == {3}
+        assert profile.copies[2].keys() == profile.ops.keys()
+        assert {m.count for way in (profile.contended, profile.copies) for m in way[2].values()} == {3}
 
     def test_nothing_runs_twice(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         first = profile_contended(program, two(), QUICK, cache=tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_program
 from costmodels.calibrate.ops import SessionPace
-from costmodels.calibrate.pace import PaceMeter
+from costmodels.calibrate.pace import WARM_UP, PaceMeter
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
 from costmodels.pace import PACE_KINDS
@@ -89,7 +89,7 @@ def test_what_takes_most_of_the_time_is_measured_most_often(monkeypatch: pytest.
     ran: list[str] = []
     monkeypatch.setattr(meter, "_works", {kind: partial(ran.append, kind) for kind in PACE_KINDS})
     meter.sample_here()
-    assert [ran.count(kind) for kind in PACE_KINDS] == [1 + 5, 1 + 1, 1 + 3, 1 + 3]  # one each warms up
+    assert [ran.count(kind) for kind in PACE_KINDS] == [WARM_UP + times for times in (5, 1, 3, 3)]
 
 
 @pytest.fixture

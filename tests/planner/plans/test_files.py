@@ -110,17 +110,24 @@ SLOWDOWN = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
 CONTENDED = replace(PLAN, table=replace(PLAN.table, backward_s=2 * PLAN.table.forward_s, slowdown=SLOWDOWN))
 
 
-@pytest.mark.parametrize("lockstep", [0.0, 0.5, 1.0])
-def test_slowdown_is_kept(lockstep: float) -> None:
-    plan = replace(CONTENDED, table=replace(CONTENDED.table, lockstep_slowdown=lockstep * SLOWDOWN))
+@pytest.mark.parametrize("copies", [0.0, 0.5, 1.0])
+def test_slowdown_is_kept(copies: float) -> None:
+    plan = replace(CONTENDED, table=replace(CONTENDED.table, copies_slowdown=copies * SLOWDOWN))
     assert_equal(plan, plan_from_dict(plan_to_dict(plan)))
 
 
 def test_copies_in_a_plan_of_the_seventh_version_were_as_slow_as_parts() -> None:
     document = plan_to_dict(CONTENDED) | {"version": 7}
     read = plan_from_dict(document)
-    np.testing.assert_array_equal(read.table.lockstep_slowdown, SLOWDOWN)
-    assert_equal(CONTENDED, replace(read, table=replace(read.table, lockstep_slowdown=np.zeros_like(SLOWDOWN))))
+    np.testing.assert_array_equal(read.table.copies_slowdown, SLOWDOWN)
+    assert_equal(CONTENDED, replace(read, table=replace(read.table, copies_slowdown=np.zeros_like(SLOWDOWN))))
+
+
+def test_copies_in_a_plan_of_the_tenth_version_were_a_third_of_the_time_in_lockstep() -> None:
+    document = plan_to_dict(CONTENDED) | {"version": 10}
+    for cost in (cost for cost in document["costs"] if "slowdown" in cost):
+        cost["lockstep_slowdown"] = [0.4 * share for share in cost["slowdown"]]
+    np.testing.assert_allclose(plan_from_dict(document).table.copies_slowdown, 0.8 * SLOWDOWN)
 
 
 def test_a_plan_of_the_second_version_is_read() -> None:
@@ -130,8 +137,8 @@ def test_a_plan_of_the_second_version_is_read() -> None:
     slow |= {"forward_s": [4.0, 2 * 1.0, 2 * 2.0], "backward_s": [8.0, 2 * 2.0, 2 * 4.0]}
     never |= {"slowdown": [0.0, 0.0, 0.0]}
     assert (slow["slowdown"], never["forward_s"]) == ([0.0, 1.0, 1.0], [1.0, None, 3.0])
-    lockstep = replace(CONTENDED.table, lockstep_slowdown=SLOWDOWN)
-    assert_equal(replace(CONTENDED, table=lockstep), plan_from_dict(document))
+    copies = replace(CONTENDED.table, copies_slowdown=SLOWDOWN)
+    assert_equal(replace(CONTENDED, table=copies), plan_from_dict(document))
 
 
 def test_constraints_are_kept() -> None:
@@ -170,12 +177,12 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "text"),
     [
         (
-            put("version", value=11),
-            "the plan has the version 11, this planner reads 1 to 10; update the planner or plan again",
+            put("version", value=12),
+            "the plan has the version 12, this planner reads 1 to 11; update the planner or plan again",
         ),
         (
             put("version", value=None),
-            "the plan has the version None, this planner reads 1 to 10; update the planner or plan again",
+            "the plan has the version None, this planner reads 1 to 11; update the planner or plan again",
         ),
         (lambda plan: plan.pop("placement"), "the plan is damaged: KeyError('placement'); plan again"),
         (put("placement", "a", value="gpu9"), "the plan has operator 'a' on 'gpu9'; its devices are cpu0, gpu0, cpu1"),
@@ -340,10 +347,10 @@ def test_a_disk_that_is_full_leaves_the_old_plan(tmp_path: Path, monkeypatch: py
 
 def test_what_is_wrong_with_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "newer.json"
-    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 11}), encoding="utf-8")
+    path.write_text(json.dumps(plan_to_dict(PLAN) | {"version": 12}), encoding="utf-8")
     with pytest.raises(InputError) as error:
         load_plan(path)
-    assert str(error.value).startswith(f"{path}: the plan has the version 11, this planner reads 1 to 10; ")
+    assert str(error.value).startswith(f"{path}: the plan has the version 12, this planner reads 1 to 11; ")
 
 
 def test_a_graph_is_no_plan(tmp_path: Path) -> None:

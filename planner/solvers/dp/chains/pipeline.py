@@ -14,7 +14,8 @@ from math import inf
 
 import numpy as np
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable

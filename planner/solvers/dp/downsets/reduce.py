@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Floats
+from costmodels.arrays import Floats
+from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.devices import alike
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from planner.solvers.compiled import compiled, inner
 
 NONE = np.int64(1 << 40)  # devices, where nothing fits

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from graphs.errors import InputError
 from planner.problem.hybrid_pipeline.network import HybridNetwork
 from planner.problem.hybrid_pipeline.stages import BOTH_WAYS, REDUCED

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import Floats, Ints
+from costmodels.arrays import Floats, Ints
 from planner.problem.hybrid_pipeline.network import HybridNetwork, NodeVariant
 from planner.solvers.compiled import compiled
 
