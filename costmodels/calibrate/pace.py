@@ -5,7 +5,7 @@ on one device alone and on all devices at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from statistics import fmean
 from threading import Barrier
 
@@ -29,7 +29,7 @@ class PaceMeter:
     """The reference computations of devices of this host, to be measured from time to time."""
 
     def __init__(self, devices: Sequence[Processor], shares: Mapping[PaceKind, float] | None = None) -> None:
-        """Prepare for devices of one kind, at least one; the first sample allocates 70 MB.
+        """Prepare for devices of one kind, at least one; the first sample of a process allocates 70 MB.
 
         The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
         ``shares`` are those of each kind in the time of the network whose pace it is, see `kind_shares`: what takes
@@ -100,7 +100,12 @@ class PaceMeter:
         return times
 
 
+@cache
 def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:
+    """The computations, in the same memory as long as the process lasts.
+
+    Where memory lies makes streaming a tenth faster or slower, which is not the machine's pace.
+    """
     batch = GPU_BATCH if gpu else 1
     with torch_device:
         image, filters = torch.ones(batch, 64, 56, 56), torch.ones(64, 64, 3, 3)

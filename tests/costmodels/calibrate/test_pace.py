@@ -92,6 +92,10 @@ def test_what_takes_most_of_the_time_is_measured_most_often(monkeypatch: pytest.
     assert [ran.count(kind) for kind in PACE_KINDS] == [WARM_UP + times for times in (5, 1, 3, 3)]
 
 
+def test_all_meters_of_a_process_compute_in_the_same_memory() -> None:
+    assert PaceMeter((device(),))._works is PaceMeter((device(), device()))._works
+
+
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What every operator and every reference computation takes."""
