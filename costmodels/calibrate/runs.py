@@ -5,7 +5,7 @@ have no further reader; arguments are bound before.
 """
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
@@ -19,8 +19,9 @@ from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.buffers import PlannedMemory, planned_memory
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import RESULT, Kernel
+from costmodels.host.kernel import RESULT
 from costmodels.host.kernels import kernel_of, kernels_of
+from costmodels.host.packing import check_room_to_pack
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -63,7 +64,9 @@ class Inference(Pass):
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, torch_device, inference_bytes(program.graph))
         self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
-        _check_room_to_pack(program, self.kernels)
+        check_room_to_pack(
+            program, (pack for each in self.kernels for kernel in each for pack in kernel.packs.values())
+        )
         self.packed = [
             {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}
             for each in self.kernels
@@ -303,18 +306,6 @@ def _check_room(
         raise InputError(
             f"model '{program.graph.name}' takes {format_bytes(n_bytes)}, of which {format_bytes(free)} are free; "
             "it cannot be measured as a whole here: plan without measuring"
-        )
-
-
-def _check_room_to_pack(program: Program, kernels: Iterable[Sequence[Kernel]]) -> None:
-    """Refuse to copy more weights than memory is free."""
-    packs = [pack for each in kernels for kernel in each for pack in kernel.packs.values()]
-    weights = (name for pack in packs for name in pack.reads[:1])  # others are a number for each channel
-    n_bytes = sum(program.graph.tensor[name].n_bytes for name in weights)
-    if n_bytes > (free := free_bytes(ROOT)):
-        raise InputError(
-            f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
-            f"{format_bytes(free)} are free; measure exact kernels (--kernels exact), or plan without measuring"
         )
 
 

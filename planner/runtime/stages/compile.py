@@ -6,7 +6,7 @@ operator than the eager module does.
 
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,8 +17,9 @@ from torch import fx
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.buffers import PlannedMemory, planned_memory
-from costmodels.host.kernel import RESULT, Kernel
+from costmodels.host.kernel import RESULT, Kernel, Pack
 from costmodels.host.kernels import kernels_of
+from costmodels.host.packing import check_room_to_pack
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program, as_held
@@ -154,14 +155,24 @@ class ShardedState:
 
         The calling thread is the device.
         """
-        key = (kernel.op.name, name, len(on.cores))
+        key = _pack_key(kernel, name, on)
         if key not in self._packed:
             self._packed[key] = kernel.packs[name](partial(self.get, device))
         return self._packed[key]
 
+    def unpacked(self, kernels: Iterable[Kernel], on: Device) -> Iterator[Pack]:
+        """What `packed` has to pack first for some kernels on a device."""
+        for kernel in kernels:
+            yield from (pack for name, pack in kernel.packs.items() if _pack_key(kernel, name, on) not in self._packed)
+
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a device holds, by name."""
         return self._owned[device]
+
+
+def _pack_key(kernel: Kernel, name: str, on: Device) -> tuple[str, str, int]:
+    """What a packed weight is kept by: oneDNN packs it in another way for another number of cores."""
+    return kernel.op.name, name, len(on.cores)
 
 
 def compile_stages(
@@ -223,6 +234,7 @@ def _compile(
     torch_device = torch_device_of(device)
     kernels = [kernel for op in ops for kernel in kernels_of(program, op, torch_device, device.kernels)]
     inputs = inputs_of(program.graph, stage)
+    check_room_to_pack(program, state.unpacked(kernels, device))
 
     def made() -> tuple[list[dict[str, torch.Tensor]], PlannedMemory]:
         own = [{name: state.packed(stage.device, kernel, name, device) for name in kernel.packs} for kernel in kernels]

@@ -11,6 +11,7 @@ from costmodels.calibrate import Effort, profile_program, runs
 from costmodels.calibrate.clock import Clock, clock_of
 from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after, _last_read
 from costmodels.host import affinity as pinned
+from costmodels.host import packing
 from costmodels.host.affinity import Stopped, run_on
 from costmodels.opkeys import op_keys, training_keys
 from graphs.errors import InputError
@@ -132,10 +133,10 @@ def test_a_network_without_values_that_does_not_fit_is_refused(monkeypatch: pyte
 
 def test_weights_that_cannot_be_packed_beside_the_model_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     program = program_from_module(nn.Linear(256, 256).eval(), torch.zeros(64, 256))
-    monkeypatch.setattr(runs, "free_bytes", lambda _: 100)
+    monkeypatch.setattr(packing, "free_bytes", lambda _: 100)
     quick = replace(device(), kernels="quick")
     with pytest.raises(
-        InputError, match=r"has 256 KiB of weights that quick kernels copy, and 100 B are free; measure"
+        InputError, match=r"has 256 KiB of weights that quick kernels copy, and 100 B are free; calibrate"
     ):
         profile_program(program, quick, QUICK)
     assert profile_program(program, device(), QUICK).ops

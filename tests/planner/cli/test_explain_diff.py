@@ -91,8 +91,8 @@ What would help
 How good it is
   A plan could be 33.33% better at most: none is below 4 s, which the search has proved. Found by
   chain-dp (feasible).
-  80 % of runs should take 8.69 s – 11.5 s for each micro-batch of 1: runs differ by 11%, of which
-  10% is the machine's pace, 0% costs that were not measured, and 4% what the simulation leaves out.
+  80 % of runs should take 8.77 s – 11.4 s for each micro-batch of 1: runs differ by 10%, of which
+  10% is the machine's pace, 0% costs that were not measured, and 2% what the simulation leaves out.
   The operators' time is 100.0% estimated from peaks, mostly aten.relu 100.0%.
   `planner calibrate MODEL` measures operators.
 """
