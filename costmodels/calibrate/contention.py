@@ -70,9 +70,9 @@ class CoRun(Pass):
         self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
         self._on_way: deque[list[Tensors]] = deque()
         self._inputs = [self._inputs_of(part) for part in parts]
+        self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
         self._drawing = ExitStack()
         self._drawing.enter_context(drawing_apart(self._torch_device))
-        self._threads = [start_on(device, partial(self._serve, part)) for part, device in enumerate(devices)]
 
     def one_pass(self) -> list[list[float]]:
         """[n_phases][n_ops], seconds, in the mean of the devices that ran an operator."""
@@ -107,12 +107,12 @@ class CoRun(Pass):
 
     def close(self) -> None:
         """End the other threads."""
-        self._start.abort()
-        for inbox in self._inbox:
-            inbox.put(None)
-        for thread in self._threads:
-            thread.result()
-        self._drawing.close()
+        with self._drawing:
+            self._start.abort()
+            for inbox in self._inbox:
+                inbox.put(None)
+            for thread in self._threads:
+                thread.result()
 
     def _inputs_of(self, part: range) -> Tensors:
         """The tensors of a micro-batch before this part."""
