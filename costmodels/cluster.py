@@ -96,6 +96,8 @@ class Device(Brief):
         memory_bytes_per_s: peak bandwidth of its memory.
         launch_s: seconds to start one operator, even an empty one.
         overhead_s: seconds that each sent or received tensor occupies the device, besides the transfer.
+        request_s: in inference, seconds that each micro-batch occupies the devices that begin and end it, half of them
+            each: the runtime takes its inputs from the caller's thread and gives the answer back.
         cores: processor numbers of its host.
         cuda: index of the GPU in its host.
         profile: fingerprint of its measured operators; empty if there are none.
@@ -111,6 +113,7 @@ class Device(Brief):
     memory_bytes_per_s: float
     launch_s: float = 0.0
     overhead_s: float = 0.0
+    request_s: float = 0.0
     cores: tuple[int, ...] = ()
     cuda: int | None = None
     profile: str = ""
@@ -135,6 +138,7 @@ class Device(Brief):
             raise InputError(f"{where} has no flops; give at least flops.float32, for example '100 GFLOP/s'")
         check_not_negative(where, "launch", self.launch_s)
         check_not_negative(where, "overhead", self.overhead_s)
+        check_not_negative(where, "request", self.request_s)
         if any(core < 0 for core in self.cores) or len(set(self.cores)) < len(self.cores):
             raise InputError(f"{where} has cores = {list(self.cores)}; name each processor once, by its number from 0")
         if self.cuda is not None and self.cuda < 0:

@@ -17,6 +17,7 @@
     memory_bandwidth = "20 GB/s"
     launch = "2 us"                      # 0 if left out
     overhead = "20 us"                   # for each tensor sent or received; 0 if left out
+    request = "100 us"                   # for each micro-batch, to take it from the caller and answer; 0 if left out
     cores = [0]                          # or cuda = 0; neither for a hypothetical device
     profile = "a1b2c3d4e5f6"             # written by calibration
     price = "2.49 USD/h"                 # unknown if left out

@@ -16,7 +16,7 @@ from graphs.errors import InputError, nearest
 KEYS = {
     "device": (
         *("name", "count", "hosts", "like", "kind", "memory", "flops", "memory_bandwidth"),
-        *("launch", "overhead", "cores", "cuda", "profile", "kernels", "host", "price"),
+        *("launch", "overhead", "request", "cores", "cuda", "profile", "kernels", "host", "price"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
     "level": ("size", "like", "bandwidth", "latency", "cards", "via"),
@@ -127,6 +127,7 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
         memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
         launch_s=table.seconds("launch", "5 us"),
         overhead_s=table.seconds("overhead", "20 us"),
+        request_s=table.seconds("request", "100 us"),
         cores=tuple(cores),
         cuda=table.get("cuda", int, None),
         profile=table.get("profile", str, ""),

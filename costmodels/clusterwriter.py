@@ -75,6 +75,7 @@ def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, An
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
         "launch": write_seconds(device.launch_s),
         "overhead": write_seconds(device.overhead_s) if device.overhead_s else None,
+        "request": write_seconds(device.request_s) if device.request_s else None,
         "cores": list(device.cores) or None,
         "cuda": device.cuda,
         "profile": device.profile or None,

@@ -6,6 +6,7 @@ therefore of a kind, and each kind has a reference computation (see `costmodels.
 """
 
 from collections.abc import Mapping, Sequence
+from math import exp, log
 from statistics import geometric_mean, median
 from typing import Literal, TypeAlias, get_args
 
@@ -23,6 +24,7 @@ PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
 USUAL_SPREADS: Mapping[PaceKind, float] = {"convolution": 0.02, "product": 0.02, "streaming": 0.045, "small": 0.03}
 """Of each kind, the spread of a machine's paces from moment to moment: tenants of a host share its memory."""
 
+SAMPLED = 0.02  # by how much a measured pace is off by chance
 DIGITS = 4  # significant digits of seconds
 INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
 SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
@@ -83,13 +85,29 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     return ratios
 
 
+def likely_ratios(
+    now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1
+) -> dict[PaceKind, float]:
+    """As `pace_ratios`, but what the ratios most likely are, since measured ones are off by `SAMPLED`.
+
+    Of the logarithm x of a ratio, the part 1 - (`SAMPLED` / x)² is the machine's, and nothing of one below `SAMPLED`
+    (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371).
+    """
+    found = pace_ratios(now, reference, n_devices)
+    return {kind: exp(_machine_part(log(ratio))) for kind, ratio in found.items()}
+
+
+def _machine_part(change: float) -> float:
+    return change - SAMPLED**2 / change if abs(change) > SAMPLED else 0.0
+
+
 def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:
     """How many times as long a network takes, each kind of operator in proportion to its time.
 
     Args:
         kinds: [n_ops], of its operators, as from `pace_kinds`.
         seconds: [n_ops], of each operator, at the reference pace.
-        ratios: as from `pace_ratios`.
+        ratios: as from `likely_ratios`.
     """
     total_s = float(seconds.sum())
     return float(seconds @ operator_paces(kinds, ratios)) / total_s if total_s > 0 else 1.0

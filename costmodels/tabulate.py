@@ -20,7 +20,7 @@ from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PaceKind, likely_ratios, operator_paces, pace_kinds
 from costmodels.step_update import StepUpdate
 from costmodels.table import QUARTILES, CostTable, Source
 from costmodels.views import backward_passes
@@ -147,10 +147,11 @@ def operator_times(
     """What is known of every operator on every device, computed once for devices that are alike.
 
     Measured where there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned, else by
-    the roofline. Where several devices are of one kind,
-    the slowdowns are what was measured while as many compute; operators without such a measurement are slowed down as
-    those of the device usually are, see `Profile.slowdown`. A backward pass that was not measured is as many passes
-    forward as it has products, unless learned (see `costmodels.learning.in_training`).
+    the roofline. Where several devices are of one kind, the slowdowns are what was measured while as many compute;
+    operators without such a measurement are slowed down as those of the device usually are, see `Profile.slowdown`. In
+    inference, operators that begin and end a micro-batch also take the time of a request (see `Device.request_s`). A
+    backward pass that was not measured is as many passes forward as it has products, unless learned (see
+    `costmodels.learning.in_training`).
     """
     operators = _OperatorWork(graph, workload.trains)
     known: dict[object, OperatorTimes] = {}
@@ -158,7 +159,7 @@ def operator_times(
     columns = []
     for device in cluster.devices:
         peaks = tuple(sorted(device.flops_per_s.items()))
-        alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.profile)
+        alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.request_s, device.profile)
         if alike not in known:
             known[alike] = _column(operators, device, profiles.get(device.profile), equals[device.profile], learned)
         columns.append(vars(known[alike]))
@@ -195,6 +196,21 @@ class _OperatorWork:
         return pace_kinds(self.graph, self.work)
 
     @cached_property
+    def requests(self) -> Floats:
+        """[n_ops], the share of a request that each operator takes: half at the first that read the network's inputs.
+
+        The other half is at those that write its outputs; there are none in training.
+        """
+        shares = np.zeros(len(self.graph.ops))
+        if not self.trains:
+            readers = {name: i for i, op in reversed(list(enumerate(self.graph.ops))) for name in op.inputs}
+            writers = {name: i for i, op in enumerate(self.graph.ops) for name in op.outputs}
+            for names, ops in ((self.graph.inputs, readers), (self.graph.outputs, writers)):
+                ends = [ops[name] for name in names if name in ops]
+                np.add.at(shares, ends, 0.5 / max(1, len(ends)))
+        return shares
+
+    @cached_property
     def products(self) -> Floats:
         """[n_ops], how many passes forward an operator's backward pass is like; 0 in inference."""
         return backward_passes(self.graph) if self.trains else np.zeros(len(self.graph.ops))
@@ -225,10 +241,11 @@ def _column(
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
         usual, kinds = profile.usual_pace, operators.pace_kinds
-        isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
+        isolated, contended = (operator_paces(kinds, likely_ratios(usual, profile.pace, n)) for n in (1, equals))
         slowdown, copies = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, copies))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
+    forward_s = forward_s + operators.requests * device.request_s
     return OperatorTimes(forward_s, source, backward_s, spread, slowdown, copies)
 
 

@@ -1,6 +1,6 @@
 """The error for mistakes that the user can correct, and helpers for its message."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -25,8 +25,8 @@ FAILURES = (IndexError, RuntimeError, TypeError)
 
 
 @contextmanager
-def running(what: str) -> Iterator[None]:
-    """Run a model, or an operator of it, with the model's example inputs.
+def running(what: str | Callable[[], str]) -> Iterator[None]:
+    """Run a model, or an operator of it, with the model's example inputs; ``what`` runs may be told when it fails.
 
     Raises:
         InputError: if PyTorch refuses.
@@ -36,7 +36,8 @@ def running(what: str) -> Iterator[None]:
     except FAILURES as error:
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         said = f"{kind}{first_line(error)}"
-        raise InputError(f"{what} fails with the example inputs: {said}; give inputs that it takes") from error
+        name = what if isinstance(what, str) else what()
+        raise InputError(f"{name} fails with the example inputs: {said}; give inputs that it takes") from error
 
 
 RENAMED = {

@@ -16,4 +16,4 @@ def measure_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.runtime.benchmark.measure.SINGLES", 1)
     monkeypatch.setattr("planner.planning.autotune.TURN_S", 0.05)
     monkeypatch.setattr("costmodels.calibrate.pace.REPEATS", 1)
-    monkeypatch.setattr("planner.runtime.benchmark.message_overhead.ROUNDS", 3)
+    monkeypatch.setattr("planner.runtime.benchmark.overheads.ROUNDS", 3)

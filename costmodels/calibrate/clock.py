@@ -12,6 +12,8 @@ from costmodels.host.affinity import Processor, check_stopped
 
 STALL = 2.0  # times the median, above which a time tells of an event that will not come again as often
 
+LONG_S = 1e-3  # a thread of this process has the interpreter for a shorter time; other processes have a core for longer
+
 
 class Clock(NamedTuple):
     """Marks points of time; the times between them can be read after `settle`."""
@@ -21,17 +23,26 @@ class Clock(NamedTuple):
     seconds: Callable[[Any, Any], float]  # between two marks
 
 
-def clock_of(device: Processor) -> Clock:
+def clock_of(device: Processor, waits: bool = False) -> Clock:
     """The clock for the thread of a device: events in the current stream of a GPU, else a counter of nanoseconds.
 
-    With one core, it is the thread's processor time, which stops while another process has the core. With several
-    cores, whose time the thread's own does not include, it is wall time.
+    With one core, it is the thread's processor time, which stops while another process has the core. With ``waits``, it
+    goes on while the thread waits for Python's interpreter, which one thread has at a time. With several cores, whose
+    time the thread's own does not include, it is wall time.
     """
     if device.cuda is not None:
         return Clock(_event, torch.cuda.synchronize, lambda start, end: float(start.elapsed_time(end)) / 1e3)
+    if waits and len(device.cores) == 1:
+        return Clock(lambda: (time.thread_time_ns(), time.perf_counter_ns()), lambda: None, _with_waits)
     now_ns = time.thread_time_ns if len(device.cores) == 1 else time.perf_counter_ns
     # A CPU has finished its work when the call returns.
     return Clock(now_ns, lambda: None, lambda start_ns, end_ns: float(end_ns - start_ns) / 1e9)
+
+
+def _with_waits(start_ns: tuple[int, int], end_ns: tuple[int, int]) -> float:
+    """Seconds between two pairs of processor and wall time."""
+    processor_s, wall_s = ((end - start) / 1e9 for start, end in zip(start_ns, end_ns, strict=True))
+    return wall_s if wall_s < processor_s + LONG_S else processor_s
 
 
 def _event() -> torch.cuda.Event:

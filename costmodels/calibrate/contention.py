@@ -52,7 +52,8 @@ class CoRun(Pass):
         ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
         first operator are copies.
         """
-        torch_device, clock, kernels = torch_device_of(devices[0]), clock_of(devices[0]), devices[0].kernels
+        torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels
+        clock = clock_of(devices[0], waits=not training)  # a step calls the interpreter more seldom than `Training`
 
         def brought() -> Inference | Training:
             return (

@@ -25,7 +25,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PACE_KINDS, PaceKind, contended, kind_shares, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PACE_KINDS, PaceKind, contended, kind_shares, likely_ratios, operator_paces, pace_kinds
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -218,7 +218,7 @@ class SessionPace:
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
         now = self._meter.seconds
-        alone = pace_ratios(now, self._given)
+        alone = likely_ratios(now, self._given)
         lacking = {
             name: now[name] / alone[kind]  # as it would have been at the given pace
             for kind in PACE_KINDS
@@ -235,7 +235,7 @@ class SessionPace:
     @property
     def paces(self) -> Floats:
         """[n_ops], how many times as long each operator took as at the reference pace."""
-        return operator_paces(self._kinds, pace_ratios(self._meter.seconds, self.reference, self._n_devices))
+        return operator_paces(self._kinds, likely_ratios(self._meter.seconds, self.reference, self._n_devices))
 
     def sample(self, run: Pass) -> None:
         """Measure the pace between two passes if the last time is some time ago."""

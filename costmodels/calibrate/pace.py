@@ -6,6 +6,7 @@ on one device alone and on all devices at once.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
+from math import isqrt
 from statistics import fmean
 from threading import Barrier
 
@@ -14,12 +15,17 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
+from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.pace import PACE_KINDS, PaceKind, contended, median_pace
 
 REPEATS = 8  # of all computations in one sample, besides one of each; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %; without, what is measured less often would be slower
 MEET_S = 60.0  # time limit of a device for the others
 CALLS = 300  # of the small operator
+LEAST_SIDE, MOST_SIDE = 2048, 4096
+"""Of the matrix that is streamed, which is as large as the last cache. Other tenants of a host use that cache, too, and
+networks stream partly from it. Over seconds, networks went along with such a matrix to 2.1 to 2.8 %, and with one of
+twice that size to 2.8 to 3.4 %."""
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
 
 Work = Callable[[], object]
@@ -29,7 +35,7 @@ class PaceMeter:
     """The reference computations of devices of this host, to be measured from time to time."""
 
     def __init__(self, devices: Sequence[Processor], shares: Mapping[PaceKind, float] | None = None) -> None:
-        """Prepare for devices of one kind, at least one; the first sample of a process allocates 70 MB.
+        """Prepare for devices of one kind, at least one; the first sample of a process allocates 20 to 70 MB.
 
         The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
         ``shares`` are those of each kind in the time of the network whose pace it is, see `kind_shares`: what takes
@@ -110,7 +116,8 @@ def _works(torch_device: torch.device, gpu: bool) -> Mapping[PaceKind, Work]:
     with torch_device:
         image, filters = torch.ones(batch, 64, 56, 56), torch.ones(64, 64, 3, 3)
         rows, square = torch.ones(256 * batch, 768), torch.ones(768, 768)
-        vector, large = torch.ones(1, 4096), torch.ones(4096, 4096)
+        side = isqrt(min(max(last_cache_bytes(ROOT) // 4, LEAST_SIDE**2), MOST_SIDE**2))
+        vector, large = torch.ones(1, side), torch.ones(side, side)
         one = torch.ones(1, 64)
 
     def small() -> None:

@@ -1,25 +1,26 @@
 """Runs a program once on a device, and times every operator.
 
-The sequence makes caches and memory reuse realistic. The timed part is the operator and the release of tensors that
-have no further reader; arguments are bound before.
+The sequence makes caches and memory reuse realistic. In inference, operators are compiled as they are for a run (see
+`costmodels.host.functions`), with a mark of the time behind each. In training, the timed part is the operator;
+arguments are bound before.
 """
 
-from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from threading import get_ident
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
-from costmodels.host.buffers import PlannedMemory, planned_memory
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import RESULT
+from costmodels.host.functions import Function, Weights, compile_operators, inputs_of
+from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import check_room_to_pack
 from costmodels.memory.passes import inference_bytes
@@ -29,6 +30,7 @@ from graphs.errors import InputError, running
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
 
+MARKS = 500  # of which the median distance is taken
 CALLS, VIEWS = 50, 50  # to separate a call of the engine from one operator's backward pass
 
 Marks: TypeAlias = tuple[Any, Any]
@@ -47,7 +49,7 @@ class Pass(Protocol):
         return
 
 
-class Inference(Pass):
+class Inference(Pass, Weights):
     """The forward pass without gradients, in which a tensor is released after its last reader."""
 
     def __init__(
@@ -67,13 +69,10 @@ class Inference(Pass):
         check_room_to_pack(
             program, (pack for each in self.kernels for kernel in each for pack in kernel.packs.values())
         )
-        self.packed = [
-            {name: pack(self.given.__getitem__) for kernel in each for name, pack in kernel.packs.items()}
-            for each in self.kernels
-        ]
         self._last = _last_read(program)
-        self.dead = _dead_after(program, self._last)[:n_ops]
-        self._memory: dict[tuple[int, int, int], PlannedMemory] = {}  # by thread and part
+        self._packed: dict[tuple[str, str], torch.Tensor] = {}
+        self._functions: dict[tuple[int, range], _TimedFunction] = {}  # by thread and operators
+        self._mark_s = _mark_s(clock) if torch_device.type == "cpu" else 0.0  # a GPU marks while it computes
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
@@ -82,50 +81,80 @@ class Inference(Pass):
     def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
         """[1][stop - start], seconds of the operators from ``start`` to before ``stop``, on the calling thread.
 
-        ``env`` has their inputs by name; outputs are added, and tensors without further readers are removed.
+        ``env`` has their inputs by name; outputs are added, and inputs without further readers are removed.
         """
-        stop = min(stop, len(self.ops))
-        memory = self._memory_of(start, stop)
-        marks = [self._timed(number, env, memory) for number in range(start, stop)]
+        ops = range(start, min(stop, len(self.ops)))
+        timed = self._function(ops)
+        marks = timed.marks
+        marks.clear()
+
+        def at_fault() -> str:
+            op = self.ops[ops[len(marks) - 1]]
+            return f"operator '{op.name}' ({op.kind})"
+
+        with running(at_fault):
+            timed.behind()
+            written = timed.function(*(env[name] for name in timed.inputs))
+        env.update(zip(timed.outputs, written, strict=True))
+        for name in timed.inputs:
+            if self._last[name] < ops.stop:
+                del env[name]
         self.clock.settle()
-        return [[self.clock.seconds(before, after) for before, after in marks]]
+        return [[max(0.0, self.clock.seconds(before, after) - self._mark_s) for before, after in pairwise(marks)]]
 
-    def _memory_of(self, start: int, stop: int) -> PlannedMemory:
-        """The calling thread's memory for results of some operators, the same from run to run."""
-        key = get_ident(), start, stop
-        if key not in self._memory:
-            kernels = [kernel for each in self.kernels[start:stop] for kernel in each]
-            packed = [self.packed[number] for number in range(start, stop) for _ in self.kernels[number]]
-            kept = [name for kernel in kernels for name in kernel.op.outputs if self._last.get(name, -1) >= stop]
-            self._memory[key] = planned_memory(self.program, kernels, packed, kept)
-        return self._memory[key]
+    def get(self, name: str) -> torch.Tensor:
+        """A parameter or buffer."""
+        return self.given[name]
 
-    def _timed(self, number: int, env: dict[str, torch.Tensor], memory: PlannedMemory) -> Marks:
-        """The marks before and after one operator, which updates ``env``."""
+    def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
+        """A weight as a kernel packs it, once for all threads."""
+        key = kernel.op.name, name
+        if key not in self._packed:
+            self._packed[key] = kernel.packs[name](self.get)
+        return self._packed[key]
+
+    def _function(self, ops: range) -> "_TimedFunction":
+        """The calling thread's function of some operators, whose memory for results is the same from run to run."""
+        key = get_ident(), ops
+        if key not in self._functions:
+            behind, marks = _marking(self.clock)
+            outputs = [name for op in self.ops[ops.start : ops.stop] for name in op.outputs]
+            outputs = [name for name in outputs if self._last.get(name, -1) >= ops.stop]
+            kernels = {number: self.kernels[number] for number in ops}
+            function = compile_operators(self.program, kernels, self, outputs, behind=behind)
+            inputs = inputs_of(self.program.graph, ops)
+            self._functions[key] = _TimedFunction(function, inputs, outputs, behind, marks)
+        return self._functions[key]
+
+
+class _TimedFunction(NamedTuple):
+    """Operators as a run calls them, with a mark of the time behind each."""
+
+    function: Function
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    behind: Callable[[], object]  # adds a mark
+    marks: list[Any]
+
+
+def _marking(clock: Clock) -> tuple[Callable[[], object], list[Any]]:
+    """What is called behind an operator, and the list of marks that it extends."""
+    marks, mark = list[Any](), clock.mark
+
+    def behind() -> None:
         check_stopped()
-        op, mark = self.ops[number], self.clock.mark
-        local: ChainMap[str, torch.Tensor] = ChainMap({}, self.packed[number], env)
-        start = end = None
-        with running(f"operator '{op.name}' ({op.kind})"):
-            for kernel in self.kernels[number]:  # several are those of members of a fused operator
-                if kernel.op.outputs[0] in memory.fixed:
-                    local.update({name: memory.fixed[name] for name in kernel.op.outputs})
-                    continue
-                args, kwargs = kernel.bound(self.program, local.__getitem__)
-                if (buffer := memory.buffers.get(kernel.op.outputs[0])) is not None:
-                    kwargs = {RESULT: buffer}
-                start = mark() if start is None else start
-                result = kernel.target(*args, **kwargs)
-                written = result if kernel.unpacks(self.program) else (result,)
-                local.update(zip(kernel.op.outputs, written, strict=True))
-                del args, kwargs, result, written
-        if start is None:
-            start, end = mark(), mark()
-        env.update({name: local[name] for name in op.outputs})
-        del local
-        for name in self.dead[number]:
-            del env[name]
-        return start, mark() if end is None else end
+        marks.append(mark())
+
+    return behind, marks
+
+
+def _mark_s(clock: Clock) -> float:
+    """Seconds from one mark behind an operator to the next one, without an operator."""
+    behind, marks = _marking(clock)
+    for _ in range(MARKS):
+        behind()
+    clock.settle()
+    return median(clock.seconds(before, after) for before, after in pairwise(marks))
 
 
 @dataclass
@@ -319,12 +348,3 @@ def _last_read(program: Program) -> dict[str, int]:
     graph = program.graph
     last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
     return last | dict.fromkeys(graph.outputs, len(graph.ops))
-
-
-def _dead_after(program: Program, last: Mapping[str, int]) -> list[list[str]]:
-    """For each operator the activations without a later reader."""
-    ops = program.graph.ops
-    dead: list[list[str]] = [[] for _ in (*ops, None)]
-    for name in (name for op in ops for name in op.outputs):
-        dead[last[name]].append(name)
-    return dead[:-1]

@@ -10,6 +10,7 @@ from costmodels.host.affinity import DiscoveredDevice, usable_cores
 from graphs.errors import InputError
 
 ROOT = Path("/")
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 FOR_TENSORS = 0.9  # share of the memory for tensors; the rest is for the system and for Python
 SLOW = 0.8  # a core below this share of the fastest core's speed is of another kind
 
@@ -56,6 +57,13 @@ def cpu_divisions(root: Path, allowed: Iterable[int]) -> Mapping[int, int]:
     cores = _physical(root, allowed)
     counts = {width: len(_alike(root, cores, width)) for width in range(len(cores), 0, -1) if len(cores) % width == 0}
     return {count: width for width, count in counts.items() if count * width == len(cores)}
+
+
+def last_cache_bytes(root: Path) -> int:
+    """The size of the largest cache of the first core; 0 if the system does not tell."""
+    found = root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
+    sizes = [re.fullmatch(r"(\d+)([KMG])", path.read_text().strip()) for path in found]
+    return max((int(size[1]) * UNITS[size[2]] for size in sizes if size), default=0)
 
 
 def _physical(root: Path, allowed: Iterable[int]) -> list[int]:

@@ -251,6 +251,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
             "memory bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
             "launch": write_seconds(device.launch_s),
             "overhead": write_seconds(device.overhead_s),
+            "request": write_seconds(device.request_s),
             "cores": ", ".join(map(str, device.cores)),
             "cuda": "" if device.cuda is None else str(device.cuda),
             "profile": device.profile,

@@ -28,6 +28,7 @@ DEVICE_FIELDS: dict[str, tuple[str, Parser]] = {
     "memory_bandwidth": ("memory_bytes_per_s", parse_bytes_per_s),
     "launch": ("launch_s", parse_seconds),
     "overhead": ("overhead_s", parse_seconds),
+    "request": ("request_s", parse_seconds),
 }
 LINK_FIELDS: dict[str, tuple[str, Parser]] = {
     "bandwidth": ("bytes_per_s", parse_bytes_per_s),

@@ -287,7 +287,7 @@ def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporte
     if path.exists() and not calibration_options.again:
         return read_host(path), True
     measured = calibrate_host(cores_per_device=cores, channel=calibration_options.channel, on_step=reporter.on_step)
-    host = replace(measured, cluster=_with_overhead(measured.cluster, reporter))
+    host = replace(measured, cluster=_with_overheads(measured.cluster, reporter))
     write_host(host, path)
     return host, False
 
@@ -313,11 +313,16 @@ def write_host(host: Host, path: Path) -> None:
     write_cached({"version": VERSION, "spread": dict(host.spread), "cluster": cluster_to_dict(host.cluster)}, path)
 
 
-def _with_overhead(cluster: Cluster, reporter: Reporter) -> Cluster:
-    """The cluster with the measured overhead of the runtime for each tensor that it sends or receives."""
-    from planner.runtime.benchmark.message_overhead import measure_overhead
+def _with_overheads(cluster: Cluster, reporter: Reporter) -> Cluster:
+    """The cluster with the runtime's measured overheads: for each tensor between devices, and for each request."""
+    from planner.runtime.benchmark import overheads
 
-    reporter.on_step("measuring the overhead between devices", 0, 1)
-    overhead_s = measure_overhead(cluster.devices)
-    reporter.on_step("measuring the overhead between devices", 1, 1)
-    return replace(cluster, devices=tuple(replace(device, overhead_s=overhead_s) for device in cluster.devices))
+    reporter.on_step("measuring the overhead between devices", 0, 2)
+    overhead_s = overheads.measure_overhead(cluster.devices)
+    reporter.on_step("measuring the overhead of a request", 1, 2)
+    request_s = overheads.measure_request(cluster.devices)
+    reporter.on_step("measuring the overhead of a request", 2, 2)
+    return replace(
+        cluster,
+        devices=tuple(replace(each, overhead_s=overhead_s, request_s=request_s) for each in cluster.devices),
+    )

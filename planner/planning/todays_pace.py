@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from math import exp, hypot
 
 from costmodels.cluster import Cluster
-from costmodels.pace import PaceKind, pace_ratios
+from costmodels.pace import SAMPLED, PaceKind, pace_ratios
 from graphs.errors import InputError
 from planner.planning.cache import cached_profiles
 
 SAMPLES = 3
-SAMPLED = 0.02  # by how much their median is off
 SELDOM = 1.96  # standard deviations to either side, between which a normal distribution has 95 %
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
+from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
 from planner.plans.compare import Figure, PaceChange, pace_change
@@ -150,8 +151,14 @@ def main() -> int:
         for turn in range(options.again):
             time.sleep(max(0.0, start_s + turn * options.every - time.monotonic()))
             for name in options.networks or default:
-                rows.append(one(name, options.rounds, console))
+                try:
+                    rows.append(one(name, options.rounds, console))
+                except InputError as error:  # it does not fit, or cannot be imported
+                    print(f"{name}: {error}", flush=True)
+                    continue
                 print(rows[-1], flush=True)
+    if not rows:
+        return 2
     return report(list(bars_of(rows)), options.json)
 
 

@@ -63,6 +63,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             draw(st.dictionaries(st.sampled_from(list(ITEM_BYTES)), POSITIVE, min_size=1, max_size=2)),
             draw(POSITIVE),
             draw(st.just(0.0) | POSITIVE),
+            request_s=draw(st.just(0.0) | POSITIVE),
             profile=draw(TEXTS),
             cores=(0, 3) if draw(st.booleans()) else (),
             host=name,

@@ -1,11 +1,13 @@
 """Pace: which operators feel what, and how many times as long a network takes."""
 
 from dataclasses import replace
-from math import exp, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.cluster import Cluster, Device
@@ -13,9 +15,11 @@ from costmodels.measured import MOMENTS, Measurement, Profile
 from costmodels.opkeys import op_keys
 from costmodels.pace import (
     PACE_KINDS,
+    SAMPLED,
     USUAL_SPREADS,
     PaceKind,
     kind_shares,
+    likely_ratios,
     network_pace,
     operator_paces,
     pace_kinds,
@@ -57,6 +61,19 @@ def test_ratios_of_what_both_know() -> None:
 def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
     now, before = {"small": 4.0, "small on 2": 16.0, "small on 4": 9.0}, {"small": 2.0, "small on 2": 2.0}
     assert [pace_ratios(now, before, n)["small"] for n in (1, 2, 4)] == pytest.approx([2.0, 4.0, 2.0])  # 4 = √(2 × 8)
+
+
+@given(st.floats(0.2, 5.0))
+def test_much_of_a_small_difference_is_chance_and_little_of_a_large_one(ratio: float) -> None:
+    now, before = {"small": ratio, "small on 2": ratio}, {"small": 1.0, "small on 2": 1.0}
+    found = likely_ratios(now, before, 2)
+    assert {found[kind] for kind in PACE_KINDS if kind != "small"} == {1.0}
+    small = found["small"]
+    assert min(1.0, ratio) <= small <= max(1.0, ratio)
+    assert small == 1.0 if abs(log(ratio)) <= SAMPLED else small != 1.0
+    assert abs(log(small) - log(ratio)) <= SAMPLED + 1e-12
+    if abs(log(ratio)) > 10 * SAMPLED:
+        assert log(small) == pytest.approx(log(ratio), rel=0.0101)
 
 
 def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
@@ -107,7 +124,7 @@ def test_measured_times_are_planned_with_at_the_usual_pace(graph: Graph) -> None
     cluster = Cluster("one", (device,))
     paced = profile_at(graph, {0: {"convolution": 1.5, "product": 1.0, "streaming": 2.0, "small": 1.0}})
     table = tabulate(graph, cluster, Workload(), {"abc": paced})
-    assert table.forward_s[:, 0].tolist() == [1.5, 1.0, 2.0, 1.0]
+    assert table.forward_s[:, 0].tolist() == pytest.approx([1.5, 1.0, 2.0, 1.0], rel=0.002)
     assert tabulate(graph, cluster, Workload(), {"abc": profile_at(graph, {})}).forward_s[:, 0].tolist() == [1.0] * 4
 
 

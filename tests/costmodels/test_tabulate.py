@@ -186,6 +186,21 @@ def test_links_have_channels_of_their_own_unless_they_name_one() -> None:
     assert (channel == -1).sum() == 16 - len(names)
 
 
+def test_operators_at_both_ends_take_the_time_of_a_request() -> None:
+    lines = [("neg", "x", "a"), ("mul", "a xx", "e"), ("neg", "e", "c"), ("mul", "x c", "d")]
+    shapes = dict.fromkeys(("x", "xx", *"acde"), (2,))
+    graph = sketch(shapes, [(f"aten.{kind}.default", reads, write) for kind, reads, write in lines], "e d")
+    asked = Cluster("asked", (SLOW, replace(FAST, request_s=0.4)))
+    without, found = (tabulate(graph, cluster, Workload(), {}) for cluster in (CLUSTER, asked))
+    extra = found.forward_s - without.forward_s
+    assert extra[:, 0].tolist() == [0] * 4
+    assert extra[:, 1] == pytest.approx(
+        [0.1, 0.1 + 0.1, 0, 0.1]
+    )  # a is the first that reads x, b both reads and writes
+    trained, as_before = (tabulate(graph, each, Workload("training"), {}) for each in (asked, CLUSTER))
+    assert trained.forward_s.tolist() == as_before.forward_s.tolist()
+
+
 def test_a_graph_without_flows() -> None:
     table = tabulate(sketch({"x": (2,), "a": (2,)}, [("aten.neg.default", "x", "a")], "a"), CLUSTER, Workload(), {})
     assert table.flow_bytes.shape == (0,)

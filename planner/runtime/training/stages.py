@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import fx
 
+from costmodels.host.functions import add_call, function_of
 from costmodels.host.kernels import kernel_of
 from costmodels.memory.recomputation import runs_once
 from costmodels.views import differentiated
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Role
 from graphs.program.program import Call, Program
-from planner.runtime.stages.compile import ShardedState, add_call, function_of
-from planner.runtime.stages.random_generators import Generators, randomized
+from planner.runtime.stages.compile import ShardedState
+from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 from planner.runtime.stages.recomputation import apart, once
 from planner.runtime.training.means import KINDS
 from planner.runtime.training.options import TrainerOptions
@@ -129,7 +130,8 @@ def _code(
 
     for number, name in enumerate(wired.state):
         define(name, graph.placeholder(f"state{number}"))
-    generators = {i: graph.placeholder(f"generator{i}") for i in random}
+    nodes = {i: program.calls[program.graph.ops[i].name].node for i in random}
+    seeded = {i: (seeded_target(node), graph.placeholder(f"generator{i}")) for i, node in nodes.items()}
     for number, name in enumerate(wired.receives):
         define(name, graph.placeholder(f"arg{number}"))
     updating: set[fx.Node] = set()  # calls that update statistics, whether their results are read or not
@@ -137,7 +139,7 @@ def _code(
         op = program.graph.ops[i]
         kernel = kernel_of(program, op, torch_device)
         reads = [value[name] for name in wiring.names[i]]
-        written = add_call(graph, program, kernel, reads, generators.get(i))
+        written = add_call(graph, program, kernel, reads, seeded.get(i))
         node = written[0].all_input_nodes[0] if program.calls[op.name].unpack else written[0]
         node.target = _called(node.target, program.calls[op.name], torch_device, i in kept)
         if not program.statistics.isdisjoint(op.inputs):

@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
+from costmodels.host.functions import add_call, function_of
 from costmodels.host.kernels import kernels_of
 from graphs.brief import brief
 from graphs.errors import InputError
@@ -30,8 +31,7 @@ from graphs.ir import Role
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.matching import check_same, rewritten_for
-from planner.runtime.stages.compile import add_call, function_of
-from planner.runtime.stages.random_generators import Generators
+from planner.runtime.stages.random_generators import Generators, seeded_target
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
@@ -130,10 +130,11 @@ def alone(program: Program, op: int, device: Device, random: bool, training: boo
     record, torch_device = program.graph.ops[op], torch_device_of(device)
     graph = fx.Graph()
     reads = [graph.placeholder(f"arg{number}") for number in range(len(record.inputs))]
-    generator = graph.placeholder("generator") if random else None
+    node = program.calls[record.name].node
+    seeded = (seeded_target(node), graph.placeholder("generator")) if random else None
     kernels = kernels_of(program, record, torch_device, None if training else device.kernels)
     if len(kernels) == 1 and not kernels[0].packs and kernels[0].arguments is None:
-        graph.output(add_call(graph, program, kernels[0], reads, generator))
+        graph.output(add_call(graph, program, kernels[0], reads, seeded))
         return function_of(graph, [])
     value = dict(zip(record.inputs, reads, strict=True))
     for kernel in kernels:
@@ -141,7 +142,7 @@ def alone(program: Program, op: int, device: Device, random: bool, training: boo
             name: graph.call_function(pack.function, tuple(value[weight] for weight in pack.reads))
             for name, pack in kernel.packs.items()
         }
-        written = add_call(graph, program, kernel, map(ChainMap(packed, value).__getitem__, kernel.reads), generator)
+        written = add_call(graph, program, kernel, map(ChainMap(packed, value).__getitem__, kernel.reads), seeded)
         value.update(zip(kernel.op.outputs, written, strict=True))
     graph.output(tuple(value[name] for name in record.outputs))
     return function_of(graph, [])

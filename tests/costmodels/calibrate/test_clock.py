@@ -17,6 +17,17 @@ def test_marks_count_in_seconds() -> None:
     assert clock_of(device()).seconds(1_000_000_000, 3_500_000_000) == 2.5
 
 
+def test_waits_for_the_interpreter_count_and_waits_for_a_core_do_not() -> None:
+    clock = clock_of(device(), waits=True)
+    assert clock.seconds((0, 0), (2_000_000, 2_500_000)) == 2.5e-3
+    assert clock.seconds((0, 0), (2_000_000, 6_000_000)) == 2e-3  # other processes had the core for 4 ms
+    assert clock_of(device("two", 3, 4), waits=True).mark is time.perf_counter_ns
+    start = clock.mark()
+    time.sleep(2e-4)
+    end = clock.mark()
+    assert clock.seconds(start, end) > clock_of(device()).seconds(start[0], end[0])
+
+
 @pytest.mark.parametrize("marks", [(0, 5, 10, 12, 20, 23)])
 def test_at_least_three_times_after_one_to_warm_up(marks: tuple[float, ...]) -> None:
     left, calls, settled = list(marks), list[int](), list[int]()

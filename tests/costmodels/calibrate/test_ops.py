@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,14 +75,14 @@ def test_a_device_calibrated_elsewhere_is_refused(program: Program) -> None:
 
 def test_the_work_happens_on_a_bound_thread(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, tuple[int, ...], int, bool]] = set()
-    timed = Inference._timed
+    run = Inference.run
 
-    def spied(self: Inference, *args: object) -> object:
+    def spied(self: Inference, *args: Any) -> Any:
         cores = tuple(os.sched_getaffinity(0))
         seen.add((threading.get_ident(), cores, torch.get_num_threads(), torch.is_grad_enabled()))
-        return timed(self, *args)  # type: ignore[arg-type]  # handed on as they came
+        return run(self, *args)
 
-    monkeypatch.setattr(Inference, "_timed", spied)
+    monkeypatch.setattr(Inference, "run", spied)
     before = os.sched_getaffinity(0), torch.get_num_threads()
     profile_program(program, device(), QUICK)
     ((thread, cores, n_threads, inference),) = seen

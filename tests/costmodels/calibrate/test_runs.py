@@ -9,7 +9,7 @@ from torch import nn
 
 from costmodels.calibrate import Effort, profile_program, runs
 from costmodels.calibrate.clock import Clock, clock_of
-from costmodels.calibrate.runs import Inference, Training, _call_s, _dead_after, _last_read
+from costmodels.calibrate.runs import Inference, Training, _call_s, _mark_s
 from costmodels.host import affinity as pinned
 from costmodels.host import packing
 from costmodels.host.affinity import Stopped, run_on
@@ -57,14 +57,23 @@ def test_inputs_that_the_network_does_not_take(kind: type[Inference] | type[Trai
         kind(beyond, CPU, Ticks().clock).one_pass()
 
 
-def test_a_pass_marks_before_and_after_each_operator(program: Program) -> None:
+def test_a_pass_marks_behind_each_operator(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_mark_s", lambda _: 0.0)
     ticks = Ticks()
     n_ops = len(program.graph.ops)
     assert Inference(program, CPU, ticks.clock).one_pass() == [[1.0] * n_ops]
-    assert (ticks.marks, ticks.settled) == (2 * n_ops, 1)
+    assert (ticks.marks, ticks.settled) == (1 + n_ops, 1)
 
 
-def test_a_pass_may_end_early(program: Program) -> None:
+def test_a_mark_is_taken_off_what_an_operator_takes(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _mark_s(Ticks().clock) == 1.0
+    assert Inference(program, CPU, Ticks().clock).one_pass() == [[0.0] * len(program.graph.ops)]
+    monkeypatch.setattr(runs, "_mark_s", lambda _: 0.25)
+    assert Inference(program, CPU, Ticks().clock).one_pass() == [[0.75] * len(program.graph.ops)]
+
+
+def test_a_pass_may_end_early(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_mark_s", lambda _: 0.0)
     assert Inference(program, CPU, Ticks().clock, n_ops=2).one_pass() == [[1.0, 1.0]]
 
 
@@ -73,6 +82,7 @@ def test_a_pass_stops_when_it_is_told_to(
     program: Program, kind: type[Inference] | type[Training], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "_call_s", lambda *_: 0.0)
+    monkeypatch.setattr(runs, "_mark_s", lambda *_: 0.0)
 
     class Telling(Ticks):
         """Tells its own thread to stop at the fourth mark."""
@@ -85,19 +95,27 @@ def test_a_pass_stops_when_it_is_told_to(
     telling = Telling()
     with pytest.raises(Stopped):
         run_on(device(), lambda: kind(program, CPU, telling.clock).one_pass())
-    assert telling.marks == 4  # two operators
+    assert telling.marks == 4
 
 
 def test_what_nobody_reads_any_more_is_dropped(program: Program) -> None:
-    graph = program.graph
-    dead = _dead_after(program, _last_read(program))
-    assert {name for names in dead for name in names} == {n for op in graph.ops for n in op.outputs} - set(
-        graph.outputs
-    )
-    for i, names in enumerate(dead):
-        for name in names:
-            assert not any(name in op.inputs for op in graph.ops[i + 1 :])
-            assert name in (*graph.ops[i].inputs, *graph.ops[i].outputs)
+    graph, run = program.graph, Inference(program, CPU, clock_of(device()))
+    for cut in range(len(graph.ops) + 1):
+        env = dict(run.given)
+        run.run(env, 0, cut)
+        read = {name for op in graph.ops[cut:] for name in op.inputs} | set(graph.outputs)
+        written = {name for op in graph.ops[:cut] for name in op.outputs}
+        assert env.keys() - program.state.keys() == (written | set(graph.inputs)) & read
+        run.run(env, cut, len(graph.ops))
+        assert env.keys() - program.state.keys() == set(graph.outputs)
+
+
+def test_an_operator_that_fails_in_a_pass_is_named() -> None:
+    program = program_from_module(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)), torch.rand(1, 3))
+    run = Inference(program, CPU, clock_of(device()))
+    env = run.given | {program.graph.inputs[0]: torch.rand(1, 4)}
+    with pytest.raises(InputError, match=r"^operator 'linear' \(aten.linear.default\) fails with the example inputs: "):
+        run.run(env, 0, 3)
 
 
 def shapes_only() -> Program:
@@ -160,15 +178,14 @@ def test_packs_that_read_no_weights_take_no_room() -> None:
 def test_the_results_are_those_of_the_model(make: Callable[[], nn.Module], x: torch.Tensor) -> None:
     module = make().eval()
     program = program_from_module(module, (x,))
-    kept: dict[str, torch.Tensor] = {}
 
-    class Kept(Inference):
-        def _timed(self, number, env, buffers):  # type: ignore[no-untyped-def]  # as in the class itself
-            marks = super()._timed(number, env, buffers)
-            kept.update({name: env[name] for name in program.graph.outputs if name in env})
-            return marks
+    def results() -> dict[str, torch.Tensor]:
+        run = Inference(program, CPU, clock_of(device()))
+        env = dict(run.given)
+        run.run(env, 0, len(run.ops))
+        return env
 
-    run_on(device(), lambda: Kept(program, CPU, Ticks().clock).one_pass())
+    kept = run_on(device(), results)
     expected = torch.utils._pytree.tree_leaves(run_on(device(), lambda: module(x)))
     got = torch.utils._pytree.tree_leaves(program.unflatten(kept))
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from costmodels.host.affinity import DiscoveredDevice
-from costmodels.host.discovery import cpu_devices, cpu_divisions, discover, free_bytes, parse_cores
+from costmodels.host.discovery import cpu_devices, cpu_divisions, discover, free_bytes, last_cache_bytes, parse_cores
 from graphs.errors import InputError
 
 MEMORY = "MemTotal:       20971520 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n"  # 20 GiB, 10 GiB
@@ -120,6 +120,15 @@ def test_cores_are_divided_into_equal_devices(tmp_path: Path, n_cores: int, divi
         devices = cpu_devices(tmp_path, range(n_cores), width)
         assert len(devices) == count
         assert sorted(core for device in devices for core in device.cores) == [*range(n_cores)]
+
+
+def test_the_last_cache_is_the_largest(tmp_path: Path) -> None:
+    assert last_cache_bytes(tmp_path) == 0
+    for i, size in enumerate(("32K", "1024K", "32M", "unknown")):
+        index = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{i}"
+        index.mkdir(parents=True)
+        (index / "size").write_text(f"{size}\n", encoding="ascii")
+    assert last_cache_bytes(tmp_path) == 32 * 2**20
 
 
 def test_a_division_leaves_no_core_over_and_no_device_across_nodes(tmp_path: Path) -> None:

@@ -152,11 +152,12 @@ def test_what_the_devices_are() -> None:
         Change("device cpu0: profile", "", "p"),
         Change("device cpu0: int8 peak", "", "1 TFLOP/s"),
     )
-    other = replace(CPU0, kind="GPU", memory_bytes_per_s=1e12, overhead_s=2e-5, cuda=0)
+    other = replace(CPU0, kind="GPU", memory_bytes_per_s=1e12, overhead_s=2e-5, request_s=1e-4, cuda=0)
     assert diff(described((CPU0,), ()), described((other,), ())).changes == (
         Change("device cpu0: kind", "core", "GPU"),
         Change("device cpu0: memory bandwidth", "10 GB/s", "1 TB/s"),
         Change("device cpu0: overhead", "0 s", "20 us"),
+        Change("device cpu0: request", "0 s", "100 us"),
         Change("device cpu0: cuda", "", "0"),
     )
 

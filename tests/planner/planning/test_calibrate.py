@@ -36,7 +36,7 @@ from planner.planning.calibrate import (
     write_host,
 )
 from planner.problem.reporter import Reporter
-from planner.runtime.benchmark import message_overhead as overhead
+from planner.runtime.benchmark import overheads
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 MODULE = import_module("planner.planning.calibrate")  # `planner.calibrate` is the function
@@ -96,7 +96,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(costmodels.calibrate, "host_divisions", lambda: {1: 2, 2: 1})
     monkeypatch.setattr(costmodels.calibrate, "host_fingerprint", lambda cores, channel: f"{channel}{cores}")
     monkeypatch.setattr(costmodels.calibrate, "calibrate_host", calibrate_host)
-    monkeypatch.setattr(overhead, "measure_overhead", measure_overhead)
+    monkeypatch.setattr(overheads, "measure_overhead", measure_overhead)
+    monkeypatch.setattr(overheads, "measure_request", lambda _: 1e-4)
     return seen
 
 
@@ -219,8 +220,8 @@ def test_progress_reaches_the_reporter() -> None:
 
     survey(program(), reporter=Listener())
     assert list(dict.fromkeys(heard)) == [
-        *("measuring", "measuring the overhead between devices", "measuring Small on cpu0"),
-        "measuring Small on 2 devices at once",
+        *("measuring", "measuring the overhead between devices", "measuring the overhead of a request"),
+        *("measuring Small on cpu0", "measuring Small on 2 devices at once"),
     ]
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+from costmodels.host.functions import inputs_of
 from graphs.errors import InputError
 from graphs.ir import Graph, Tensor
 from planner.plans.plan import Plan
-from planner.runtime.stages.compile import inputs_of, outputs_of
+from planner.runtime.stages.compile import outputs_of
 from planner.runtime.training import prepare
 from simulator.stages import Stage
 
@@ -132,7 +133,7 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
     copies = range(max((stage.copy for stage in stages), default=0) + 1)
     read = {(copy, COORDINATOR): set(graph.outputs) for copy in copies}  # tensors, by copy of the network and rank
     for stage in stages:
-        read.setdefault((stage.copy, layout.rank_of[stage.device]), set()).update(inputs_of(graph, stage))
+        read.setdefault((stage.copy, layout.rank_of[stage.device]), set()).update(inputs_of(graph, stage.ops))
     waiting = _waiting(graph, stages, written, layout)
 
     def payload(stage: int, copy: int, ends: tuple[int, int], names: Sequence[str]) -> Payload:

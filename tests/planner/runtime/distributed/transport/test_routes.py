@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from costmodels.host.functions import inputs_of
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -19,7 +20,7 @@ from planner.runtime.distributed.transport.layout import (
     find_routes,
     layout_of,
 )
-from planner.runtime.stages.compile import inputs_of, outputs_of
+from planner.runtime.stages.compile import outputs_of
 from simulator.placement import Placement
 from simulator.stages import Stage, split_stages
 from tests.planner.runtime.small import NETWORKS, alternating, make_plan, program_of
@@ -129,7 +130,7 @@ def check_copy(plan: Plan, layout: RankLayout, stages: Sequence[Stage], routes: 
     mine = {number: stage for number, stage in enumerate(stages) if stage.copy == copy}
     for number, stage in mine.items():  # their order is one in which they may run
         rank = layout.rank_of[stage.device]
-        assert set(inputs_of(plan.graph, stage)) <= has[rank]
+        assert set(inputs_of(plan.graph, stage.ops)) <= has[rank]
         for needed in stage.needs:
             assert layout.rank_of[stages[needed].device] == rank or (needed, rank) in told
         has[rank] |= set(outputs[number])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx
 
-from planner.runtime.stages.compile import function_of
+from costmodels.host.functions import function_of
 
 
 def kept(*args: Any, **kwargs: Any) -> Any:

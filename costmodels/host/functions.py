@@ -1,0 +1,181 @@
+"""Operators as one Python function: what a run calls for a stage, and what a calibration times.
+
+The function has one line for each kernel and drops each value behind its last use. So it costs no more per operator
+than the eager module does, and what Python does between two operators is the same when they are timed and when they
+run.
+"""
+
+import operator
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import fx
+
+from costmodels.host.buffers import planned_memory
+from costmodels.host.kernel import RESULT, Kernel
+from graphs.ir import STATE, Graph
+from graphs.program.program import Program
+
+Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+
+Seeded: TypeAlias = tuple[Callable[..., Any], fx.Node]
+"""The seeded kernel of a random operator, and the generator that it draws from."""
+
+
+class Weights(Protocol):
+    """The state of a network on one device."""
+
+    def get(self, name: str) -> torch.Tensor:
+        """A parameter or buffer."""
+        ...
+
+    def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
+        """A weight as a kernel packs it."""
+        ...
+
+
+def compile_operators(
+    program: Program,
+    kernels: Mapping[int, Sequence[Kernel]],
+    weights: Weights,
+    outputs: Sequence[str],
+    seeded: Mapping[str, Callable[..., Any]] = {},
+    behind: Callable[[], object] | None = None,
+) -> Function:
+    """Compile operators that run one behind the other; the calling thread is that of their device.
+
+    Args:
+        program: their network.
+        kernels: by operator, in their order, see `costmodels.host.kernels.kernels_of`.
+        weights: the state that they read. Other tensors are the function's last arguments, see `inputs_of`.
+        outputs: the tensors that the function returns.
+        seeded: for operators that draw random numbers by name, what takes a generator in their place. The generators
+            are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
+        behind: called behind each operator.
+    """
+    flat = list(chain.from_iterable(kernels.values()))
+    own = [{name: weights.packed(kernel, name) for name in kernel.packs} for kernel in flat]
+    planned, fixed = planned_memory(program, flat, own, outputs)
+    graph, held = fx.Graph(), list[torch.Tensor]()
+
+    def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
+        """Placeholders of tensors that are the same in every run."""
+        held.extend(tensors.values())
+        return _placeholders(graph, "state", len(held) - len(tensors), tensors)
+
+    value = hold({name: weights.get(name) for name in _kept(program.graph, flat)}) | hold(fixed)
+    packed, buffers = iter([hold(each) for each in own]), hold(planned)
+    drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
+    value |= _placeholders(graph, "arg", 0, inputs_of(program.graph, kernels))
+    for of_operator in kernels.values():
+        for kernel in of_operator:
+            reads = map(ChainMap(next(packed), value).__getitem__, kernel.reads)
+            first = kernel.op.outputs[0]
+            if first not in fixed:
+                written = add_call(graph, program, kernel, reads, drawing.get(kernel.op.name), buffers.get(first))
+                value.update(zip(kernel.op.outputs, written, strict=True))
+        if behind:
+            graph.call_function(behind)
+    graph.output(tuple(value[name] for name in outputs))
+    graph.eliminate_dead_code(
+        lambda node: node.is_impure() or node.target is behind or RESULT in node.kwargs  # a view may be read
+    )
+    return function_of(graph, held)
+
+
+def inputs_of(graph: Graph, ops: Collection[int]) -> tuple[str, ...]:
+    """The tensors other than state that operators read and do not write."""
+    read = tuple(dict.fromkeys(name for op in ops for name in graph.ops[op].inputs))
+    written = {name for op in ops for name in graph.ops[op].outputs}
+    return tuple(name for name in read if name not in written and graph.tensor[name].role not in STATE)
+
+
+def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[str]) -> dict[str, fx.Node]:
+    """Parameters of the function, with a word and a number, from the first on, for names."""
+    return {key: graph.placeholder(f"{word}{first + i}") for i, key in enumerate(keys)}
+
+
+def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
+    """The names of the state that is read as the model has it, not packed."""
+    read = (name for kernel in kernels for name in kernel.reads if name not in kernel.packs)
+    return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
+
+
+def add_call(
+    graph: fx.Graph,
+    program: Program,
+    kernel: Kernel,
+    reads: Iterable[fx.Node],
+    seeded: Seeded | None = None,
+    buffer: fx.Node | None = None,
+) -> tuple[fx.Node, ...]:
+    """Add a line for a kernel to a graph; the result is what it writes, in the order of its operator's outputs.
+
+    ``reads`` are the tensors that the kernel reads, in the order of ``kernel.reads``. It writes into ``buffer`` if that
+    is given.
+    """
+    op, arguments = kernel.op, iter(reads)
+    args, kwargs = kernel.bound(program, lambda _: next(arguments))
+    target = kernel.target
+    if seeded is not None:
+        target, kwargs = seeded[0], {**kwargs, "generator": seeded[1]}
+    result = graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs)
+    if not kernel.unpacks(program):
+        return (result,)
+    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))
+
+
+def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
+    """A graph of calls as a function: its first placeholders are the state, the others its arguments.
+
+    It is written as text that consists of numbered names and of nothing that the graph holds: what is called, its
+    constants and the names of its keywords are values of the function's own namespace. So nothing that a model contains
+    is executed as text. ::
+
+        def stage(v0, v1):
+            v2 = c0(v0, c1)                     c0 = torch.ops.aten.add.Tensor, c1 = 1
+            v3 = c2([v2, v1], **{c3: v0})       c3 = 'out_dtype'
+            del v0, v1, v2
+            return (v3,)
+    """
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    last = {node: node for node in graph.nodes}  # a result that nobody reads ends at once
+    last |= {value: node for node in graph.nodes for value in node.all_input_nodes}
+    namespace: dict[str, Any] = {}
+
+    write = partial(_written_form, number, namespace)
+    lines = [f"def stage({', '.join(write(node) for node in graph.nodes if node.op == 'placeholder')}):"]
+    for node in graph.nodes:
+        if node.op == "output":
+            lines.append(f"    return {write(node.args[0])}")
+        elif node.op == "call_function":
+            arguments = [write(value) for value in node.args]
+            if node.kwargs:
+                pairs = (f"{write(name)}: {write(value)}" for name, value in node.kwargs.items())
+                arguments.append(f"**{{{', '.join(pairs)}}}")
+            lines.append(f"    {write(node)} = {write(node.target)}({', '.join(arguments)})")
+            if ended := [write(value) for value in (*node.all_input_nodes, node) if last[value] is node]:
+                lines.append(f"    del {', '.join(ended)}")
+    exec("\n".join(lines) + "\n", namespace)
+    stage = namespace["stage"]
+
+    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result: tuple[torch.Tensor, ...] = stage(*state, *inputs)
+        return result
+
+    return call
+
+
+def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], value: Any) -> str:
+    """A value of a graph as text: a node, a list or tuple with values among its items, or a name for a constant."""
+    if isinstance(value, fx.Node):
+        return f"v{number[value]}"
+    if isinstance(value, list | tuple):
+        items = "".join(f"{_written_form(number, namespace, item)}, " for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
+    namespace[name := f"c{len(namespace)}"] = value
+    return name
