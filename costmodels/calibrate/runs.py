@@ -19,7 +19,7 @@ from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.functions import Function, Weights, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import check_room_to_pack
@@ -49,7 +49,7 @@ class Pass(Protocol):
         return
 
 
-class Inference(Pass, Weights):
+class Inference(Pass, DeviceState):
     """The forward pass without gradients, in which a tensor is released after its last reader."""
 
     def __init__(

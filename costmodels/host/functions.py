@@ -26,7 +26,7 @@ Seeded: TypeAlias = tuple[Callable[..., Any], fx.Node]
 """The seeded kernel of a random operator, and the generator that it draws from."""
 
 
-class Weights(Protocol):
+class DeviceState(Protocol):
     """The state of a network on one device."""
 
     def get(self, name: str) -> torch.Tensor:
@@ -41,7 +41,7 @@ class Weights(Protocol):
 def compile_operators(
     program: Program,
     kernels: Mapping[int, Sequence[Kernel]],
-    weights: Weights,
+    state: DeviceState,
     outputs: Sequence[str],
     seeded: Mapping[str, Callable[..., Any]] = {},
     behind: Callable[[], object] | None = None,
@@ -51,14 +51,14 @@ def compile_operators(
     Args:
         program: their network.
         kernels: by operator, in their order, see `costmodels.host.kernels.kernels_of`.
-        weights: the state that they read. Other tensors are the function's last arguments, see `inputs_of`.
+        state: what they read of it. Other tensors are the function's last arguments, see `inputs_of`.
         outputs: the tensors that the function returns.
         seeded: for operators that draw random numbers by name, what takes a generator in their place. The generators
             are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
         behind: called behind each operator.
     """
     flat = list(chain.from_iterable(kernels.values()))
-    own = [{name: weights.packed(kernel, name) for name in kernel.packs} for kernel in flat]
+    own = [{name: state.packed(kernel, name) for name in kernel.packs} for kernel in flat]
     planned, fixed = planned_memory(program, flat, own, outputs)
     graph, held = fx.Graph(), list[torch.Tensor]()
 
@@ -67,7 +67,7 @@ def compile_operators(
         held.extend(tensors.values())
         return _placeholders(graph, "state", len(held) - len(tensors), tensors)
 
-    value = hold({name: weights.get(name) for name in _kept(program.graph, flat)}) | hold(fixed)
+    value = hold({name: state.get(name) for name in _kept(program.graph, flat)}) | hold(fixed)
     packed, buffers = iter([hold(each) for each in own]), hold(planned)
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     value |= _placeholders(graph, "arg", 0, inputs_of(program.graph, kernels))

@@ -18,6 +18,7 @@ from math import inf
 from costmodels.cluster import Cluster, Device
 from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES
 from graphs.errors import InputError
+from graphs.ir import Graph
 from planner.planning.own_stages import FoundStages, StageProblem
 from planner.planning.shape_tables import ShapeCosts, Tables
 from planner.planning.stage_degrees import DegreeSearch
@@ -118,16 +119,12 @@ class OwnDegrees:
         tables, alone = self._tables, ways.get((1, 1))
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
-        names = [op.name for op in graph.ops]
         costs: dict[StageDegrees, Sequence[ShapeCosts]] = {}
         for (data, tensor), shape in ways.items():
-            part = tables.graph(shape.samples) if tables.import_s(shape) < deadline.left_s else None
-            shared = None if part is None else tables.network(part, shape.samples, tensor)
-            if shared is None or [op.name for op in shared.graph.ops] != names:
-                continue
-            for zero in self._zeros(data):
-                each = (tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
-                costs[StageDegrees(data, tensor, zero)] = [cost for cost in each if cost is not None]
+            if self._divides(graph, shape, deadline):
+                for zero in self._zeros(data):
+                    each = (tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
+                    costs[StageDegrees(data, tensor, zero)] = [cost for cost in each if cost is not None]
         networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
         known_kinds = [_kind(device) for _, device in kinds]
         return StageProblem(
@@ -139,6 +136,13 @@ class OwnDegrees:
             alone.micro_batches,
             RECOMPUTE_MODES if self._demands.recompute is None else (self._demands.recompute,),
         )
+
+    def _divides(self, graph: Graph, shape: Shape, deadline: Deadline) -> bool:
+        """Whether the operators of a network can be divided so, and are the same for a part of the samples."""
+        tables = self._tables
+        part = tables.graph(shape.samples) if tables.import_s(shape) < deadline.left_s else None
+        shared = None if part is None else tables.network(part, shape.samples, shape.tensor)
+        return shared is not None and [op.name for op in shared.graph.ops] == [op.name for op in graph.ops]
 
     def _zeros(self, data: int) -> tuple[int, ...]:
         """The stages of ZeRO for so many replicas."""

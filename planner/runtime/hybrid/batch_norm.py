@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 
-class _Mean(torch.autograd.Function):
+class _MeanOfReplicas(torch.autograd.Function):
     """The mean of what all replicas have; its gradient is the mean of theirs."""
 
     @staticmethod
@@ -46,9 +46,9 @@ def batch_norm(
     axes = [axis for axis in range(x.ndim) if axis != 1]
     form = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
     values = x.float()
-    mean: torch.Tensor = _Mean.apply(group, values.mean(axes))  # type: ignore[no-untyped-call]  # torch has no types here
+    mean: torch.Tensor = _MeanOfReplicas.apply(group, values.mean(axes))  # type: ignore[no-untyped-call]  # torch has no types here
     apart = values - mean.view(form)
-    variance: torch.Tensor = _Mean.apply(group, apart.square().mean(axes))  # type: ignore[no-untyped-call]
+    variance: torch.Tensor = _MeanOfReplicas.apply(group, apart.square().mean(axes))  # type: ignore[no-untyped-call]
     count = dist.get_world_size(group) * x.numel() // x.shape[1]
     with torch.no_grad():
         for kept, now in zip(running, (mean, variance * count / (count - 1)), strict=True):

@@ -9,7 +9,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import Function, Weights, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel, Pack
 from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import check_room_to_pack
@@ -112,7 +112,7 @@ class ShardedState:
 
 
 @dataclass(frozen=True)
-class _OnDevice(Weights):
+class _OnDevice(DeviceState):
     """The state of one device."""
 
     state: ShardedState

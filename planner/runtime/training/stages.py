@@ -195,10 +195,10 @@ def read(leaf: torch.Tensor) -> torch.Tensor:
     The ``grad`` of a leaf has the strides of the leaf, and with others PyTorch adds up numbers in another order.
     """
     with torch.enable_grad():
-        return _Read.apply(leaf) if leaf.requires_grad else leaf  # type: ignore[no-untyped-call]
+        return _GradientToLeaf.apply(leaf) if leaf.requires_grad else leaf  # type: ignore[no-untyped-call]
 
 
-class _Read(torch.autograd.Function):
+class _GradientToLeaf(torch.autograd.Function):
     """Hands the gradient to the leaf itself."""
 
     @staticmethod
