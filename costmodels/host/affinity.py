@@ -133,6 +133,13 @@ def is_here(device: Processor) -> bool:
     return several and torch.get_num_threads() == len(device.cores) and set(device.cores) <= usable_cores()
 
 
+def release_heap() -> None:
+    """Give memory that this process has freed and kept, see `settle`, back to the system, if the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def end_waiting_threads() -> None:
     """End the waiting OpenMP threads of the calling thread (see `is_here`); its next operator starts new ones.
 
