@@ -118,8 +118,7 @@ class Inference(Pass, DeviceState):
         key = get_ident(), ops
         if key not in self._functions:
             behind, marks = _marking(self.clock)
-            outputs = [name for op in self.ops[ops.start : ops.stop] for name in op.outputs]
-            outputs = [name for name in outputs if self._last.get(name, -1) >= ops.stop]
+            outputs = [name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop]
             kernels = {number: self.kernels[number] for number in ops}
             function = compile_operators(self.program, kernels, self, outputs, behind=behind)
             inputs = inputs_of(self.program.graph, ops)

@@ -14,10 +14,10 @@ def check_room_to_pack(program: Program, packs: Iterable[Pack]) -> None:
     """Raise InputError if the weights that are to be packed take more than the free memory."""
     weights = (name for pack in packs for name in pack.reads[:1])  # others are a number for each channel
     n_bytes = sum(program.graph.tensor[name].n_bytes for name in weights)
-    if n_bytes > free_bytes(ROOT):
+    if n_bytes and n_bytes > free_bytes(ROOT):
         release_heap()
-    if n_bytes and n_bytes > (free := free_bytes(ROOT)):
-        raise InputError(
-            f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
-            f"{format_bytes(free)} are free; calibrate exact kernels (--kernels exact), or plan without measuring"
-        )
+        if n_bytes > (free := free_bytes(ROOT)):
+            raise InputError(
+                f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
+                f"{format_bytes(free)} are free; calibrate exact kernels (--kernels exact), or plan without measuring"
+            )

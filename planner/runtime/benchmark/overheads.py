@@ -51,7 +51,8 @@ def measure_overhead(devices: Sequence[Device]) -> float:
     program = _chain(WIDTH)
     alternating = [i % 2 for i in range(N_OPS)]
     with _runner(program, pair, [0] * N_OPS) as whole, _runner(program, pair, alternating) as divided:
-        extra_s = [_processor_s(divided) - _processor_s(whole) for _ in range(ROUNDS)]
+        now = time.process_time  # of all threads
+        extra_s = [_stream_s(divided, now) - _stream_s(whole, now) for _ in range(ROUNDS)]
     n_ends = 2 * (N_OPS - 1)  # each tensor is sent by one device and received by another
     return max(0.0, float(f"{statistics.median(extra_s) / n_ends:.{DIGITS}g}"))
 
@@ -65,8 +66,9 @@ def measure_request(devices: Sequence[Device]) -> float:
     with _runner(program, (device,), [0] * N_OPS) as whole:
         compiled, _ = compile_stages(program, whole.plan.stages, (device,))
         call = partial(compiled[0].call, *program.example_inputs)
-        _wall_s(whole)  # warms up
-        extra_s = [_wall_s(whole) - run_on(device, partial(_alone_s, call)) for _ in range(ROUNDS)]
+        now = time.perf_counter
+        _stream_s(whole, now)  # warms up
+        extra_s = [_stream_s(whole, now) - run_on(device, partial(_alone_s, call)) for _ in range(ROUNDS)]
     return max(0.0, float(f"{statistics.median(extra_s):.{DIGITS}g}"))
 
 
@@ -74,12 +76,12 @@ def _plain(device: Device) -> Device:
     return replace(device, overhead_s=0.0, request_s=0.0, cores=device.cores[:1], kernels="exact")
 
 
-def _wall_s(runner: Runner) -> float:
-    """Return the seconds for one micro-batch of a stream."""
-    start_s = time.perf_counter()
+def _stream_s(runner: Runner, now: Callable[[], float]) -> float:
+    """Return the seconds by a clock for one micro-batch of a stream."""
+    start_s = now()
     for _ in runner.replay(runner.program.example_arguments, COUNT):
         pass
-    return (time.perf_counter() - start_s) / COUNT
+    return (now() - start_s) / COUNT
 
 
 def _alone_s(call: Callable[[], object]) -> float:
@@ -89,14 +91,6 @@ def _alone_s(call: Callable[[], object]) -> float:
     for _ in range(COUNT):
         call()
     return (time.perf_counter() - start_s) / COUNT
-
-
-def _processor_s(runner: Runner) -> float:
-    """Return the processor time of all threads for one micro-batch of a stream."""
-    start_s = time.process_time()
-    for _ in runner.replay(runner.program.example_arguments, COUNT):
-        pass
-    return (time.process_time() - start_s) / COUNT
 
 
 def _chain(width: int) -> Program:

@@ -155,7 +155,7 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
     """Return for each stage the tensors that it writes and other stages, or the caller, read."""
     readers: dict[tuple[int, str], set[int]] = {}  # a copy of the network and a tensor -> stages
     for number, stage in enumerate(stages):
-        for name in _read(graph, stage):
+        for name in chain.from_iterable(graph.ops[op].inputs for op in stage.ops):
             readers.setdefault((stage.copy, name), set()).add(number)
     returned = set(graph.outputs)
 
@@ -163,17 +163,9 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
         return name in returned or bool(readers.get((copy, name), set()) - {number})
 
     return tuple(
-        tuple(name for name in _written(graph, stage) if leaves(number, stage.copy, name))
+        tuple(name for op in stage.ops for name in graph.ops[op].outputs if leaves(number, stage.copy, name))
         for number, stage in enumerate(stages)
     )
-
-
-def _read(graph: Graph, stage: Stage) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for op in stage.ops for name in graph.ops[op].inputs))
-
-
-def _written(graph: Graph, stage: Stage) -> tuple[str, ...]:
-    return tuple(name for op in stage.ops for name in graph.ops[op].outputs)
 
 
 def _compile(

@@ -220,7 +220,7 @@ def test_views_of_planned_memory_are_made_once_and_what_they_show_is_computed() 
 def test_weights_that_cannot_be_packed_are_refused_before_they_fill_the_memory() -> None:
     program = program_from_module(nn.Linear(256, 256).eval(), torch.zeros(64, 256))
     quick = [replace(device, kernels="quick") for device in desk(3).devices]
-    seen = [2**18, 2**18, 100, 2**18, 100, 100]  # enough; enough once the heap is released; not even then
+    seen = [2**18, 100, 2**18, 100, 100]  # enough; enough once the heap is released; not even then
     free = iter(seen)
     with (
         patch.object(packing, "free_bytes", lambda _: next(free)),
