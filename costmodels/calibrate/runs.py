@@ -8,7 +8,7 @@ arguments are bound before.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -22,7 +22,7 @@ from costmodels.host.discovery import ROOT, free_bytes
 from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
-from costmodels.host.packing import check_room_to_pack
+from costmodels.host.packing import PackedWeights
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -66,11 +66,9 @@ class Inference(Pass, DeviceState):
         self.ops = program.graph.ops[:n_ops]
         self.given = _brought(program, torch_device, inference_bytes(program.graph))
         self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
-        check_room_to_pack(
-            program, (pack for each in self.kernels for kernel in each for pack in kernel.packs.values())
-        )
+        self._packed = PackedWeights()
+        self._packed.check_room(program.graph, chain.from_iterable(self.kernels), torch.get_num_threads())
         self._last = _last_read(program)
-        self._packed: dict[tuple[str, str], torch.Tensor] = {}
         self._functions: dict[tuple[int, range], _TimedFunction] = {}  # by thread and operators
         self._mark_s = _mark_s(clock) if torch_device.type == "cpu" else 0.0  # a GPU marks while it computes
 
@@ -108,10 +106,7 @@ class Inference(Pass, DeviceState):
 
     def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
         """A weight as a kernel packs it, once for all threads."""
-        key = kernel.op.name, name
-        if key not in self._packed:
-            self._packed[key] = kernel.packs[name](self.get)
-        return self._packed[key]
+        return self._packed.get(kernel, name, self.get, torch.get_num_threads())
 
     def _function(self, ops: range) -> "_TimedFunction":
         """The calling thread's function of some operators, whose memory for results is the same from run to run."""

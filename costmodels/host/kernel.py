@@ -1,6 +1,6 @@
 """The record of a kernel: a function that computes an operator, what it is given, and the weights packed for it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -31,6 +31,7 @@ class Pack:
 
     reads: tuple[str, ...]  # names of the weights
     function: Callable[..., torch.Tensor]  # takes these weights
+    form: Hashable = None  # packs of the same weights with equal forms are one tensor; None if no other is known to be
 
     def __call__(self, weight: Callable[[str], torch.Tensor]) -> torch.Tensor:
         """The packed weight, from a function that gives a weight by its name."""

@@ -129,17 +129,21 @@ def _with_gelu(execution: Execution, n: int) -> Callable[..., None]:
 
 
 class Multiply(Writer, ABC):
-    """A multiplication by a packed weight, and what follows."""
+    """A multiplication by a packed weight, and what follows.
+
+    Attributes:
+        primitive: what oneDNN computes.
+    """
 
     def __init__(self, primitive: Primitive, x: Strided, result: Strided) -> None:
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         super().__init__(primitive.kind, x.strides, result)
-        self._primitive = primitive
+        self.primitive = primitive
         self._bound: dict[int, tuple[torch.Tensor, Callable[..., None]]] = {}  # with the packed weight, by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack a weight on the thread of the device."""
-        packed = self._primitive.pack(weight)
+        packed = self.primitive.pack(weight)
         return self.pack_for_torch(weight) if packed is None else packed
 
     def __call__(
@@ -155,7 +159,7 @@ class Multiply(Writer, ABC):
             return self.written(self.by_torch(x, packed, bias, other), result)
         known, execution = self._bound.get(get_ident(), (None, None))
         if execution is None or known is not packed:
-            execution = _bound(self._primitive, packed, bias)
+            execution = _bound(self.primitive, packed, bias)
             self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
@@ -177,7 +181,7 @@ class Multiply(Writer, ABC):
 
     def _activation(self, nothing: str | None) -> tuple[str | None, list[float], str]:
         """The activation that follows, as PyTorch's operator takes it."""
-        found = next((step for step in self._primitive.steps if not step.other), None)
+        found = next((step for step in self.primitive.steps if not step.other), None)
         return (found.function, list(found.scalars), found.algorithm) if found else (nothing, [], "")
 
 
@@ -231,7 +235,7 @@ class PackedConvolution(Multiply):
         if other is None:
             result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *self._activation("none"))
         else:
-            after = self._primitive.steps[0].function, None, *self._activation(None)
+            after = self.primitive.steps[0].function, None, *self._activation(None)
             result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
         return result
 
@@ -257,7 +261,7 @@ class PackedProduct(Multiply):
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the weight for PyTorch's operator."""
-        n_rows = self._primitive.x.shape[0]
+        n_rows = self.primitive.x.shape[0]
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n_rows)
         return packed
 
@@ -269,7 +273,7 @@ class PackedProduct(Multiply):
         if other is None:
             result = multiply.default(x, packed, bias, *self._activation("none"))
         else:
-            function = self._primitive.steps[0].function
+            function = self.primitive.steps[0].function
             result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
         viewed: torch.Tensor = result.view(self.result.shape)
         return viewed

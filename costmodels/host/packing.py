@@ -1,23 +1,49 @@
-"""Whether there is room for the weights that kernels pack."""
+"""The weights that kernels pack, and whether there is room for them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+
+import torch
 
 from costmodels.host.affinity import release_heap
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import Pack
+from costmodels.host.kernel import Kernel
 from costmodels.units import format_bytes
 from graphs.errors import InputError
-from graphs.program.program import Program
+from graphs.ir import Graph
 
 
-def check_room_to_pack(program: Program, packs: Iterable[Pack]) -> None:
-    """Raise InputError if the weights that are to be packed take more than the free memory."""
-    weights = (name for pack in packs for name in pack.reads[:1])  # others are a number for each channel
-    n_bytes = sum(program.graph.tensor[name].n_bytes for name in weights)
-    if n_bytes and n_bytes > free_bytes(ROOT):
-        release_heap()
-        if n_bytes > (free := free_bytes(ROOT)):
-            raise InputError(
-                f"model '{program.graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
-                f"{format_bytes(free)} are free; calibrate exact kernels (--kernels exact), or plan without measuring"
-            )
+class PackedWeights:
+    """Packed weights, each made once, however many operators and devices of this host read it."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Hashable, torch.Tensor] = {}
+
+    def get(self, kernel: Kernel, name: str, weight: Callable[[str], torch.Tensor], n_cores: int) -> torch.Tensor:
+        """A weight as a kernel packs it for a device of so many cores; the calling thread is the device's.
+
+        ``weight`` gives a weight of the model by its name.
+        """
+        key = _key(kernel, name, n_cores)
+        if key not in self._tensors:
+            self._tensors[key] = kernel.packs[name](weight)
+        return self._tensors[key]
+
+    def check_room(self, graph: Graph, kernels: Iterable[Kernel], n_cores: int) -> None:
+        """Raise InputError if what is to be packed for kernels of a device takes more than the free memory."""
+        packs = {_key(kernel, name, n_cores): pack for kernel in kernels for name, pack in kernel.packs.items()}
+        weights = (pack.reads[0] for key, pack in packs.items() if key not in self._tensors)  # others are small
+        n_bytes = sum(graph.tensor[name].n_bytes for name in weights)
+        if n_bytes and n_bytes > free_bytes(ROOT):
+            release_heap()
+            if n_bytes > (free := free_bytes(ROOT)):
+                raise InputError(
+                    f"model '{graph.name}' has {format_bytes(n_bytes)} of weights that quick kernels copy, and "
+                    f"{format_bytes(free)} are free; calibrate exact kernels (--kernels exact), or plan without "
+                    "measuring"
+                )
+
+
+def _key(kernel: Kernel, name: str, n_cores: int) -> Hashable:
+    """What a packed weight is known by: oneDNN packs it in another way for another number of cores."""
+    pack = kernel.packs[name]
+    return (kernel.op.name, name, n_cores) if pack.form is None else (pack.reads, pack.form, n_cores)

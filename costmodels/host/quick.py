@@ -221,10 +221,13 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
         return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
-        packs = {weight: Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous())}
+        packs = {
+            weight: Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous(), ("rows", transposed))
+        }
         return None if op.members else _multiplication(op, row_product, packs, (x, weight, bias))
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
-    packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w))}
+    form = product.primitive, transposed
+    packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w), form)}
     return _multiplication(op, product, packs, (x, weight, bias), steps)
 
 

@@ -1,6 +1,6 @@
 """Compile stages into Python functions, each holding only the parameters that its operators read."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -10,9 +10,9 @@ import torch
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
-from costmodels.host.kernel import Kernel, Pack
+from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
-from costmodels.host.packing import check_room_to_pack
+from costmodels.host.packing import PackedWeights
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program, as_held
@@ -76,7 +76,7 @@ class ShardedState:
         self._devices = devices
         self._copied = copied
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
-        self._packed: dict[tuple[str, str, int], torch.Tensor] = {}
+        self.packed = PackedWeights()  # for all devices of this host
 
     def get(self, device: int, name: str) -> torch.Tensor:
         """Return a tensor of the state on a device, moved there once; raise InputError if it has no values."""
@@ -90,21 +90,6 @@ class ShardedState:
                 )
             owned[name] = as_held(tensor, self._devices[device], self._copied)
         return owned[name]
-
-    def packed(self, device: int, kernel: Kernel, name: str, on: Device) -> torch.Tensor:
-        """Return a weight as a kernel packs it, once for all devices of this host with as many cores.
-
-        The calling thread is the device.
-        """
-        key = _pack_key(kernel, name, on)
-        if key not in self._packed:
-            self._packed[key] = kernel.packs[name](partial(self.get, device))
-        return self._packed[key]
-
-    def unpacked(self, kernels: Iterable[Kernel], on: Device) -> Iterator[Pack]:
-        """What `packed` has to pack first for some kernels on a device."""
-        for kernel in kernels:
-            yield from (pack for name, pack in kernel.packs.items() if _pack_key(kernel, name, on) not in self._packed)
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a device holds, by name."""
@@ -123,12 +108,7 @@ class _OnDevice(DeviceState):
         return self.state.get(self.number, name)
 
     def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
-        return self.state.packed(self.number, kernel, name, self.device)
-
-
-def _pack_key(kernel: Kernel, name: str, on: Device) -> tuple[str, str, int]:
-    """What a packed weight is kept by: oneDNN packs it in another way for another number of cores."""
-    return kernel.op.name, name, len(on.cores)
+        return self.state.packed.get(kernel, name, self.get, len(self.device.cores))
 
 
 def compile_stages(
@@ -173,7 +153,7 @@ def _compile(
 ) -> CompiledStage:
     """Compile one function: its parameters are generators and inputs; it returns a tuple of outputs."""
     kernels = {i: kernels_of(program, program.graph.ops[i], torch_device_of(device), device.kernels) for i in stage.ops}
-    check_room_to_pack(program, state.unpacked(chain.from_iterable(kernels.values()), device))
+    state.packed.check_room(program.graph, chain.from_iterable(kernels.values()), len(device.cores))
     nodes = {i: program.calls[program.graph.ops[i].name].node for i in stage.ops}
     random = tuple(i for i, node in nodes.items() if is_random(node))
     seeded = {program.graph.ops[i].name: seeded_target(nodes[i]) for i in random}

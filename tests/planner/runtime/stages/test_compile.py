@@ -12,10 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodels.cluster import Device
-from costmodels.host import packing
 from costmodels.host.affinity import use_threads
 from costmodels.host.dnnl import library
-from costmodels.host.kernels import kernels_of
 from costmodels.host.multiply import PackedProduct
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
@@ -215,31 +213,3 @@ def test_views_of_planned_memory_are_made_once_and_what_they_show_is_computed() 
         use_threads(before)
     if library():
         assert not any("view" in call or "transpose" in call for call in calls)
-
-
-def test_weights_that_cannot_be_packed_are_refused_before_they_fill_the_memory() -> None:
-    program = program_from_module(nn.Linear(256, 256).eval(), torch.zeros(64, 256))
-    quick = [replace(device, kernels="quick") for device in desk(3).devices]
-    seen = [2**18, 100, 2**18, 100, 100]  # enough; enough once the heap is released; not even then
-    free = iter(seen)
-    with (
-        patch.object(packing, "free_bytes", lambda _: next(free)),
-        patch.object(packing, "release_heap") as released,
-    ):
-        compiled(program, Placement((0,)), quick)
-        assert not released.called
-        compiled(program, Placement((0,)), quick)
-        assert released.call_count == 1
-        with pytest.raises(InputError, match=r"256 KiB of weights that quick kernels copy, and 100 B are free"):
-            compiled(program, Placement((0,)), quick)
-
-
-def test_what_is_packed_needs_no_room_again() -> None:
-    program = program_from_module(nn.Linear(256, 256).eval(), torch.zeros(64, 256))
-    quick = replace(desk(1).devices[0], kernels="quick")
-    state = ShardedState(program.state, (torch.device("cpu"),))
-    kernels = kernels_of(program, program.graph.ops[0], torch.device("cpu"), "quick")
-    (pack,) = state.unpacked(kernels, quick)
-    state.packed(0, kernels[0], next(iter(kernels[0].packs)), quick)
-    assert pack in kernels[0].packs.values()
-    assert not list(state.unpacked(kernels, quick))

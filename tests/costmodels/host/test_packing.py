@@ -1,0 +1,84 @@
+"""Weights are packed once, and refused before they fill the memory."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # its usual name
+
+from costmodels.host import packing
+from costmodels.host.kernel import Kernel
+from costmodels.host.kernels import kernels_of
+from costmodels.host.packing import PackedWeights
+from graphs.errors import InputError
+from graphs.importers.from_torch import program_from_module
+from graphs.program.program import Program
+
+CPU = torch.device("cpu")
+
+
+class Shared(nn.Module):
+    """One layer three times, the last time for fewer rows, and a weight of its own in two orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(256, 256)
+        self.square = nn.Parameter(torch.ones(256, 256))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        twice = self.layer(torch.sin(self.layer(x)))
+        squared = torch.addmm(self.layer.bias, torch.sin(F.linear(torch.sin(twice), self.square)), self.square)
+        return torch.sin(squared) + torch.sin(self.layer(x[:8])).sum()
+
+
+def kernels_with_packs(program: Program) -> list[Kernel]:
+    found = (kernels_of(program, op, CPU, "quick") for op in program.graph.ops)
+    return [kernel for each in found for kernel in each if kernel.packs]
+
+
+def test_a_weight_is_packed_once_for_all_operators_that_read_it_in_the_same_form() -> None:
+    program = program_from_module(Shared().eval(), torch.zeros(64, 256))
+    packed, kernels = PackedWeights(), kernels_with_packs(program)
+
+    def get(kernel: Kernel, n_cores: int = 1) -> torch.Tensor:
+        (name,) = kernel.packs
+        return packed.get(kernel, name, program.state.__getitem__, n_cores)
+
+    first, second, straight, transposed, fewer = map(get, kernels)
+    assert first is second
+    assert first is not fewer, "oneDNN may lay out a weight otherwise for other shapes"
+    assert straight is not transposed
+    assert get(kernels[0]) is first
+    assert get(kernels[0], n_cores=2) is not first
+
+
+def test_weights_that_cannot_be_packed_are_refused_before_they_fill_the_memory() -> None:
+    program = program_from_module(Shared().eval(), torch.zeros(64, 256))
+    kernels = kernels_with_packs(program)
+    n_bytes = 4 * 256 * 256 * 4  # the layer for 64 rows and for 8, the square twice
+    packed = PackedWeights()
+    with patch.object(packing, "release_heap") as released:
+        with patch.object(packing, "free_bytes", lambda _: n_bytes):
+            packed.check_room(program.graph, kernels, 1)
+        assert not released.called
+        free = iter([100, n_bytes])  # enough once the heap is released
+        with patch.object(packing, "free_bytes", lambda _: next(free)):
+            packed.check_room(program.graph, kernels, 1)
+        assert released.call_count == 1
+        with (
+            patch.object(packing, "free_bytes", lambda _: 100),
+            pytest.raises(InputError, match=r"1 MiB of weights that quick kernels copy, and 100 B are free"),
+        ):
+            packed.check_room(program.graph, kernels, 1)
+
+
+def test_what_is_packed_needs_no_room_again() -> None:
+    program = program_from_module(Shared().eval(), torch.zeros(64, 256))
+    packed, kernels = PackedWeights(), kernels_with_packs(program)
+    for kernel in kernels:
+        packed.get(kernel, next(iter(kernel.packs)), program.state.__getitem__, 1)
+    with patch.object(packing, "free_bytes", lambda _: 0):
+        packed.check_room(program.graph, kernels, 1)
+        with pytest.raises(InputError, match="1 MiB of weights"):
+            packed.check_room(program.graph, kernels, 2)
