@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from math import isfinite, log, sqrt
-from statistics import median
 from typing import Any, TypeVar
 
-from costmodels.pace import usual_spread
+from costmodels.pace import mean_pace, usual_spread
 from graphs.brief import Brief
 from graphs.errors import InputError
 
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
-MOMENT_S, MOMENTS = 600, 100  # seconds of a moment in which one pace counts, and how many moments are kept
+MOMENTS = 300  # that are kept of a machine: each is the pace during a measurement or a run
 USUAL_MOMENTS = 2  # moments that the usual spread of paces counts as, beside those that were seen
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
@@ -158,8 +157,8 @@ def weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
 
 
 def moment_now() -> int:
-    """The number of the present moment."""
-    return int(time.time() // MOMENT_S)
+    """The present moment, in seconds since 1970."""
+    return int(time.time())
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class Profile(Brief):
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
     copies: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
     pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
-    moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by when, in units of `MOMENT_S`
+    moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by `moment_now`
 
     def updated(self, newer: "Profile") -> "Profile":
         """The measurements of both profiles; for keys of both, the newer measurement, and its pace if it has one.
@@ -207,9 +206,9 @@ class Profile(Brief):
 
     @property
     def usual_pace(self) -> Mapping[str, float]:
-        """The median seconds of each reference computation over all moments; those of ``pace`` without a moment."""
-        seen = {kind: [moment[kind] for moment in self.moments.values() if kind in moment] for kind in self.pace}
-        return {kind: median(seconds or [self.pace[kind]]) for kind, seconds in seen.items()}
+        """The mean seconds of each reference computation over all moments; those of ``pace`` without a moment."""
+        seen = mean_pace(list(self.moments.values()))
+        return {name: seen.get(name, seconds) for name, seconds in self.pace.items()}
 
     @property
     def pace_spread(self) -> Mapping[str, float]:

@@ -3,11 +3,15 @@
 The clock rate, the neighbours on a shared host and the state of memory change from minute to minute, and not alike for
 all operators: a convolution may take 1.5 times as long while a product of small matrices takes the same. Operators are
 therefore of a kind, and each kind has a reference computation (see `costmodels.calibrate.pace`).
+
+Where a tenant of the host has the other thread of a core, the core has two paces: one is 1.55 times the other for a
+convolution, 1.25 to 1.4 times for a network, and lasts for one to eight seconds. Several samples count by their mean
+then, as their median jumps from one pace to the other, and their scatter tells how well the mean is known.
 """
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
-from statistics import geometric_mean, median
+from math import exp, hypot, log, sqrt
+from statistics import fmean, geometric_mean, stdev
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,7 +28,7 @@ PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
 USUAL_SPREADS: Mapping[PaceKind, float] = {"convolution": 0.02, "product": 0.02, "streaming": 0.045, "small": 0.03}
 """Of each kind, the spread of a machine's paces from moment to moment: tenants of a host share its memory."""
 
-SAMPLED = 0.02  # by how much a measured pace is off by chance
+SAMPLED = 0.02  # by how much a measured pace is off by chance at least
 DIGITS = 4  # significant digits of seconds
 INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
 SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
@@ -57,14 +61,20 @@ def usual_spread(name: str) -> float:
     return next(spread for kind, spread in USUAL_SPREADS.items() if name.startswith(kind))
 
 
-def median_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of the seconds of each computation, of the samples that have it.
+def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean seconds of each computation, of the samples that have it, without the outer quarters of four or more.
 
-    On a shared host, some samples of devices that compute at once take 1.6 times as long as those before and behind
-    them. They last for a tenth of a second, and a network that runs for seconds does not feel them.
+    Such a quarter has samples that take 1.6 times as long for a tenth of a second, which no network feels.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
-    return {name: float(f"{median(sample[name] for sample in samples if name in sample):.{DIGITS}g}") for name in names}
+    seconds = {name: sorted(sample[name] for sample in samples if name in sample) for name in names}
+    return {name: float(f"{fmean(_inner(each)):.{DIGITS}g}") for name, each in seconds.items()}
+
+
+def _inner(ascending: Sequence[float]) -> Sequence[float]:
+    """The values without the lowest quarter and the highest."""
+    quarter = len(ascending) // 4
+    return ascending[quarter : len(ascending) - quarter]
 
 
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
@@ -86,19 +96,27 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
 
 
 def likely_ratios(
-    now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1
+    samples: Sequence[Mapping[str, float]], reference: Mapping[str, float], n_devices: int = 1
 ) -> dict[PaceKind, float]:
-    """As `pace_ratios`, but what the ratios most likely are, since measured ones are off by `SAMPLED`.
+    """As `pace_ratios` of the mean of some samples, but what the ratios most likely are, since a mean is off by chance.
 
-    Of the logarithm x of a ratio, the part 1 - (`SAMPLED` / x)² is the machine's, and nothing of one below `SAMPLED`
-    (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371).
+    With the standard error s of the logarithm x of a ratio, the part 1 - (s / x)² of it is the machine's, and nothing
+    of one below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The error
+    is that of the mean and of the reference, which is taken for a mean of as many samples, and `SAMPLED` at least.
     """
-    found = pace_ratios(now, reference, n_devices)
-    return {kind: exp(_machine_part(log(ratio))) for kind, ratio in found.items()}
+    found = pace_ratios(mean_pace(samples), reference, n_devices)
+    each = [pace_ratios(sample, reference, n_devices) for sample in samples]
+    errors = {kind: _error([log(ratios[kind]) for ratios in each]) for kind in PACE_KINDS}
+    return {kind: exp(_machine_part(log(ratio), errors[kind])) for kind, ratio in found.items()}
 
 
-def _machine_part(change: float) -> float:
-    return change - SAMPLED**2 / change if abs(change) > SAMPLED else 0.0
+def _error(changes: Sequence[float]) -> float:
+    """The standard error of the difference of two means, each of as many changes as these, which scatter like these."""
+    return hypot(SAMPLED, sqrt(2 / len(changes)) * stdev(changes)) if len(changes) > 1 else SAMPLED
+
+
+def _machine_part(change: float, error: float) -> float:
+    return change - error**2 / change if abs(change) > error else 0.0
 
 
 def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:

@@ -240,8 +240,8 @@ def _column(
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
-        usual, kinds = profile.usual_pace, operators.pace_kinds
-        isolated, contended = (operator_paces(kinds, likely_ratios(usual, profile.pace, n)) for n in (1, equals))
+        moments, kinds = tuple(profile.moments.values()), operators.pace_kinds
+        isolated, contended = (operator_paces(kinds, likely_ratios(moments, profile.pace, n)) for n in (1, equals))
         slowdown, copies = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, copies))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces

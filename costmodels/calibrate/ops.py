@@ -25,7 +25,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PACE_KINDS, PaceKind, contended, kind_shares, likely_ratios, operator_paces, pace_kinds
+from costmodels.pace import PaceKind, kind_shares, likely_ratios, operator_paces, pace_kinds
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -41,8 +41,8 @@ Rows: TypeAlias = Sequence[list[list[float]]]
 """[n_passes][n_phases][n_ops], seconds."""
 
 SAVE_S = 2.0  # between two writes of the cache
-PACED = 3  # passes for each sample of the machine's pace, which empties the caches: the median pass is another one
-PACE_S = 0.2  # between two samples at least
+PACED = 3  # passes at least for each sample of the machine's pace
+PACE_S = 0.5  # between two samples at least
 BATCHES = 8  # parts of a measurement
 REFINED_S = 4.0  # after which passes are not added for the sake of the mean
 KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
@@ -204,7 +204,7 @@ class SessionPace:
         """
         self._graph, self._given, self._here, self._n_devices = graph, reference, here, len(devices)
         self._meter = PaceMeter(devices)
-        self._measured_s = -inf
+        self._measured_s, self._begun = -inf, moment_now()
 
     @cached_property
     def _kinds(self) -> Sequence[PaceKind]:
@@ -217,32 +217,26 @@ class SessionPace:
     @property
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
-        now = self._meter.seconds
-        alone = likely_ratios(now, self._given)
-        lacking = {
-            name: now[name] / alone[kind]  # as it would have been at the given pace
-            for kind in PACE_KINDS
-            for name in (kind, contended(kind, self._n_devices))
-            if name in now
-        }
-        return {**lacking, **self._given}
+        return {**self._meter.seconds, **self._given}
 
     @property
     def moment(self) -> Mapping[int, Mapping[str, float]]:
-        """The pace now, by the moment; empty before the first sample."""
-        return {moment_now(): self._meter.seconds} if self._meter.seconds else {}
+        """The pace of this measurement, by when it began; empty before the first sample."""
+        return {self._begun: self._meter.seconds} if self._meter.seconds else {}
 
     @property
     def paces(self) -> Floats:
         """[n_ops], how many times as long each operator took as at the reference pace."""
-        return operator_paces(self._kinds, likely_ratios(self._meter.seconds, self.reference, self._n_devices))
+        return operator_paces(self._kinds, likely_ratios(self._meter.samples, self.reference, self._n_devices))
 
-    def sample(self, run: Pass) -> None:
-        """Measure the pace between two passes if the last time is some time ago."""
-        if time.perf_counter() >= self._measured_s + PACE_S:
-            run.pause()
-            (self._meter.sample_here if self._here else self._meter.sample)()
-            self._measured_s = time.perf_counter()
+    def sample(self, run: Pass) -> bool:
+        """Measure the pace between two passes if the last time is some time ago; return whether it was measured."""
+        if time.perf_counter() < self._measured_s + PACE_S:
+            return False
+        run.pause()
+        (self._meter.sample_here if self._here else self._meter.sample)()
+        self._measured_s = time.perf_counter()
+        return True
 
 
 def _with_contended(before: Profile, pace: SessionPace, name: str, count: int, measured: Any) -> Profile:
@@ -301,8 +295,8 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
         start_s = saved_s = time.perf_counter()
         done = False
         while not done:
-            if len(rows) % PACED == 0:
-                session.pace.sample(run)
+            if len(rows) % PACED == 0 and session.pace.sample(run):
+                run.one_pass()  # fills the caches again: it takes 2 % longer
             rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()

@@ -31,8 +31,8 @@ class PackedWeights:
     def check_room(self, graph: Graph, kernels: Iterable[Kernel], n_cores: int) -> None:
         """Raise InputError if what is to be packed for kernels of a device takes more than the free memory."""
         packs = {_key(kernel, name, n_cores): pack for kernel in kernels for name, pack in kernel.packs.items()}
-        weights = (pack.reads[0] for key, pack in packs.items() if key not in self._tensors)  # others are small
-        n_bytes = sum(graph.tensor[name].n_bytes for name in weights)
+        missing = (pack for key, pack in packs.items() if key not in self._tensors)
+        n_bytes = sum(graph.tensor[name].n_bytes for pack in missing for name in pack.reads[:1])  # others are small
         if n_bytes and n_bytes > free_bytes(ROOT):
             release_heap()
             if n_bytes > (free := free_bytes(ROOT)):

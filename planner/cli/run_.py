@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
+from costmodels.pace import mean_pace
 from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.cli.figures import (
@@ -141,7 +142,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)
     if paced and measurement.foreign_cores <= DISTURBED_CORES:
-        add_moment(paced[0], measurement.pace)
+        add_moment(paced[0], mean_pace(measurement.paces))
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE
@@ -159,7 +160,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
-    comparison = replace(compared, pace=pace_change(plan, measurement.pace))
+    comparison = replace(compared, pace=pace_change(plan, measurement.paces))
     measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
     title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)

@@ -63,7 +63,7 @@ def run_training(plan: Plan, options: argparse.Namespace, console: Console) -> i
     if options.output is not None:
         save_run(plan, MeasuredRun(recorded, step_s), options.output)
     compared = compare_step(plan, recorded, step_s)
-    comparison = replace(compared, pace=pace_change(plan, times.pace), spreads={False: plan.spread()})
+    comparison = replace(compared, pace=pace_change(plan, times.paces), spreads={False: plan.spread()})
     status = _show(plan, times, comparison, differences, console)
     return told_interrupted(console) if interrupted else status
 

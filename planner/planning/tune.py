@@ -253,7 +253,7 @@ class TuningLoop:
             self._rounds.append({plan: times[number] for plan, times in taken if number < len(times)})
         for number, one, seconds in zip(numbers, plans, found.seconds, strict=True):
             based = replace(one, table=self._first.table)
-            pace = pace_change(based, load.pace)
+            pace = pace_change(based, load.paces)
             self._after_pace_s[number] = seconds / (pace.of(one.goal is Goal.LATENCY) if pace else 1.0)
             self._stages += stage_times(based, recorded[id(one)], pace)
         place, tried = numbers.index(candidate), self._plans[candidate]

@@ -110,16 +110,16 @@ def pace_shares(plan: Plan) -> Mapping[PaceKind, float]:
     return kind_shares(pace_kinds(plan.graph), operator_seconds(plan.table, plan.placement))
 
 
-def pace_change(plan: Plan, now: Mapping[str, float]) -> PaceChange | None:
+def pace_change(plan: Plan, paces: Sequence[Mapping[str, float]]) -> PaceChange | None:
     """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
 
-    ``now`` has the seconds of the reference computations on the devices of `paced_devices`.
+    ``paces`` are samples of the seconds of the reference computations on the devices of `paced_devices`.
     """
     paced = paced_devices(plan)
-    if not paced or not now:
+    if not paced or not paces:
         return None
     seconds = operator_seconds(plan.table, plan.placement)
-    alone, at_once = (likely_ratios(now, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
+    alone, at_once = (likely_ratios(paces, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
     kinds = pace_kinds(plan.graph)
     return PaceChange(network_pace(kinds, seconds, alone), network_pace(kinds, seconds, at_once), alone)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
+from costmodels.pace import mean_pace
 from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
@@ -95,7 +96,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
         contenders = [Planned(runner, key) for key, runner in runners.items()]
         found = measure(contenders, rounds, console.on_step, Load(plan=plan))
-    add_moment(cluster.devices[0], found.pace)
+    add_moment(cluster.devices[0], mean_pace(found.paces))
     return row(name, plan, plan.one_device, found)
 
 
@@ -103,7 +104,7 @@ def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     """The figures of a measurement of a plan and of the plan for one device."""
     no_change = PaceChange(1.0, 1.0, {})
     measured, isolated = found["plan"], found[ONE]
-    pace, pace_alone = (pace_change(each, found.pace) or no_change for each in (plan, alone))
+    pace, pace_alone = (pace_change(each, found.paces) or no_change for each in (plan, alone))
     assert measured.stream is not None
     used = plan.usage_of(measured.stream)
     devices = used.devices.values() if used else ()

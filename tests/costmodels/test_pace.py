@@ -66,7 +66,7 @@ def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
 @given(st.floats(0.2, 5.0))
 def test_much_of_a_small_difference_is_chance_and_little_of_a_large_one(ratio: float) -> None:
     now, before = {"small": ratio, "small on 2": ratio}, {"small": 1.0, "small on 2": 1.0}
-    found = likely_ratios(now, before, 2)
+    found = likely_ratios([now], before, 2)
     assert {found[kind] for kind in PACE_KINDS if kind != "small"} == {1.0}
     small = found["small"]
     assert min(1.0, ratio) <= small <= max(1.0, ratio)
@@ -105,11 +105,18 @@ def profile_at(graph: Graph, moments: dict[int, dict[str, float]]) -> Profile:
     return Profile("abc", {}, ops, pace=dict.fromkeys(PACE_KINDS, 1.0), moments=moments)
 
 
-def test_the_usual_pace_is_the_median_of_all_moments(graph: Graph) -> None:
+def test_the_usual_pace_is_the_mean_of_all_moments_but_the_outer_quarters(graph: Graph) -> None:
     assert profile_at(graph, {}).usual_pace == dict.fromkeys(PACE_KINDS, 1.0)
-    moments = {at: {"convolution": seconds} for at, seconds in enumerate((1.0, 1.5, 9.0))}
-    usual = profile_at(graph, moments).usual_pace
-    assert usual == {"convolution": 1.5, "product": 1.0, "streaming": 1.0, "small": 1.0}
+    for seconds, usual_s in (((1.0, 1.5), 1.25), ((1.0, 1.5, 9.0), 3.833), ((9.0, 1.5, 1.0, 2.0), 1.75)):
+        moments = {at: {"convolution": each_s} for at, each_s in enumerate(seconds)}
+        usual = profile_at(graph, moments).usual_pace
+        assert usual == {"convolution": usual_s, "product": 1.0, "streaming": 1.0, "small": 1.0}
+
+
+@pytest.mark.parametrize(("scatter", "found"), [(0.001, 1.2), (0.1, 1.18), (0.5, 1.07)])
+def test_samples_that_scatter_tell_little_of_a_change(scatter: float, found: float) -> None:
+    samples = [{"small": 1.2 * exp(sign * scatter)} for sign in (1, -1) * 4]
+    assert likely_ratios(samples, {"small": 1.0})["small"] == pytest.approx(found, rel=0.01)
 
 
 def test_moments_come_together_and_the_oldest_go(graph: Graph) -> None:

@@ -9,9 +9,17 @@ from costmodels.calibrate.pace import PaceMeter
 from planner.plans.compare import pace_shares, paced_devices
 from planner.plans.plan import Plan
 
+TURN_S = 0.6  # of one contender on a steady host
+STEADY, LONGEST = 0.05, 2.0
+"""Up to which spread of its pace a host is steady, and how many times as long a turn is at most on another."""
+
 
 class Load:
-    """What else this host did since this was made, and its pace."""
+    """What else this host did since this was made, and its pace.
+
+    Attributes:
+        turn_s: how long one contender should run at a time.
+    """
 
     def __init__(self, pids: Sequence[int] = (), plan: Plan | None = None) -> None:
         """Begin; processes of this host with these ``pids`` count as our own, and a plan's pace is measured.
@@ -21,6 +29,8 @@ class Load:
         self._pids = pids
         devices = paced_devices(plan) if plan else ()
         self._meter = PaceMeter(devices, pace_shares(plan)) if plan and devices else None
+        spread = plan.spread().pace if plan and devices else 0.0
+        self.turn_s = TURN_S * min(LONGEST, max(1.0, (spread / STEADY) ** 2))  # so that its mean is as well known
         self._start = self._now()
 
     def sample_pace(self) -> None:
@@ -29,9 +39,9 @@ class Load:
             self._meter.sample()
 
     @property
-    def pace(self) -> Mapping[str, float]:
-        """The mean seconds of the reference computations, see `costmodels.pace`; empty if none was measured."""
-        return self._meter.seconds if self._meter else {}
+    def paces(self) -> tuple[Mapping[str, float], ...]:
+        """The seconds of the reference computations in each sample, see `costmodels.pace`; empty if none was taken."""
+        return tuple(self._meter.samples) if self._meter else ()
 
     def foreign_cores(self) -> float:
         """Return how many processors others used on average."""

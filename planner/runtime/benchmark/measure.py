@@ -32,7 +32,6 @@ from simulator.timeline import Timeline
 
 T = TypeVar("T")
 
-BLOCK_S = 0.6  # one contender's turn
 MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
 SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
@@ -55,7 +54,7 @@ class BenchmarkResult:
 
     contenders: tuple[Measured, ...]  # in the order given
     foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
-    pace: Mapping[str, float] = field(default_factory=dict)  # seconds of the reference computations, if measured
+    paces: Sequence[Mapping[str, float]] = ()  # seconds of the reference computations, each time they were measured
 
     __repr__ = brief
 
@@ -242,14 +241,15 @@ def measure(
     ``on_step`` is called with (what, done, total) after every turn. The load knows which processes are our own and
     whose pace to measure; by default this process, and no pace.
     """
-    counts = {each.name: max(2, round(BLOCK_S / each.stream(2))) for each in contenders}
+    load = load or Load()
+    counts = {each.name: max(2, round(load.turn_s / each.stream(2))) for each in contenders}
 
     def turn_of(contender: Contender) -> Callable[[], ContenderTurn]:
         count = counts[contender.name]
         return lambda: ContenderTurn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
 
     turns = {each.name: turn_of(each) for each in contenders}
-    return _take_turns(turns, rounds, "measuring", on_step, load or Load())
+    return _take_turns(turns, rounds, "measuring", on_step, load)
 
 
 def measure_steps(
@@ -298,7 +298,7 @@ def _take_turns(
 
 def _result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
     measured = tuple(_measured(name, done) for name, done in turns.items())
-    return BenchmarkResult(measured, load.foreign_cores(), load.pace)
+    return BenchmarkResult(measured, load.foreign_cores(), load.paces)
 
 
 def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:

@@ -25,6 +25,7 @@ from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
 
 QUICK = Effort(passes=3, least_s=0)
+WARM_UP = 2  # passes that do not count: the first one, and the one behind the first sample of the pace
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counted:
-    """Counts the passes over a program, the one that warms up included."""
+    """Counts the passes over a program, those that warm up included."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passes = 0
@@ -102,15 +103,15 @@ class TestCache:
 
     def test_nothing_runs_if_everything_is_known(self, program: Program, tmp_path: Path, counted: Counted) -> None:
         first = profile_program(program, device(), QUICK, cache=tmp_path)
-        assert counted.passes == 1 + 3
+        assert counted.passes == WARM_UP + 3
         heard: list[object] = []
         assert profile_program(program, device(), QUICK, lambda *step: heard.append(step), cache=tmp_path) == first
-        assert (counted.passes, heard) == (4, [])
+        assert (counted.passes, heard) == (WARM_UP + 3, [])
 
     def test_again_measures_anew(self, program: Program, tmp_path: Path, counted: Counted) -> None:
         profile_program(program, device(), QUICK, cache=tmp_path)
         again = profile_program(program, device(), Effort(3, 0, again=True), cache=tmp_path)
-        assert counted.passes == 8
+        assert counted.passes == 2 * (WARM_UP + 3)
         assert {m.count for m in again.ops.values()} == {3}
         assert read_profile(tmp_path, again.fingerprint) == again
 
@@ -126,7 +127,10 @@ class TestCache:
         assert result.ops.keys() == set(keys)
         assert {key: result.ops[key] for key in made_up} == made_up
         assert result.ops[keys[0]].seconds < 1
-        assert (counted.passes, counted.n_ops) == (4, 1 + max(i for i, key in enumerate(keys) if key == keys[0]))
+        assert (counted.passes, counted.n_ops) == (
+            WARM_UP + 3,
+            1 + max(i for i, key in enumerate(keys) if key == keys[0]),
+        )
         assert read_profile(tmp_path, profile.fingerprint) == result
 
     def test_a_measurement_of_too_few_passes_gets_the_others(
@@ -135,7 +139,7 @@ class TestCache:
         profile_program(program, device(), Effort(passes=2, least_s=0), cache=tmp_path)
         counted.passes = 0
         result = profile_program(program, device(), QUICK, cache=tmp_path)
-        assert counted.passes == 1 + 1
+        assert counted.passes == WARM_UP + 1
         assert {m.count for m in result.ops.values()} == {3}
 
     def test_inference_and_training_are_kept_apart(self, program: Program, tmp_path: Path) -> None:
@@ -162,14 +166,14 @@ def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_o
     one_pass, calls, hangs = Inference.one_pass, iter(range(100)), threading.Event()
 
     def slow(run: Inference) -> list[list[float]]:
-        """The third pass hangs until the thread is told to stop, as one with a long operator does."""
-        while next(calls) >= 3:
+        """The fifth pass hangs until the thread is told to stop, as one with a long operator does."""
+        while next(calls) >= WARM_UP + 2:
             hangs.set()
             check_stopped()
         return one_pass(run)
 
     class Interrupted(ThreadResult[object]):
-        """Of somebody who presses Ctrl-C during the third pass."""
+        """Of somebody who presses Ctrl-C during the fifth pass."""
 
         def result(self, timeout: float | None = None) -> object:
             hangs.wait(timeout)
@@ -185,7 +189,7 @@ def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_o
     assert {m.count for m in kept.ops.values()} == {2}
     counted = Counted(monkeypatch)
     result = profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
-    assert counted.passes == 1 + 3
+    assert counted.passes == WARM_UP + 3
     assert {m.count for m in result.ops.values()} == {5}
 
 
@@ -206,7 +210,7 @@ def test_a_failure_keeps_what_was_measured(program: Program, tmp_path: Path, mon
     one_pass, calls = Inference.one_pass, iter(range(100))
 
     def failing(run: Inference) -> list[list[float]]:
-        if next(calls) == 2:
+        if next(calls) == WARM_UP + 1:
             raise MemoryError
         return one_pass(run)
 
@@ -229,17 +233,17 @@ def test_noise_gets_more_passes_but_not_for_ever(
 
     monkeypatch.setattr(ops, "noisy", restless)
     profile_program(program, device(), QUICK)
-    assert counted.passes == 1 + 3 + 2  # quiet at the third look
+    assert counted.passes == WARM_UP + 3 + 2  # quiet at the third look
     monkeypatch.setattr(ops, "noisy", lambda keys, _: (type("Noise", (), {"key": keys[0]}),))
     counted.passes = 0
     profile_program(program, device(), QUICK)
-    assert counted.passes == 1 + 3 * PATIENCE
+    assert counted.passes == WARM_UP + 3 * PATIENCE
     counted.passes = 0
     profile_program(program, device(), replace(QUICK, patience=2))
-    assert counted.passes == 1 + 3 * 2
+    assert counted.passes == WARM_UP + 3 * 2
     counted.passes = 0
     profile_program(program, device(), replace(QUICK, patience=1))
-    assert counted.passes == 1 + 3
+    assert counted.passes == WARM_UP + 3
 
 
 def test_what_is_left_is_what_has_too_few_passes() -> None:

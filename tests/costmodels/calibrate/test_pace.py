@@ -12,7 +12,7 @@ import pytest
 from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_program
 from costmodels.calibrate.ops import SessionPace
 from costmodels.calibrate.pace import WARM_UP, PaceMeter
-from costmodels.calibrate.runs import Inference
+from costmodels.calibrate.runs import Inference, Pass
 from costmodels.cluster import Device
 from costmodels.pace import PACE_KINDS
 from costmodels.profilefile import add_profile, read_profile
@@ -49,17 +49,28 @@ def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, devices = program.graph, (device(), device())
-    now = SessionPace(graph, devices, dict.fromkeys(PACE_KINDS, 1.0), here=False)
-    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.5) | {"small on 2": 3.0})
-    reference = now.reference
-    assert reference == pytest.approx(dict.fromkeys(PACE_KINDS, 1.0) | {"small on 2": 2.0}, rel=0.002)
-    assert now.paces.tolist() == pytest.approx(
-        [1.5] * len(graph.ops), rel=0.002
-    )  # the first contended times are given at the isolated pace
-    later = SessionPace(graph, devices, reference, here=False)
-    monkeypatch.setattr(PaceMeter, "seconds", dict.fromkeys(PACE_KINDS, 1.0) | {"small on 2": 2.6})
-    assert later.reference == reference
+    isolated: dict[str, float] = dict.fromkeys(PACE_KINDS, 1.0)
+
+    def at(pace: dict[str, float], reference: Mapping[str, float]) -> SessionPace:
+        found = SessionPace(graph, devices, reference, here=False)
+        monkeypatch.setattr(PaceMeter, "sample", lambda meter: meter.samples.append(pace))
+        assert found.sample(Inert())
+        assert not found.sample(Inert()), "too soon"
+        return found
+
+    first = at(isolated | {"small on 2": 3.0}, isolated)
+    assert first.reference == isolated | {"small on 2": 3.0}
+    assert first.paces.tolist() == [1.0] * len(graph.ops)
+    later = at(isolated | {"small on 2": 3.9}, first.reference)
+    assert later.reference == first.reference
     assert later.paces.tolist() == pytest.approx([sqrt(1.3)] * len(graph.ops), rel=0.005)
+
+
+class Inert(Pass):
+    """A network that takes no time."""
+
+    def one_pass(self) -> list[list[float]]:
+        return [[]]
 
 
 class Ticking:
@@ -75,7 +86,7 @@ class Ticking:
         return end - begin
 
 
-def test_the_mean_of_a_sample_without_stalls_and_the_median_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_of_a_sample_without_stalls_and_the_mean_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s = [1.0, 2.0, 3.0, 6.0, 6.0, 99.0, 50.0, 60.0, 70.0]  # 99 counts as 12
     marks = [mark for i in range(0, 9, 3) for _ in PACE_KINDS for second in took_s[i : i + 3] for mark in (0.0, second)]
     ticking = Ticking(marks)
@@ -83,7 +94,7 @@ def test_the_mean_of_a_sample_without_stalls_and_the_median_of_samples_count(mon
     meter = PaceMeter((device(),))
     for _ in range(3):
         meter.sample_here()
-    assert meter.seconds == dict.fromkeys(PACE_KINDS, 8.0)  # of 2, 8 and 60
+    assert meter.seconds == dict.fromkeys(PACE_KINDS, 23.33)  # of 2, 8 and 60
 
 
 def test_what_takes_most_of_the_time_is_measured_most_often(monkeypatch: pytest.MonkeyPatch) -> None:

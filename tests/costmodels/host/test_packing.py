@@ -29,7 +29,7 @@ class Shared(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         twice = self.layer(torch.sin(self.layer(x)))
         squared = torch.addmm(self.layer.bias, torch.sin(F.linear(torch.sin(twice), self.square)), self.square)
-        return torch.sin(squared) + torch.sin(self.layer(x[:8])).sum()
+        return torch.sin(squared) + torch.arange(256) + torch.sin(self.layer(x[:8])).sum()
 
 
 def kernels_with_packs(program: Program) -> list[Kernel]:

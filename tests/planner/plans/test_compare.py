@@ -103,15 +103,15 @@ def test_the_pace_explains_a_part_of_an_error() -> None:
 def test_the_pace_of_a_plan() -> None:
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
-    assert pace_change(plan, {"small": 2.0}) is None
+    assert pace_change(plan, [{"small": 2.0}]) is None
     kind = plan.cluster.devices[0].kind
     paced = replace(plan, pace={kind: {"small": 1.0, "convolution": 1.0}})
-    assert pace_change(paced, {}) is None
-    found = pace_change(paced, {"small": 2.0, "convolution": 2.0})
+    assert pace_change(paced, []) is None
+    found = pace_change(paced, [{"small": 2.0, "convolution": 2.0}])
     assert found is not None
     assert found.network == pytest.approx(2.0, rel=1e-3)  # all its operators are small
     assert found.kinds["product"] == 1.0
-    steady = pace_change(paced, {"small": 1.03, "convolution": 1.03})
+    steady = pace_change(paced, [{"small": 1.03, "convolution": 1.03}])
     assert steady is not None
     assert 1.0 < steady.network < 1.03  # a part of it is chance
 

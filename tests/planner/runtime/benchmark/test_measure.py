@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from costmodels.pace import PACE_KINDS
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
@@ -41,7 +42,7 @@ class Fake:
 
 
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_S", 1.0)
+    monkeypatch.setattr(load, "TURN_S", 1.0)
     monkeypatch.setattr(module, "SINGLES", 3)
     log: list[tuple[str, str, int]] = []
     steps: list[tuple[str, int, int]] = []
@@ -201,3 +202,13 @@ def test_processes_that_work_for_us_are_not_foreign(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(load, "Path", lambda path: tmp_path / path.lstrip("/"))
     assert load._processor_s(17) == 300 / ticks
     assert load._processor_s(18) == 0.0
+
+
+@pytest.mark.parametrize(("spread", "times"), [(0.01, 1.0), (0.06, 1.44), (0.5, 2.0)])
+def test_a_host_whose_pace_jumps_is_measured_for_longer(spread: float, times: float) -> None:
+    program = program_of("tied")
+    plan = make_plan(program, alternating(program))
+    kind = plan.cluster.devices[0].kind
+    paced = replace(plan, pace={kind: {"small": 1.0}}, pace_spread={kind: dict.fromkeys(PACE_KINDS, spread)})
+    assert Load(plan=paced).turn_s == pytest.approx(times * load.TURN_S)
+    assert Load(plan=plan).turn_s == load.TURN_S
