@@ -18,6 +18,7 @@ T = TypeVar("T")
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENTS = 300  # that are kept of a machine: each is the pace during a measurement or a run
+ALIKE_S = 600  # within which moments are alike
 USUAL_MOMENTS = 2  # moments that the usual spread of paces counts as, beside those that were seen
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
@@ -214,13 +215,19 @@ class Profile(Brief):
     def pace_spread(self) -> Mapping[str, float]:
         """The standard deviation of the logarithm of a moment's seconds around the usual ones, by computation.
 
-        It counts `USUAL_MOMENTS` moments with the usual spread besides, and that the usual ones are not known exactly.
+        It counts `USUAL_MOMENTS` moments with the usual spread besides, that the usual ones are not known exactly, and
+        that a spread which was seen for a short time is not either: moments within `ALIKE_S` are alike, so that
+        80 % of values are as far apart as in Student's t-distribution with a degree of freedom for each such time.
         """
+        from scipy.special import ndtri, stdtrit  # late: it takes 0.3 s
+
+        degrees = USUAL_MOMENTS + max(1, len({moment // ALIKE_S for moment in self.moments}))
+        unsure = stdtrit(degrees, 0.9) / ndtri(0.9)
         spreads = {}
         for kind, usual_s in self.usual_pace.items():
             squares = [log(moment[kind] / usual_s) ** 2 for moment in self.moments.values() if kind in moment]
             mean = (USUAL_MOMENTS * usual_spread(kind) ** 2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
-            spreads[kind] = float(f"{sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
+            spreads[kind] = float(f"{unsure * sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
         return spreads
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:
