@@ -4,9 +4,9 @@ The clock rate, the neighbours on a shared host and the state of memory change f
 all operators: a convolution may take 1.5 times as long while a product of small matrices takes the same. Operators are
 therefore of a kind, and each kind has a reference computation (see `costmodels.calibrate.pace`).
 
-Where a tenant of the host has the other thread of a core, the core has two paces: one is 1.55 times the other for a
-convolution, 1.25 to 1.4 times for a network, and lasts for one to eight seconds. Several samples count by their mean
-then, as their median jumps from one pace to the other, and their scatter tells how well the mean is known.
+Where a tenant of the host has the other thread of a core, the core has two paces, of which one lasts for one to eight
+seconds; most networks take 1.2 to 1.3 times as long at the slower one. Several samples count by their mean then, as
+their median jumps from one pace to the other, and their scatter tells how well the mean is known.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ networks stream partly from it. Over seconds, networks went along with such a ma
 twice that size to 2.8 to 3.4 %."""
 IMAGE, FILTERS = (64, 56, 56), (64, 64, 3, 3)
 """Of the convolution. With packed filters, it takes 1.29 times as long while a tenant of the host computes on the other
-thread of the core, as eight networks do (1.22 to 1.34); with PyTorch's own, 1.6 times."""
+thread of the core, as six of seven networks do (1.22 to 1.34); with PyTorch's own, 1.6 times."""
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
 
 Work = Callable[[], object]
