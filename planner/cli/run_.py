@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Device
-from costmodels.pace import mean_pace
 from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.cli.figures import (
@@ -142,7 +141,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         save_run(plan, run_of(plan, measurement), options.output)
     show_measurement(plan, measurement, answers, console)
     if paced and measurement.foreign_cores <= DISTURBED_CORES:
-        add_moment(paced[0], mean_pace(measurement.paces))
+        add_moment(paced[0], measurement.paces)
     if interrupted:
         return told_interrupted(console)
     return DIFFERENT if answers and answers.wrong else DONE

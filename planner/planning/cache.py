@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from costmodels.cluster import Cluster, Device
 from costmodels.correction import Correction
 from costmodels.measured import Profile, moment_now
+from costmodels.pace import mean_pace
 from costmodels.profilefile import read_profile, write_profile
 from costmodels.table import CostTable
 
@@ -31,15 +32,15 @@ def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
     return {name: profile for name, profile in profiles if profile is not None}
 
 
-def add_moment(device: Device, pace: Mapping[str, float]) -> None:
-    """Keep the pace of a device now, by which later plans know its usual pace; nothing without a profile and a pace.
+def add_moment(device: Device, paces: Sequence[Mapping[str, float]]) -> None:
+    """Keep the mean pace of a device now, by which later plans know its usual pace; nothing without a profile or paces.
 
     Raises:
         InputError: if the cache is damaged or cannot be written.
     """
-    profile = read_profile(cache_folder(), device.profile) if device.profile and pace else None
+    profile = read_profile(cache_folder(), device.profile) if device.profile and paces else None
     if profile is not None and profile.pace:
-        write_profile(cache_folder(), profile.updated(replace(profile, moments={moment_now(): pace})))
+        write_profile(cache_folder(), profile.updated(replace(profile, moments={moment_now(): mean_pace(paces)})))
 
 
 def correct_profiles(cluster: Cluster, table: CostTable, correction: Correction, training: bool) -> None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
-from costmodels.pace import mean_pace
 from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.planning.cache import add_moment
@@ -96,7 +95,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
         contenders = [Planned(runner, key) for key, runner in runners.items()]
         found = measure(contenders, rounds, console.on_step, Load(plan=plan))
-    add_moment(cluster.devices[0], mean_pace(found.paces))
+    add_moment(cluster.devices[0], found.paces)
     return row(name, plan, plan.one_device, found)
 
 
