@@ -95,24 +95,30 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     return ratios
 
 
-def likely_ratios(
-    samples: Sequence[Mapping[str, float]], reference: Mapping[str, float], n_devices: int = 1
-) -> dict[PaceKind, float]:
-    """As `pace_ratios` of the mean of some samples, but what the ratios most likely are, since a mean is off by chance.
+def likely_pace(samples: Sequence[Mapping[str, float]], reference: Mapping[str, float]) -> dict[str, float]:
+    """What each computation of a reference most likely takes, as the mean of some samples is off by chance.
 
-    With the standard error s of the logarithm x of a ratio, the part 1 - (s / x)² of it is the machine's, and nothing
-    of one below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The error
-    is that of the mean and of the reference, which is taken for a mean of as many samples, and `SAMPLED` at least.
+    With the standard error s of the logarithm x of the ratio of both, the part 1 - (s / x)² of it is the machine's, and
+    nothing of one below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The
+    error is that of the mean and of the reference, which is taken for a mean of as many samples, and `SAMPLED` at
+    least.
+
+    Args:
+        samples: seconds by computation; what a sample lacks was not measured then.
+        reference: seconds by computation; what no sample has stays as it is.
     """
-    found = pace_ratios(mean_pace(samples), reference, n_devices)
-    each = [pace_ratios(sample, reference, n_devices) for sample in samples]
-    errors = {kind: _error([log(ratios[kind]) for ratios in each]) for kind in PACE_KINDS}
-    return {kind: exp(_machine_part(log(ratio), errors[kind])) for kind, ratio in found.items()}
+    mean = mean_pace(samples)
+    likely = dict(reference)
+    for name, reference_s in reference.items():
+        if mean.get(name, 0) > 0 < reference_s:
+            error = _error([log(sample[name]) for sample in samples if name in sample])
+            likely[name] = reference_s * exp(_machine_part(log(mean[name] / reference_s), error))
+    return likely
 
 
-def _error(changes: Sequence[float]) -> float:
-    """The standard error of the difference of two means, each of as many changes as these, which scatter like these."""
-    return hypot(SAMPLED, sqrt(2 / len(changes)) * stdev(changes)) if len(changes) > 1 else SAMPLED
+def _error(logs: Sequence[float]) -> float:
+    """The standard error of the difference of two means, each of as many logarithms as these, which scatter alike."""
+    return hypot(SAMPLED, sqrt(2 / len(logs)) * stdev(logs)) if len(logs) > 1 else SAMPLED
 
 
 def _machine_part(change: float, error: float) -> float:
@@ -125,7 +131,7 @@ def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[Pac
     Args:
         kinds: [n_ops], of its operators, as from `pace_kinds`.
         seconds: [n_ops], of each operator, at the reference pace.
-        ratios: as from `likely_ratios`.
+        ratios: as from `pace_ratios`.
     """
     total_s = float(seconds.sum())
     return float(seconds @ operator_paces(kinds, ratios)) / total_s if total_s > 0 else 1.0

@@ -20,7 +20,7 @@ from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, likely_ratios, operator_paces, pace_kinds
+from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
 from costmodels.step_update import StepUpdate
 from costmodels.table import QUARTILES, CostTable, Source
 from costmodels.views import backward_passes
@@ -240,8 +240,8 @@ def _column(
                 spread[i], source[i] = step.spread, Source.MEASURED
             elif not operators.trains and (alone := profile.ops.get(key)):
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
-        moments, kinds = tuple(profile.moments.values()), operators.pace_kinds
-        isolated, contended = (operator_paces(kinds, likely_ratios(moments, profile.pace, n)) for n in (1, equals))
+        kinds, usual = operators.pace_kinds, profile.usual_pace
+        isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
         slowdown, copies = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, copies))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces

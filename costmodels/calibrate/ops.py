@@ -25,7 +25,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, kind_shares, likely_ratios, operator_paces, pace_kinds
+from costmodels.pace import PaceKind, kind_shares, likely_pace, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -227,7 +227,8 @@ class SessionPace:
     @property
     def paces(self) -> Floats:
         """[n_ops], how many times as long each operator took as at the reference pace."""
-        return operator_paces(self._kinds, likely_ratios(self._meter.samples, self.reference, self._n_devices))
+        likely = likely_pace(self._meter.samples, self.reference)
+        return operator_paces(self._kinds, pace_ratios(likely, self.reference, self._n_devices))
 
     def sample(self, run: Pass) -> bool:
         """Measure the pace between two passes if the last time is some time ago; return whether it was measured."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
-from costmodels.pace import PaceKind, kind_shares, likely_ratios, network_pace, pace_kinds
+from costmodels.pace import PaceKind, kind_shares, likely_pace, network_pace, pace_kinds, pace_ratios
 from graphs.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread, operator_seconds
@@ -119,7 +119,9 @@ def pace_change(plan: Plan, paces: Sequence[Mapping[str, float]]) -> PaceChange 
     if not paced or not paces:
         return None
     seconds = operator_seconds(plan.table, plan.placement)
-    alone, at_once = (likely_ratios(paces, plan.pace[paced[0].kind], n_devices) for n_devices in (1, len(paced)))
+    usual = plan.pace[paced[0].kind]
+    now = likely_pace(paces, usual)
+    alone, at_once = (pace_ratios(now, usual, n_devices) for n_devices in (1, len(paced)))
     kinds = pace_kinds(plan.graph)
     return PaceChange(network_pace(kinds, seconds, alone), network_pace(kinds, seconds, at_once), alone)
 

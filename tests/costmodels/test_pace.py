@@ -19,7 +19,8 @@ from costmodels.pace import (
     USUAL_SPREADS,
     PaceKind,
     kind_shares,
-    likely_ratios,
+    likely_pace,
+    mean_pace,
     network_pace,
     operator_paces,
     pace_kinds,
@@ -67,9 +68,8 @@ def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
 
 @given(st.floats(0.2, 5.0))
 def test_much_of_a_small_difference_is_chance_and_little_of_a_large_one(ratio: float) -> None:
-    now, before = {"small": ratio, "small on 2": ratio}, {"small": 1.0, "small on 2": 1.0}
-    found = likely_ratios([now], before, 2)
-    assert {found[kind] for kind in PACE_KINDS if kind != "small"} == {1.0}
+    found = likely_pace([{"small": ratio, "product on 2": 2.0}], {"small": 1.0, "product": 1.0})
+    assert found == {"small": found["small"], "product": 1.0}
     small = found["small"]
     assert min(1.0, ratio) <= small <= max(1.0, ratio)
     assert small == 1.0 if abs(log(ratio)) <= SAMPLED else small != 1.0
@@ -109,18 +109,25 @@ def profile_at(graph: Graph, moments: dict[int, dict[str, float]]) -> Profile:
     return Profile("abc", {}, ops, pace=dict.fromkeys(PACE_KINDS, 1.0), moments=moments)
 
 
-def test_the_usual_pace_is_the_mean_of_all_moments_but_the_outer_quarters(graph: Graph) -> None:
-    assert profile_at(graph, {}).usual_pace == dict.fromkeys(PACE_KINDS, 1.0)
-    for seconds, usual_s in (((1.0, 1.5), 1.25), ((1.0, 1.5, 9.0), 3.833), ((9.0, 1.5, 1.0, 2.0), 1.75)):
+def test_the_usual_pace_is_the_likely_one_of_all_moments(graph: Graph) -> None:
+    measured = dict.fromkeys(PACE_KINDS, 1.0)
+    assert profile_at(graph, {}).usual_pace == measured
+    for seconds, usual_s in (((1.5,), 1.498), ((1.0, 1.5), 1.0), ((1.4, 1.5, 1.4, 1.5, 1.4, 1.5), 1.4466)):
         moments = {at: {"convolution": each_s} for at, each_s in enumerate(seconds)}
         usual = profile_at(graph, moments).usual_pace
-        assert usual == {"convolution": usual_s, "product": 1.0, "streaming": 1.0, "small": 1.0}
+        assert usual == pytest.approx(measured | {"convolution": usual_s}, rel=1e-3)
+
+
+@pytest.mark.parametrize(("seconds", "mean_s"), [((1.0, 1.5), 1.25), ((1, 1.5, 9.0), 3.833), ((9, 1.5, 1, 2), 1.75)])
+def test_a_pace_is_the_mean_without_the_outer_quarters(seconds: tuple[float, ...], mean_s: float) -> None:
+    samples: list[dict[str, float]] = [{"small": each_s} for each_s in seconds]
+    assert mean_pace([*samples, {"product": 1.0}]) == {"small": mean_s, "product": 1.0}
 
 
 @pytest.mark.parametrize(("scatter", "found"), [(0.001, 1.2), (0.1, 1.18), (0.5, 1.07)])
 def test_samples_that_scatter_tell_little_of_a_change(scatter: float, found: float) -> None:
     samples = [{"small": 1.2 * exp(sign * scatter)} for sign in (1, -1) * 4]
-    assert likely_ratios(samples, {"small": 1.0})["small"] == pytest.approx(found, rel=0.01)
+    assert likely_pace(samples, {"small": 1.0})["small"] == pytest.approx(found, rel=0.01)
 
 
 def test_moments_come_together_and_the_oldest_go(graph: Graph) -> None:
@@ -136,6 +143,7 @@ def test_measured_times_are_planned_with_at_the_usual_pace(graph: Graph) -> None
     paced = profile_at(graph, {0: {"convolution": 1.5, "product": 1.0, "streaming": 2.0, "small": 1.0}})
     table = tabulate(graph, cluster, Workload(), {"abc": paced})
     assert table.forward_s[:, 0].tolist() == pytest.approx([1.5, 1.0, 2.0, 1.0], rel=0.002)
+    assert table.forward_s[:, 0].tolist() == pytest.approx([paced.usual_pace[kind] for kind in pace_kinds(graph)])
     assert tabulate(graph, cluster, Workload(), {"abc": profile_at(graph, {})}).forward_s[:, 0].tolist() == [1.0] * 4
 
 
