@@ -10,7 +10,7 @@ from math import isfinite, log, sqrt
 from statistics import NormalDist
 from typing import Any, TypeVar
 
-from costmodels.pace import likely_pace, usual_spread
+from costmodels.pace import likely_pace, mean_pace, usual_spread
 from graphs.brief import Brief
 from graphs.errors import InputError
 
@@ -208,8 +208,8 @@ class Profile(Brief):
 
     @property
     def usual_pace(self) -> Mapping[str, float]:
-        """The seconds of each reference computation that plans count on: the likely ones, of all moments."""
-        return likely_pace(tuple(self.moments.values()), self.pace)
+        """The seconds of each reference computation that plans count on: the likely ones, of the mean moment."""
+        return likely_pace([mean_pace(tuple(self.moments.values()))], self.pace)
 
     @property
     def pace_spread(self) -> Mapping[str, float]:

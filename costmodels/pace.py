@@ -1,17 +1,17 @@
-"""Pace: how long a machine takes for a few reference computations, now and when its operators were measured.
+"""Pace: how long a machine takes for two reference computations, now and when its operators were measured.
 
 The clock rate, the neighbours on a shared host and the state of memory change from minute to minute, and not alike for
-all operators: a convolution may take 1.5 times as long while a product of small matrices takes the same. Operators are
+all operators: what reads memory may take longer while what computes in a core's own cache takes the same. Operators are
 therefore of a kind, and each kind has a reference computation (see `costmodels.calibrate.pace`).
 
 Where a tenant of the host has the other thread of a core, the core has two paces, of which one lasts for one to eight
-seconds; most networks take 1.2 to 1.3 times as long at the slower one. Several samples count by their mean then, as
-their median jumps from one pace to the other, and their scatter tells how well the mean is known.
+seconds; most networks take 1.2 to 1.3 times as long at the slower one. Samples count by their mean then, as their
+median jumps from one pace to the other, and the samples of a measurement are taken in the midst of it.
 """
 
 from collections.abc import Mapping, Sequence
 from math import exp, hypot, log, sqrt
-from statistics import fmean, geometric_mean, stdev
+from statistics import fmean, stdev
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -20,12 +20,12 @@ from costmodels.arrays import Floats
 from costmodels.flops import Work, work_of
 from graphs.ir import Graph
 
-PaceKind: TypeAlias = Literal["convolution", "product", "streaming", "small"]
-"""Convolutions; products with much arithmetic for each byte; what reads and writes memory; what is dispatched."""
+PaceKind: TypeAlias = Literal["computing", "streaming"]
+"""What a core is busy with: arithmetic, or calls of small operators; and what waits for memory."""
 
 PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
 
-USUAL_SPREADS: Mapping[PaceKind, float] = {"convolution": 0.02, "product": 0.02, "streaming": 0.045, "small": 0.03}
+USUAL_SPREADS: Mapping[PaceKind, float] = {"computing": 0.02, "streaming": 0.045}
 """Of each kind, the spread of a machine's paces from moment to moment: tenants of a host share its memory."""
 
 SAMPLED = 0.02  # by how much a measured pace is off by chance at least
@@ -44,11 +44,8 @@ def pace_kinds(graph: Graph, work: Work | None = None) -> tuple[PaceKind, ...]:
 
 
 def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
-    if n_bytes < SMALL_BYTES and flop < INTENSE * SMALL_BYTES:
-        return "small"
-    if "conv" in name:
-        return "convolution"
-    return "product" if flop >= INTENSE * n_bytes else "streaming"
+    streams = n_bytes >= SMALL_BYTES and flop < INTENSE * n_bytes and "conv" not in name
+    return "streaming" if streams else "computing"
 
 
 def contended(kind: PaceKind, n_devices: int) -> str:
@@ -62,9 +59,10 @@ def usual_spread(name: str) -> float:
 
 
 def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean seconds of each computation, of the samples that have it, without the outer quarters of four or more.
+    """The mean seconds of each computation, of the samples that have it, without the outermost.
 
-    Such a quarter has samples that take 1.6 times as long for a tenth of a second, which no network feels.
+    Of four or more, the lowest and the highest twentieth does not count, one each at least: a core that another process
+    has for a moment is no pace.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
     seconds = {name: sorted(sample[name] for sample in samples if name in sample) for name in names}
@@ -72,9 +70,9 @@ def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _inner(ascending: Sequence[float]) -> Sequence[float]:
-    """The values without the lowest quarter and the highest."""
-    quarter = len(ascending) // 4
-    return ascending[quarter : len(ascending) - quarter]
+    """The values without the outermost."""
+    left_out = max(1, len(ascending) // 20) if len(ascending) >= 4 else 0
+    return ascending[left_out : len(ascending) - left_out]
 
 
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
@@ -83,15 +81,13 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     Args:
         now: seconds of the reference computations by kind, also by the names that `contended` gives.
         reference: the same at another time.
-        n_devices: how many devices of a host compute at once. For several, a ratio is the geometric mean of that of one
-            device and that of all at once: both feel the host, and each alone is disturbed by chance.
+        n_devices: how many devices of a host compute at once; what is not known of so many is that of one.
     """
     ratios = dict.fromkeys(PACE_KINDS, 1.0)
     for kind in PACE_KINDS:
-        names = dict.fromkeys((kind, contended(kind, n_devices)))
-        both = [now[name] / reference[name] for name in names if now.get(name, 0) > 0 < reference.get(name, 0)]
-        if both:
-            ratios[kind] = geometric_mean(both)
+        names = (contended(kind, n_devices), kind)
+        both = (now[name] / reference[name] for name in names if now.get(name, 0) > 0 < reference.get(name, 0))
+        ratios[kind] = next(both, 1.0)
     return ratios
 
 
@@ -135,22 +131,6 @@ def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[Pac
     """
     total_s = float(seconds.sum())
     return float(seconds @ operator_paces(kinds, ratios)) / total_s if total_s > 0 else 1.0
-
-
-def kind_shares(kinds: Sequence[PaceKind], seconds: Floats) -> dict[PaceKind, float]:
-    """The share of each kind of operator in the time of a network; equal ones if the network takes none.
-
-    Args:
-        kinds: [n_ops], of its operators, as from `pace_kinds`.
-        seconds: [n_ops], of each operator.
-    """
-    total_s = float(seconds.sum())
-    if not total_s > 0:
-        return dict.fromkeys(PACE_KINDS, 1 / len(PACE_KINDS))
-    taken_s = dict.fromkeys(PACE_KINDS, 0.0)
-    for kind, second in zip(kinds, seconds.tolist(), strict=True):
-        taken_s[kind] += second
-    return {kind: each_s / total_s for kind, each_s in taken_s.items()}
 
 
 def operator_paces(kinds: Sequence[PaceKind], ratios: Mapping[PaceKind, float]) -> Floats:

@@ -57,8 +57,9 @@ def main() -> int:
 
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
-        contenders = [Planned(runner), *baselines(program, plan.cluster.devices)]
-        measurement = measure(contenders, ROUNDS, console.on_step, Load(plan=plan))
+        load = Load(plan=plan)
+        contenders = [Planned(runner, meter=load.meter), *baselines(program, plan.cluster.devices)]
+        measurement = measure(contenders, ROUNDS, console.on_step, load)
     Path("plan.html").write_text(render(plan, run_of(plan, measurement)), encoding="utf-8")
     show_measurement(plan, measurement, answers, console)
     console.say("")

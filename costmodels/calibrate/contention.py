@@ -19,7 +19,7 @@ with ones as gradients from the next device.
 
 import queue
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from threading import Barrier, BrokenBarrierError
@@ -46,11 +46,18 @@ MEET_S = 60.0  # time limit of a device for the slowest part of a pass
 class CoRun(Pass):
     """Equal devices that run parts of a program, or all of it, at once, each a thread, until it is closed."""
 
-    def __init__(self, program: Program, devices: Sequence[Device], parts: Parts, training: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        devices: Sequence[Device],
+        parts: Parts,
+        training: bool = False,
+        behind: Callable[[], object] = lambda: None,
+    ) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
         ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
-        first operator are copies.
+        first operator are copies. The thread of a device calls ``behind`` after each part.
         """
         torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels
         clock = clock_of(devices[0], waits=not training)  # a step calls the interpreter more seldom than `Training`
@@ -65,6 +72,7 @@ class CoRun(Pass):
         self._run = run_on(devices[0], brought)
         self._torch_device = torch_device
         self._parts = parts
+        self._behind = behind
         self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
         self._start = Barrier(1 if self._ahead else len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
@@ -126,7 +134,9 @@ class CoRun(Pass):
         """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
-            return self._run.run(env, self._parts[part].start, self._parts[part].stop)
+            seconds = self._run.run(env, self._parts[part].start, self._parts[part].stop)
+            self._behind()
+            return seconds
         except BaseException as error:  # `one_pass` raises it
             self._start.abort()
             return error

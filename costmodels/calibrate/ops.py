@@ -25,7 +25,7 @@ from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
 from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, kind_shares, likely_pace, operator_paces, pace_kinds, pace_ratios
+from costmodels.pace import PaceKind, likely_pace, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -154,7 +154,7 @@ def _passes_at_once(
     """The passes of some parts; what they have packed is released before the next ones pack theirs."""
     if not session.task.wanted:
         return []
-    with closing(CoRun(program, devices, parts, session.training)) as together:
+    with closing(CoRun(program, devices, parts, session.training, session.pace.watch)) as together:
         return _passes(together, session, activity)
 
 
@@ -202,17 +202,13 @@ class SessionPace:
         What the ``reference``, the pace that times are given for, lacks is the pace of this measurement; ``here`` is
         whether `sample` is called on the device's own thread.
         """
-        self._graph, self._given, self._here, self._n_devices = graph, reference, here, len(devices)
+        self._graph, self._given, self.here, self._n_devices = graph, reference, here, len(devices)
         self._meter = PaceMeter(devices)
         self._measured_s, self._begun = -inf, moment_now()
 
     @cached_property
     def _kinds(self) -> Sequence[PaceKind]:
         return pace_kinds(self._graph)
-
-    def weigh(self, seconds: Floats) -> None:
-        """Measure most often what takes most of the time; ``seconds`` are those of the first operators."""
-        self._meter.shares = kind_shares(self._kinds[: len(seconds)], seconds)
 
     @property
     def reference(self) -> Mapping[str, float]:
@@ -230,12 +226,16 @@ class SessionPace:
         likely = likely_pace(self._meter.samples, self.reference)
         return operator_paces(self._kinds, pace_ratios(likely, self.reference, self._n_devices))
 
+    def watch(self) -> None:
+        """Measure the pace of the calling thread, a device's, from time to time."""
+        self._meter.watch(self._n_devices)
+
     def sample(self, run: Pass) -> bool:
         """Measure the pace between two passes if the last time is some time ago; return whether it was measured."""
         if time.perf_counter() < self._measured_s + PACE_S:
             return False
         run.pause()
-        (self._meter.sample_here if self._here else self._meter.sample)()
+        (self._meter.sample_here if self.here else self._meter.sample)()
         self._measured_s = time.perf_counter()
         return True
 
@@ -291,14 +291,15 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
     rows: list[list[list[float]]] = []
     mean = MeanPass(session.effort.error)
     try:
-        first = run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
-        session.pace.weigh(np.array(first).sum(axis=0))
+        run.one_pass()  # warms up caches, allocators and kernels that are chosen at their first call
         start_s = saved_s = time.perf_counter()
         done = False
         while not done:
             if len(rows) % PACED == 0 and session.pace.sample(run):
                 run.one_pass()  # fills the caches again: it takes 2 % longer
             rows.append([[phase[i] for i in task.wanted] for phase in run.one_pass()])
+            if session.pace.here:
+                session.pace.watch()
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
             elapsed_s = now_s - start_s

@@ -1,11 +1,15 @@
-"""Measures the pace of devices: a reference computation for each kind of operator, as networks have them.
+"""Measures the pace of devices by two reference computations, as networks have them.
 
-Processors of a shared host slow each other down by more or less from minute to minute, so the computations are measured
-on one device alone and on all devices at once.
+A core of a shared host may change its pace every second, so a device's thread computes the first one in the midst of
+its other work, for a hundredth of the time. Of GoogLeNet's times in turns of a second on two devices, which spread by
+9 %, its mean in the same second left 3 % unexplained; samples at both ends of each turn left 13 %. Processors of a
+shared host slow each other's memory down by more or less, so the second one is measured on one device alone and on all
+devices at once.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from math import isqrt
 from statistics import fmean
 from threading import Barrier, get_ident
@@ -19,17 +23,18 @@ from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.host.multiply import PackedConvolution
 from costmodels.pace import PACE_KINDS, PaceKind, contended, mean_pace
 
-REPEATS = 8  # of all computations in one sample, besides one of each; a single one is off by 7 %
-WARM_UP = 3  # the first call takes a fifth longer, the third 2 %; without, what is measured less often would be slower
+REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
+WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
+WATCHED = 0.01  # of a thread's time, for which it measures its pace
 MEET_S = 60.0  # time limit of a device for the others
-CALLS = 300  # of the small operator
 LEAST_SIDE, MOST_SIDE = 2048, 4096
 """Of the matrix that is streamed, which is as large as the last cache. Other tenants of a host use that cache, too, and
 networks stream partly from it. Over seconds, networks went along with such a matrix to 2.1 to 2.8 %, and with one of
 twice that size to 2.8 to 3.4 %."""
-IMAGE, FILTERS = (64, 56, 56), (64, 64, 3, 3)
-"""Of the convolution. With packed filters, it takes 1.29 times as long while a tenant of the host computes on the other
-thread of the core, as six of seven networks do (1.22 to 1.34); with PyTorch's own, 1.6 times."""
+IMAGE, FILTERS = (64, 14, 14), (64, 64, 3, 3)
+"""Of the convolution, which takes 0.1 ms in a core's own cache. Where other tenants had the cores' other threads, three
+networks took 0.8 to 1.2 times as much longer, in per cent, as the convolution did; they took 0.5 to 1.1 times as much
+longer as products and calls of small operators did."""
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
 
 Work = Callable[[], object]
@@ -38,19 +43,17 @@ Work = Callable[[], object]
 class PaceMeter:
     """The reference computations of devices of this host, to be measured from time to time."""
 
-    def __init__(self, devices: Sequence[Processor], shares: Mapping[PaceKind, float] | None = None) -> None:
+    def __init__(self, devices: Sequence[Processor]) -> None:
         """Prepare for devices of one kind, at least one; the first sample of a process allocates 20 to 70 MB.
 
         The first device computes alone. Several CPU devices then compute at once, as they share a host's processors.
-        ``shares`` are those of each kind in the time of the network whose pace it is, see `kind_shares`: what takes
-        most of the time is measured most often.
         """
         self._devices = devices
-        self.shares = shares or dict.fromkeys(PACE_KINDS, 1 / len(PACE_KINDS))
+        self._due_s: dict[int, float] = {}  # by thread
         self.samples: list[dict[str, float]] = []  # seconds by computation, see `costmodels.pace.contended`
 
     def sample(self) -> None:
-        """Measure the computations, each for 10 to 60 ms, on threads of the devices.
+        """Measure the computations, each for 0.5 to 20 ms, on threads of the devices.
 
         Raise InputError if this host does not have one of the devices.
         """
@@ -63,30 +66,46 @@ class PaceMeter:
         """Measure the computations alone; the calling thread is the first device's."""
         self.samples.append(self._times(PACE_KINDS))
 
+    def watch(self, n_devices: int = 1) -> None:
+        """Measure what a core is busy with, now and then, on a device's thread in the midst of its work.
+
+        Nothing is measured on a GPU, which computes behind its thread.
+
+        Args:
+            n_devices: how many devices compute at the same time.
+        """
+        due_s = self._due_s.get(get_ident(), 0.0)
+        if self._devices[0].cuda is not None or time.perf_counter() < due_s:
+            return
+        clock, work = clock_of(self._devices[0]), self._works["computing"]
+        work()  # brings its data into the caches
+        begin = clock.mark()
+        work()
+        seconds = clock.seconds(begin, clock.mark())
+        self.samples.append({contended("computing", n_devices): seconds})
+        self._due_s[get_ident()] = time.perf_counter() + 2 * seconds / WATCHED
+
     @property
     def seconds(self) -> dict[str, float]:
         """The seconds of each computation over all samples so far; empty without a sample."""
         return mean_pace(self.samples)
 
-    @cached_property
+    @property
     def _works(self) -> Mapping[PaceKind, Work]:
-        return _works(torch_device_of(self._devices[0]), len(self._devices[0].cores))
+        first = self._devices[0]  # on the thread of another device, only a GPU can be asked for
+        return _works(torch.device("cpu") if first.cuda is None else torch_device_of(first), len(first.cores))
 
     def _at_once(self) -> Mapping[str, float]:
-        """The mean seconds of the devices while all of them compute, but for small operators.
-
-        These share Python's interpreter, by chance in one way or another.
-        """
+        """The mean seconds of the devices while all of them compute."""
         n_devices = len(self._devices)
-        kinds = [kind for kind in PACE_KINDS if kind != "small"]
         start = Barrier(len(self._devices), timeout=MEET_S)
         try:
-            running = [start_on(device, partial(self._times, kinds, start)) for device in self._devices]
+            running = [start_on(device, partial(self._times, PACE_KINDS, start)) for device in self._devices]
         except BaseException:
             start.abort()
             raise
         times = [each.result() for each in running]
-        return {contended(kind, n_devices): fmean(seconds[kind] for seconds in times) for kind in kinds}
+        return {contended(kind, n_devices): fmean(seconds[kind] for seconds in times) for kind in PACE_KINDS}
 
     @torch.no_grad()
     def _times(self, kinds: Sequence[PaceKind], start: Barrier | None = None) -> dict[str, float]:
@@ -101,7 +120,7 @@ class PaceMeter:
                 work()
             clock.settle()
             marks = []
-            for _ in range(1 + round(self.shares[kind] * REPEATS)):
+            for _ in range(REPEATS):
                 begin = clock.mark()
                 work()
                 marks.append((begin, clock.mark()))
@@ -119,20 +138,11 @@ def _works(torch_device: torch.device, n_cores: int) -> Mapping[PaceKind, Work]:
     batch = 1 if n_cores else GPU_BATCH
     with torch_device:
         image, filters = torch.ones(batch, *IMAGE), torch.ones(*FILTERS)
-        rows, square = torch.ones(256 * batch, 768), torch.ones(768, 768)
         side = isqrt(min(max(last_cache_bytes(ROOT) // 4, LEAST_SIDE**2), MOST_SIDE**2))
         vector, large = torch.ones(1, side), torch.ones(side, side)
-        one = torch.ones(1, 64)
-
-    def small() -> None:
-        for _ in range(CALLS):
-            torch.ops.aten.relu.default(torch.ops.aten.add.Tensor(one, one))
-
     return {
-        "convolution": _packed(image, filters) if n_cores else lambda: F.conv2d(image, filters, padding=1),
-        "product": lambda: rows @ square,
+        "computing": _packed(image, filters) if n_cores else lambda: F.conv2d(image, filters, padding=1),
         "streaming": lambda: F.linear(vector, large),
-        "small": small,
     }
 
 

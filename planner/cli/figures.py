@@ -14,10 +14,8 @@ from planner.plans.plan import Plan
 
 MOST_STAGES = 12  # that are shown, those furthest from what was predicted
 PACE_WORDS: dict[PaceKind, str] = {
-    "convolution": "convolutions",
-    "product": "products",
+    "computing": "computing",
     "streaming": "streaming memory",
-    "small": "small operators",
 }
 AT_ONCE = "at once"  # of a tensor that goes by reference to a thread that was busy then: nothing is to be measured
 

@@ -129,9 +129,10 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     if beside:
         console.on_step("comparing the answers", 0, 0)
         answers = compare_outputs(runner)
-    contenders = [Planned(runner), *(baselines(runner.program, beside) if beside else [])]
     paced = paced_devices(plan)
     load = Load(runner.pids, plan)
+    planned = Planned(runner, meter=load.meter)
+    contenders = [planned, *(baselines(runner.program, beside) if beside else [])]
     with peers(runner.program, beside, options.against) as others:
         try:
             measurement, interrupted = measure([*contenders, *others], options.rounds, console.on_step, load), False
@@ -159,7 +160,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
-    comparison = replace(compared, pace=pace_change(plan, measurement.paces))
+    comparison = replace(compared, pace=pace_change(plan, own.paces))
     measured = ((c.name, batch / c.period_s, c.latency_s, speedup(c.name)) for c in measurement.contenders)
     columns = ("", "devices", "samples/s", "latency", "plan is faster by")
     title, document = f"{plan.graph.name}, micro-batches of {batch}", _document(plan, measurement, comparison, answers)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
-from costmodels.pace import PaceKind, kind_shares, likely_pace, network_pace, pace_kinds, pace_ratios
+from costmodels.pace import PaceKind, likely_pace, network_pace, pace_kinds, pace_ratios
 from graphs.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread, operator_seconds
@@ -103,11 +103,6 @@ def paced_devices(plan: Plan) -> tuple[Device, ...]:
     """The devices whose pace is compared: those in use of the first one's kind; none if the plan has no pace of it."""
     used = [plan.cluster.devices[number] for number in plan.placement.used]
     return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
-
-
-def pace_shares(plan: Plan) -> Mapping[PaceKind, float]:
-    """The share of each kind of operator in the time of a plan on the devices that it is placed on."""
-    return kind_shares(pace_kinds(plan.graph), operator_seconds(plan.table, plan.placement))
 
 
 def pace_change(plan: Plan, paces: Sequence[Mapping[str, float]]) -> PaceChange | None:

@@ -93,8 +93,9 @@ def one(name: str, rounds: int, console: Console) -> Row:
     plans = {"plan": plan, ONE: plan.one_device}
     with ExitStack() as stack:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
-        contenders = [Planned(runner, key) for key, runner in runners.items()]
-        found = measure(contenders, rounds, console.on_step, Load(plan=plan))
+        load = Load(plan=plan)
+        contenders = [Planned(runner, key, load.meter) for key, runner in runners.items()]
+        found = measure(contenders, rounds, console.on_step, load)
     add_moment(cluster.devices[0], found.paces)
     return row(name, plan, plan.one_device, found)
 
@@ -103,7 +104,8 @@ def row(name: str, plan: Plan, alone: Plan, found: BenchmarkResult) -> Row:
     """The figures of a measurement of a plan and of the plan for one device."""
     no_change = PaceChange(1.0, 1.0, {})
     measured, isolated = found["plan"], found[ONE]
-    pace, pace_alone = (pace_change(each, found.paces) or no_change for each in (plan, alone))
+    pace = pace_change(plan, measured.paces) or no_change
+    pace_alone = pace_change(alone, isolated.paces) or no_change
     assert measured.stream is not None
     used = plan.usage_of(measured.stream)
     devices = used.devices.values() if used else ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from costmodels.calibrate.pace import PaceMeter
-from planner.plans.compare import pace_shares, paced_devices
+from planner.plans.compare import paced_devices
 from planner.plans.plan import Plan
 
 TURN_S = 0.6  # of one contender on a steady host
@@ -19,6 +19,7 @@ class Load:
 
     Attributes:
         turn_s: how long one contender should run at a time.
+        meter: of the pace of a plan's devices.
     """
 
     def __init__(self, pids: Sequence[int] = (), plan: Plan | None = None) -> None:
@@ -28,20 +29,20 @@ class Load:
         """
         self._pids = pids
         devices = paced_devices(plan) if plan else ()
-        self._meter = PaceMeter(devices, pace_shares(plan)) if plan and devices else None
+        self.meter = PaceMeter(devices) if devices else None
         spread = plan.spread().pace if plan and devices else 0.0
         self.turn_s = TURN_S * min(LONGEST, max(1.0, (spread / STEADY) ** 2))  # so that its mean is as well known
         self._start = self._now()
 
     def sample_pace(self) -> None:
         """Measure the pace of the devices now."""
-        if self._meter is not None:
-            self._meter.sample()
+        if self.meter is not None:
+            self.meter.sample()
 
     @property
     def paces(self) -> tuple[Mapping[str, float], ...]:
         """The seconds of the reference computations in each sample, see `costmodels.pace`; empty if none was taken."""
-        return tuple(self._meter.samples) if self._meter else ()
+        return tuple(self.meter.samples) if self.meter else ()
 
     def foreign_cores(self) -> float:
         """Return how many processors others used on average."""

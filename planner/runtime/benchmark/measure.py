@@ -13,12 +13,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from costmodels.calibrate.pace import PaceMeter
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
 from graphs.brief import brief
@@ -31,6 +32,9 @@ from planner.runtime.inference.runner import Runner
 from simulator.timeline import Timeline
 
 T = TypeVar("T")
+
+Paces: TypeAlias = Sequence[Mapping[str, float]]
+"""Samples of the machine's pace: the seconds of reference computations by name, see `costmodels.pace`."""
 
 MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
 SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
@@ -46,6 +50,7 @@ class Measured:
     periods_s: tuple[float, ...]  # the rounds, in order; those of two contenders compare pair by pair
     latencies_s: tuple[float, ...] = ()  # likewise, the median of each round
     stream: Timeline | None = field(default=None, repr=False)  # of the round in the middle, where it was recorded
+    paces: Paces = ()  # samples while this stream and micro-batches alone ran, others of what was not watched then
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class BenchmarkResult:
 
     contenders: tuple[Measured, ...]  # in the order given
     foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
-    paces: Sequence[Mapping[str, float]] = ()  # seconds of the reference computations, each time they were measured
+    paces: Paces = ()  # all samples of the run
 
     __repr__ = brief
 
@@ -77,6 +82,8 @@ class ContenderTurn(NamedTuple):
     period_s: float  # of the stream
     latencies_s: list[float]  # of single micro-batches
     recorded: Timeline | None  # the stream
+    streaming: Paces = ()  # samples while it streamed
+    alone: Paces = ()  # samples while micro-batches were alone
 
 
 class Contender(Protocol):
@@ -99,29 +106,42 @@ class Contender(Protocol):
 
 
 class Planned:
-    """A runner as a contender, whose streams are recorded."""
+    """A runner as a contender, whose streams are recorded, and whose devices measure their pace if there is a meter."""
 
-    def __init__(self, runner: Runner, name: str = "plan") -> None:
+    def __init__(self, runner: Runner, name: str = "plan", meter: PaceMeter | None = None) -> None:
         self.name = name
         self.recorded: Timeline | None = None
         self._runner = runner
+        self._meter = meter
         self._batch = runner.program.example_arguments
 
     def stream(self, count: int) -> float:
         """Stream micro-batches; the first and the last ones fill and drain the devices, and do not count."""
         margin = self._runner.plan.workload.in_flight
         self._runner.record()
-        start_s = time.perf_counter()
-        for _ in self._runner.replay(self._batch, count + 2 * margin):
-            pass
-        end_s = time.perf_counter()
+        with self._watched(self._runner.plan.n_used):
+            start_s = time.perf_counter()
+            for _ in self._runner.replay(self._batch, count + 2 * margin):
+                pass
+            end_s = time.perf_counter()
         self.recorded = self._runner.timeline()
         used = self._runner.plan.usage_of(self.recorded)
         return used.period_s if used else (end_s - start_s) / (count + 2 * margin)
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
-        return [timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
+        with self._watched(1):
+            return [timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
+
+    @contextmanager
+    def _watched(self, n_devices: int) -> Iterator[None]:
+        """Measure the pace of devices, of which so many compute at once."""
+        if self._meter is not None:
+            self._runner.watch(partial(self._meter.watch, n_devices))
+        try:
+            yield
+        finally:
+            self._runner.watch(None)
 
 
 class Eager:
@@ -245,8 +265,14 @@ def measure(
     counts = {each.name: max(2, round(load.turn_s / each.stream(2))) for each in contenders}
 
     def turn_of(contender: Contender) -> Callable[[], ContenderTurn]:
-        count = counts[contender.name]
-        return lambda: ContenderTurn(contender.stream(count), contender.single(min(SINGLES, count)), contender.recorded)
+        def turn() -> ContenderTurn:
+            count, before = counts[contender.name], len(load.paces)
+            period_s, between = contender.stream(count), len(load.paces)
+            latencies_s = contender.single(min(SINGLES, count))
+            streaming, alone = load.paces[before:between], load.paces[between:]
+            return ContenderTurn(period_s, latencies_s, contender.recorded, streaming, alone)
+
+        return turn
 
     turns = {each.name: turn_of(each) for each in contenders}
     return _take_turns(turns, rounds, "measuring", on_step, load)
@@ -297,11 +323,11 @@ def _take_turns(
 
 
 def _result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> BenchmarkResult:
-    measured = tuple(_measured(name, done) for name, done in turns.items())
+    measured = tuple(_measured(name, done, load.paces) for name, done in turns.items())
     return BenchmarkResult(measured, load.foreign_cores(), load.paces)
 
 
-def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:
+def _measured(name: str, turns: Sequence[ContenderTurn], paces: Paces) -> Measured:
     """Summarise the rounds of a contender; the stream and its period are those of one round, so that they agree."""
     middle = sorted(turns, key=lambda turn: turn.period_s)[(len(turns) - 1) // 2]
     return Measured(
@@ -311,7 +337,15 @@ def _measured(name: str, turns: Sequence[ContenderTurn]) -> Measured:
         periods_s=tuple(turn.period_s for turn in turns),
         latencies_s=tuple(statistics.median(turn.latencies_s) for turn in turns),
         stream=middle.recorded,
+        paces=_with_others((*middle.streaming, *chain.from_iterable(turn.alone for turn in turns)), paces),
     )
+
+
+def _with_others(own: Paces, paces: Paces) -> Paces:
+    """Samples of a contender, and those of the whole run of what the contender has no sample of."""
+    known = {name for sample in own for name in sample}
+    others = ({name: seconds for name, seconds in sample.items() if name not in known} for sample in paces)
+    return (*own, *filter(None, others))
 
 
 def speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:

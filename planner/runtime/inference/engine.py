@@ -78,6 +78,7 @@ class Engine:
         self._count = 0
         self._closing = False
         self._recorder = Recorder(devices, stages)
+        self.behind: Callable[[], object] | None = None  # what a device's thread calls after a stage
         self.seed(0)
         self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
 
@@ -230,6 +231,8 @@ class Engine:
             ready_s = now() if copied else taken_s
             results = self._run(task, batch, inputs, stream)
             ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
+            if self.behind is not None:
+                self.behind()  # before it wakes a thread that would disturb it
             self._finish(task, batch, results, ran)
         except BaseException as error:  # the caller gets any error
             self._give_up(task.number, batch, error)

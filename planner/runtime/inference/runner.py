@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -138,6 +138,11 @@ class Runner(Closing):
     def begun(self) -> int:
         """The number of micro-batches since the start; random numbers of the next one follow from it."""
         return self._engine.begun
+
+    def watch(self, behind: Callable[[], object] | None) -> None:
+        """Let each device's thread in this process call ``behind`` after its stages, or nothing."""
+        if isinstance(self._engine, Engine):
+            self._engine.behind = behind
 
     def record(self) -> None:
         """Measure the micro-batches that enter from here on; `timeline` returns what was seen."""

@@ -4,16 +4,17 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_program
 from costmodels.calibrate.ops import SessionPace
-from costmodels.calibrate.pace import WARM_UP, PaceMeter
+from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass
 from costmodels.cluster import Device
+from costmodels.host.affinity import run_on
 from costmodels.pace import PACE_KINDS
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
@@ -35,7 +36,7 @@ def test_every_kind_is_measured() -> None:
 def test_devices_are_measured_alone_and_at_once() -> None:
     meter = PaceMeter((device(), device()))
     meter.sample()
-    assert list(meter.seconds) == [*PACE_KINDS, "convolution on 2", "product on 2", "streaming on 2"]
+    assert list(meter.seconds) == [*PACE_KINDS, "computing on 2", "streaming on 2"]
 
 
 def test_no_device_waits_for_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +59,12 @@ def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
         assert not found.sample(Inert()), "too soon"
         return found
 
-    first = at(isolated | {"small on 2": 3.0}, isolated)
-    assert first.reference == isolated | {"small on 2": 3.0}
+    first = at(isolated | {"computing on 2": 3.0}, isolated)
+    assert first.reference == isolated | {"computing on 2": 3.0}
     assert first.paces.tolist() == [1.0] * len(graph.ops)
-    later = at(isolated | {"small on 2": 3.9}, first.reference)
+    later = at(isolated | {"computing on 2": 3.9}, first.reference)
     assert later.reference == first.reference
-    assert later.paces.tolist() == pytest.approx([sqrt(1.3)] * len(graph.ops), rel=0.005)
+    assert later.paces.tolist() == pytest.approx([1.3] * len(graph.ops), rel=0.005)
 
 
 class Inert(Pass):
@@ -87,22 +88,31 @@ class Ticking:
 
 
 def test_the_mean_of_a_sample_without_stalls_and_the_mean_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    took_s = [1.0, 2.0, 3.0, 6.0, 6.0, 99.0, 50.0, 60.0, 70.0]  # 99 counts as 12
-    marks = [mark for i in range(0, 9, 3) for _ in PACE_KINDS for second in took_s[i : i + 3] for mark in (0.0, second)]
+    took_s = [[1.0, 2.0, 3.0, 2.0], [6.0, 6.0, 6.0, 99.0], [50.0, 60.0, 70.0, 60.0]]  # 99 counts as 12
+    marks = [mark for sample in took_s for _ in PACE_KINDS for second in sample for mark in (0.0, second)]
     ticking = Ticking(marks)
     monkeypatch.setattr(pace, "clock_of", lambda _: ticking)
     meter = PaceMeter((device(),))
-    for _ in range(3):
+    for _ in took_s:
         meter.sample_here()
-    assert meter.seconds == dict.fromkeys(PACE_KINDS, 23.33)  # of 2, 8 and 60
+    assert meter.seconds == dict.fromkeys(PACE_KINDS, 23.17)  # of 2, 7.5 and 60
 
 
-def test_what_takes_most_of_the_time_is_measured_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = PaceMeter((device(),), {"convolution": 0.5, "product": 0.0, "streaming": 0.25, "small": 0.25})
-    ran: list[str] = []
-    monkeypatch.setattr(meter, "_works", {kind: partial(ran.append, kind) for kind in PACE_KINDS})
-    meter.sample_here()
-    assert [ran.count(kind) for kind in PACE_KINDS] == [WARM_UP + times for times in (5, 1, 3, 3)]
+def test_a_thread_is_watched_for_a_hundredth_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter, now_s = PaceMeter((device(), device())), [0.0]
+    monkeypatch.setattr(pace, "clock_of", lambda _: Ticking((0.0, 2e-4) * 9))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    for now_s[0], known in ((0.0, 1), (0.039, 1), (0.041, 2), (0.06, 2)):  # two calls of 0.2 ms in 40 ms
+        meter.watch(2)
+        assert meter.samples == [{"computing on 2": 2e-4}] * known
+    run_on(device(), partial(meter.watch, 1))
+    assert meter.samples[-1] == {"computing": 2e-4}, "another thread"
+
+
+def test_a_gpu_is_not_watched() -> None:
+    meter = PaceMeter((replace(device(), kind="cuda", cores=(), cuda=0),))
+    meter.watch()
+    assert not meter.samples
 
 
 def test_all_meters_of_a_process_compute_in_the_same_memory() -> None:
@@ -123,6 +133,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(Inference, "one_pass", one_pass)
     monkeypatch.setattr(pace.PaceMeter, "_times", times)
+    monkeypatch.setattr(pace.PaceMeter, "watch", lambda *_: None)
     monkeypatch.setattr(ops, "noisy", lambda *_: ())
     return takes
 

@@ -70,11 +70,11 @@ def test_an_unknown_rewrite_is_refused(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_machine_that_is_not_as_fast_as_usual_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.cli.plan_.unusual_pace", lambda _: {"convolution": 1.5, "small": 0.7})
+    monkeypatch.setattr("planner.cli.plan_.unusual_pace", lambda _: {"computing": 1.5, "streaming": 0.7})
     Path("paper.toml").write_text(PAPER, encoding="utf-8")
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency"]) == 0
     told = "now this machine takes so many times as long as usual, for which plans are made: "
-    assert f"planner: {told}convolutions 1.50, small operators 0.70\n" in capsys.readouterr().err
+    assert f"planner: {told}computing 1.50, streaming memory 0.70\n" in capsys.readouterr().err
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--force", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
 

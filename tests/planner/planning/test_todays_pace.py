@@ -38,8 +38,8 @@ def measuring(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> Non
     ("now", "unusual"),
     [
         ({}, {}),
-        ({"convolution": 1.05, "small": 0.95}, {}),
-        ({"convolution": 1.5, "small": 0.5}, {"convolution": 1.5, "small": 0.5}),
+        ({"computing": 0.95, "streaming": 1.05}, {}),
+        ({"computing": 1.5, "streaming": 0.5}, {"computing": 1.5, "streaming": 0.5}),
     ],
 )
 def test_what_is_seldom_so_is_told(
@@ -53,7 +53,7 @@ def test_what_is_seldom_so_is_told(
 def test_nothing_is_told_of_devices_that_were_not_measured_here(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    measuring(monkeypatch, {"small": 9.0})
+    measuring(monkeypatch, {"computing": 9.0})
     (here,) = cluster.devices
     assert unusual_pace(replace(cluster, devices=(replace(here, profile=profile),))) == {}
 

@@ -287,7 +287,7 @@ class TestStages:
     def test_what_the_pace_explains_is_not_learned(self) -> None:
         plan = plan_by_hand(asked([1.0, 3.0]), Placement((0, 1)))
         slow = replace(plan, table=replace(plan.table, forward_s=1.5 * plan.table.forward_s))
-        pace = PaceChange(1.5, 1.5, {"small": 1.5, "convolution": 9.0, "product": 9.0, "streaming": 9.0})
+        pace = PaceChange(1.5, 1.5, {"computing": 1.5, "streaming": 9.0})
         stages = stage_times(plan, [slow.simulate(16)], pace)
         assert [stage.seconds for stage in stages] == pytest.approx([1.0, 3.0])
 

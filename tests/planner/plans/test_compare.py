@@ -94,8 +94,7 @@ def test_the_pace_explains_a_part_of_an_error() -> None:
     figure = Figure("time per micro-batch", 2.0, 3.3)
     assert figure.error == pytest.approx(0.65)
     assert figure.error_after(1.5) == pytest.approx(0.1)
-    kinds = dict.fromkeys(("convolution", "product", "streaming", "small"), 1.5)
-    slow = Comparison((), (), (figure,), pace=PaceChange(1.6, 1.6, kinds))  # type: ignore[arg-type]
+    slow = Comparison((), (), (figure,), pace=PaceChange(1.6, 1.6, {"computing": 1.6, "streaming": 1.0}))
     assert not slow.off
     assert replace(slow, pace=None).off
 
@@ -103,15 +102,16 @@ def test_the_pace_explains_a_part_of_an_error() -> None:
 def test_the_pace_of_a_plan() -> None:
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
-    assert pace_change(plan, [{"small": 2.0}]) is None
+    assert pace_change(plan, [{"computing": 2.0}]) is None
     kind = plan.cluster.devices[0].kind
-    paced = replace(plan, pace={kind: {"small": 1.0, "convolution": 1.0}})
+    paced = replace(plan, pace={kind: {"computing": 1.0, "streaming": 1.0}})
     assert pace_change(paced, []) is None
-    found = pace_change(paced, [{"small": 2.0, "convolution": 2.0}])
+    found = pace_change(paced, [{"computing": 2.0, "computing on 2": 9.0}])
     assert found is not None
-    assert found.network == pytest.approx(2.0, rel=1e-3)  # all its operators are small
-    assert found.kinds["product"] == 1.0
-    steady = pace_change(paced, [{"small": 1.03, "convolution": 1.03}])
+    assert found.network == pytest.approx(2.0, rel=1e-3)  # none of its operators streams
+    assert found.contended == found.network  # nobody measured two devices before
+    assert found.kinds["streaming"] == 1.0
+    steady = pace_change(paced, [{"computing": 1.03}])
     assert steady is not None
     assert 1.0 < steady.network < 1.03  # a part of it is chance
 

@@ -69,7 +69,7 @@ def test_kinds_of_operators_that_were_not_measured_are_wrong_apart() -> None:
 
 
 def test_the_pace_spreads_as_that_of_the_kinds_of_operators() -> None:
-    spreads = dict.fromkeys(PACE_KINDS, 0.2) | {"small on 2": 0.3}  # all operators of the sample are small
+    spreads = dict.fromkeys(PACE_KINDS, 0.2) | {"computing on 2": 0.3}  # no operator of the sample streams
     paced = replace(MEASURED, pace_spread={"cpu": spreads})
     assert placed(paced, 0, 0, 2).spread(alone=True).pace == pytest.approx(0.2)
     assert placed(paced, 0, 0, 2).spread().pace == pytest.approx(0.3)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.pace import PACE_KINDS
+from costmodels.calibrate.pace import PaceMeter
+from costmodels.pace import PACE_KINDS, mean_pace
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
@@ -136,6 +137,46 @@ def test_a_stream_is_recorded_and_its_period_is_that_of_the_recording() -> None:
         for device in used.devices.values():
             assert device.busy_s + device.idle_s == pytest.approx(period_s)
             assert device.processor_s > 0
+
+
+def test_the_pace_is_that_of_the_stream_in_the_middle_and_of_micro_batches_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = PaceMeter((cpu("cpu0"), cpu("cpu1")))
+
+    class Watched(Fake):
+        def stream(self, count: int) -> float:
+            meter.samples.append({"computing on 2": (period_s := super().stream(count))})
+            return period_s
+
+        def single(self, count: int) -> list[float]:
+            meter.samples.append({"computing": 7.0})
+            return super().single(count)
+
+    sample = {"computing": 8.0, "streaming": 9.0}
+    monkeypatch.setattr(Load, "sample_pace", lambda _: meter.samples.append(sample))
+    load = Load()
+    load.meter = meter
+    found = measure([Watched("a", [1.0, 4.0, 1.0, 2.0], []), Fake("b", [1.0] * 4, [])], rounds=3, load=load)
+    a, b = (mean_pace(found[name].paces) for name in "ab")
+    assert a == {"computing on 2": 2.0, "computing": 7.0, "streaming": 9.0}
+    assert b == mean_pace(found.paces)
+
+
+def test_devices_measure_their_pace_behind_a_stage_while_there_is_a_meter() -> None:
+    program = program_of("tied")
+    with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
+        meter = PaceMeter(runner.plan.cluster.devices)
+        planned = Planned(runner, meter=meter)
+        planned.stream(4)
+        assert {name for sample in meter.samples for name in sample} == {"computing on 3"}
+        assert len(meter.samples) >= 3  # each device, at once
+        meter = planned._meter = PaceMeter(runner.plan.cluster.devices)
+        planned.single(1)
+        assert {name for sample in meter.samples for name in sample} == {"computing"}
+        n_samples = len(meter.samples)
+        runner(*program.example_arguments[0])
+        assert len(meter.samples) == n_samples, "only while it is measured"
 
 
 def test_eager_runs_on_its_device_in_evaluation_mode() -> None:

@@ -74,6 +74,20 @@ def relay(**calls: Callable[..., Any]) -> list[CompiledStage]:
     ]
 
 
+def test_a_device_calls_what_comes_behind_its_stage_before_its_reader_begins(engines: Callable[..., Engine]) -> None:
+    log: list[str] = []
+
+    def second(y: Tensor) -> Tensor:
+        log.append("second")
+        return y + 1
+
+    engine = engines(relay(second=second), ("z",))
+    engine.behind = lambda: log.append(f"behind {threading.current_thread().name}")
+    assert value(engine.submit(number(1))) == 3
+    eventually(lambda: len(log) == 3)
+    assert log == ["behind device-cpu0", "second", "behind device-cpu1"]
+
+
 def test_each_micro_batch_gets_its_own_answer(engines: Callable[..., Engine]) -> None:
     engine = engines(relay(), ("z",))
     assert [value(done) for done in [engine.submit(number(i)) for i in range(20)]] == [2 * i + 1 for i in range(20)]
