@@ -178,7 +178,7 @@ class Profile(Brief):
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
     copies: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
-    pace: Mapping[str, float] = field(default_factory=dict)  # seconds of `costmodels.pace` that all times are given at
+    pace: Mapping[str, float] = field(default_factory=dict)  # figures of `costmodels.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by `moment_now`
 
     def updated(self, newer: "Profile") -> "Profile":
@@ -208,12 +208,12 @@ class Profile(Brief):
 
     @property
     def usual_pace(self) -> Mapping[str, float]:
-        """The seconds of each reference computation that plans count on: the likely ones, of the mean moment."""
+        """The pace that plans count on: the likely figures, of the mean moment."""
         return likely_pace([mean_pace(tuple(self.moments.values()))], self.pace)
 
     @property
     def pace_spread(self) -> Mapping[str, float]:
-        """The standard deviation of the logarithm of a moment's seconds around the usual ones, by computation.
+        """The standard deviation of the logarithm of a moment's figures around the usual ones, by name.
 
         It counts `USUAL_MOMENTS` moments with the usual spread besides, that the usual ones are not known exactly, and
         that a spread which was seen for a short time is not either: moments within `ALIKE_S` are alike, so that
@@ -222,10 +222,10 @@ class Profile(Brief):
         degrees = USUAL_MOMENTS + max(1, len({moment // ALIKE_S for moment in self.moments}))
         unsure = _widened(degrees)
         spreads = {}
-        for kind, usual_s in self.usual_pace.items():
-            squares = [log(moment[kind] / usual_s) ** 2 for moment in self.moments.values() if kind in moment]
-            mean = (USUAL_MOMENTS * usual_spread(kind) ** 2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
-            spreads[kind] = float(f"{unsure * sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
+        for name, usual in self.usual_pace.items():
+            squares = [log(moment[name] / usual) ** 2 for moment in self.moments.values() if name in moment]
+            mean = (USUAL_MOMENTS * usual_spread(name) ** 2 + sum(squares)) / (USUAL_MOMENTS + len(squares))
+            spreads[name] = float(f"{unsure * sqrt(mean * (1 + 1 / max(1, len(squares)))):.{DIGITS}g}")
         return spreads
 
     def slowdown(self, key: str, n_devices: int, training: bool = False) -> float:

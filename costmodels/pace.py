@@ -1,8 +1,14 @@
 """Pace: how long a machine takes for two reference computations, now and when its operators were measured.
 
+::
+
+    computing    seconds of arithmetic in a core's own cache
+    memory       how many times as long streaming a large matrix takes, right behind it
+
 The clock rate, the neighbours on a shared host and the state of memory change from minute to minute, and not alike for
 all operators: what reads memory may take longer while what computes in a core's own cache takes the same. Operators are
-therefore of a kind, and each kind has a reference computation (see `costmodels.calibrate.pace`).
+therefore of a kind. A core that computes more slowly also reads more slowly, so an operator that streams takes as many
+times as long as both figures say together (see `costmodels.calibrate.pace`).
 
 Where a tenant of the host has the other thread of a core, the core has two paces, of which one lasts for one to eight
 seconds; most networks take 1.2 to 1.3 times as long at the slower one. Samples count by their mean then, as their
@@ -25,11 +31,14 @@ PaceKind: TypeAlias = Literal["computing", "streaming"]
 
 PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
 
-USUAL_SPREADS: Mapping[PaceKind, float] = {"computing": 0.02, "streaming": 0.045}
-"""Of each kind, the spread of a machine's paces from moment to moment: tenants of a host share its memory."""
+PaceName: TypeAlias = Literal["computing", "memory"]
+PACE_NAMES: tuple[PaceName, ...] = get_args(PaceName)
+
+USUAL_SPREADS: Mapping[PaceName, float] = {"computing": 0.02, "memory": 0.04}
+"""The spread of each figure of a machine from moment to moment: tenants of a host share its memory."""
 
 SAMPLED = 0.02  # by how much a measured pace is off by chance at least
-DIGITS = 4  # significant digits of seconds
+DIGITS = 4  # significant digits of figures
 INTENSE = 8.0  # FLOP for each byte, from which the arithmetic of a processor counts and not its memory
 SMALL_BYTES = 2**18  # that an operator reads and writes, below which calling it takes longer than memory does
 
@@ -48,25 +57,34 @@ def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
     return "streaming" if streams else "computing"
 
 
-def contended(kind: PaceKind, n_devices: int) -> str:
-    """The name of a reference computation while so many devices of a host run it at once."""
-    return f"{kind} on {n_devices}" if n_devices > 1 else kind
+def contended(name: PaceName, n_devices: int) -> str:
+    """The name of a figure while so many devices of a host compute at once."""
+    return f"{name} on {n_devices}" if n_devices > 1 else name
 
 
 def usual_spread(name: str) -> float:
-    """The spread of a reference computation, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
-    return next(spread for kind, spread in USUAL_SPREADS.items() if name.startswith(kind))
+    """The spread of a figure, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
+    return next(spread for known, spread in USUAL_SPREADS.items() if name.startswith(known))
+
+
+def kind_spreads(spreads: Mapping[str, float], n_devices: int, unknown: float) -> dict[PaceKind, float]:
+    """The spread of each kind's pace while so many devices compute at once, from those of the figures by name."""
+
+    def of(name: PaceName) -> float:
+        return spreads.get(contended(name, n_devices), spreads.get(name, unknown))
+
+    return {"computing": of("computing"), "streaming": hypot(of("computing"), of("memory"))}
 
 
 def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean seconds of each computation, of the samples that have it, without the outermost.
+    """The mean of each figure, of the samples that have it, without the outermost.
 
     Of four or more, the lowest and the highest twentieth does not count, one each at least: a core that another process
     has for a moment is no pace.
     """
     names = dict.fromkeys(name for sample in samples for name in sample)
-    seconds = {name: sorted(sample[name] for sample in samples if name in sample) for name in names}
-    return {name: float(f"{fmean(_inner(each)):.{DIGITS}g}") for name, each in seconds.items()}
+    figures = {name: sorted(sample[name] for sample in samples if name in sample) for name in names}
+    return {name: float(f"{fmean(_inner(each)):.{DIGITS}g}") for name, each in figures.items()}
 
 
 def _inner(ascending: Sequence[float]) -> Sequence[float]:
@@ -76,23 +94,24 @@ def _inner(ascending: Sequence[float]) -> Sequence[float]:
 
 
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
-    """How many times as long each kind takes now; 1 for a kind that one of both lacks.
+    """How many times as long each kind takes now; a figure that one of both lacks has not changed.
 
     Args:
-        now: seconds of the reference computations by kind, also by the names that `contended` gives.
+        now: figures by the names that `contended` gives.
         reference: the same at another time.
         n_devices: how many devices of a host compute at once; what is not known of so many is that of one.
     """
-    ratios = dict.fromkeys(PACE_KINDS, 1.0)
-    for kind in PACE_KINDS:
-        names = (contended(kind, n_devices), kind)
+
+    def of(figure: PaceName) -> float:
+        names = (contended(figure, n_devices), figure)
         both = (now[name] / reference[name] for name in names if now.get(name, 0) > 0 < reference.get(name, 0))
-        ratios[kind] = next(both, 1.0)
-    return ratios
+        return next(both, 1.0)
+
+    return {"computing": of("computing"), "streaming": of("computing") * of("memory")}
 
 
 def likely_pace(samples: Sequence[Mapping[str, float]], reference: Mapping[str, float]) -> dict[str, float]:
-    """What each computation of a reference most likely takes, as the mean of some samples is off by chance.
+    """What each figure of a reference most likely is now, as the mean of some samples is off by chance.
 
     With the standard error s of the logarithm x of the ratio of both, the part 1 - (s / x)² of it is the machine's, and
     nothing of one below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The
@@ -100,15 +119,15 @@ def likely_pace(samples: Sequence[Mapping[str, float]], reference: Mapping[str, 
     least.
 
     Args:
-        samples: seconds by computation; what a sample lacks was not measured then.
-        reference: seconds by computation; what no sample has stays as it is.
+        samples: figures by name; what a sample lacks was not measured then.
+        reference: figures by name; what no sample has stays as it is.
     """
     mean = mean_pace(samples)
     likely = dict(reference)
-    for name, reference_s in reference.items():
-        if mean.get(name, 0) > 0 < reference_s:
+    for name, before in reference.items():
+        if mean.get(name, 0) > 0 < before:
             error = _error([log(sample[name]) for sample in samples if name in sample])
-            likely[name] = reference_s * exp(_machine_part(log(mean[name] / reference_s), error))
+            likely[name] = before * exp(_machine_part(log(mean[name] / before), error))
     return likely
 
 

@@ -213,12 +213,12 @@ class SessionPace:
     @property
     def reference(self) -> Mapping[str, float]:
         """The pace that times are given for; empty before the first sample."""
-        return {**self._meter.seconds, **self._given}
+        return {**self._meter.figures, **self._given}
 
     @property
     def moment(self) -> Mapping[int, Mapping[str, float]]:
         """The pace of this measurement, by when it began; empty before the first sample."""
-        return {self._begun: self._meter.seconds} if self._meter.seconds else {}
+        return {self._begun: self._meter.figures} if self._meter.figures else {}
 
     @property
     def paces(self) -> Floats:

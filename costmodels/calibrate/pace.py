@@ -21,7 +21,7 @@ from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.host.multiply import PackedConvolution
-from costmodels.pace import PACE_KINDS, PaceKind, contended, mean_pace
+from costmodels.pace import PACE_NAMES, PaceKind, PaceName, contended, mean_pace
 
 REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
@@ -50,7 +50,7 @@ class PaceMeter:
         """
         self._devices = devices
         self._due_s: dict[int, float] = {}  # by thread
-        self.samples: list[dict[str, float]] = []  # seconds by computation, see `costmodels.pace.contended`
+        self.samples: list[dict[str, float]] = []  # figures by name, see `costmodels.pace`
 
     def sample(self) -> None:
         """Measure the computations, each for 0.5 to 20 ms, on threads of the devices.
@@ -64,7 +64,7 @@ class PaceMeter:
 
     def sample_here(self) -> None:
         """Measure the computations alone; the calling thread is the first device's."""
-        self.samples.append(self._times(PACE_KINDS))
+        self.samples.append(self._figures())
 
     def watch(self, n_devices: int = 1) -> None:
         """Measure what a core is busy with, now and then, on a device's thread in the midst of its work.
@@ -86,8 +86,8 @@ class PaceMeter:
         self._due_s[get_ident()] = time.perf_counter() + 2 * seconds / WATCHED
 
     @property
-    def seconds(self) -> dict[str, float]:
-        """The seconds of each computation over all samples so far; empty without a sample."""
+    def figures(self) -> dict[str, float]:
+        """The mean figures of all samples so far, by name; empty without a sample."""
         return mean_pace(self.samples)
 
     @property
@@ -96,24 +96,23 @@ class PaceMeter:
         return _works(torch.device("cpu") if first.cuda is None else torch_device_of(first), len(first.cores))
 
     def _at_once(self) -> Mapping[str, float]:
-        """The mean seconds of the devices while all of them compute."""
+        """The mean figures of the devices while all of them compute."""
         n_devices = len(self._devices)
         start = Barrier(len(self._devices), timeout=MEET_S)
         try:
-            running = [start_on(device, partial(self._times, PACE_KINDS, start)) for device in self._devices]
+            running = [start_on(device, partial(self._figures, start)) for device in self._devices]
         except BaseException:
             start.abort()
             raise
-        times = [each.result() for each in running]
-        return {contended(kind, n_devices): fmean(seconds[kind] for seconds in times) for kind in PACE_KINDS}
+        each = [one.result() for one in running]
+        return {contended(name, n_devices): fmean(figures[name] for figures in each) for name in PACE_NAMES}
 
     @torch.no_grad()
-    def _times(self, kinds: Sequence[PaceKind], start: Barrier | None = None) -> dict[str, float]:
-        """The mean seconds of each computation, which other devices begin at the same time if there is a barrier."""
+    def _figures(self, start: Barrier | None = None) -> dict[str, float]:
+        """The figures of the calling thread, a device's; others begin at the same time if there is a barrier."""
         clock = clock_of(self._devices[0])
-        times: dict[str, float] = {}
-        for kind in kinds:
-            work = self._works[kind]
+        times: dict[PaceKind, float] = {}
+        for kind, work in self._works.items():
             if start:
                 start.wait()
             for _ in range(WARM_UP):  # brings its data into the caches; cores that compute otherwise get there slowly
@@ -126,7 +125,7 @@ class PaceMeter:
                 marks.append((begin, clock.mark()))
             clock.settle()
             times[kind] = mean_s([clock.seconds(begin, end) for begin, end in marks])
-        return times
+        return {"computing": times["computing"], "memory": times["streaming"] / times["computing"]}
 
 
 @cache

@@ -14,7 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import inf, log, sqrt
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphs.errors import InputError
@@ -31,8 +32,11 @@ TIE = 0.01
 only the drift of the machine disturbs it."""
 
 DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
-AUTOTUNE_S = 8.0  # after which no round begins; slow phases of a machine last some seconds
-LEAST_ROUNDS, MOST_ROUNDS = 3, 9
+AUTOTUNE_S, UNSURE_S = 8.0, 24.0
+"""After which no round begins: if it is sure which plan is the fastest, and otherwise. Slow phases of a machine last
+some seconds."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 15
+SURE = 2.0  # standard errors of the mean of the rounds' ratios, from which one plan is surely faster than another
 TURN_S = 0.4  # timed in one turn
 LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
 
@@ -77,6 +81,11 @@ class Autotuning:
         return next(i for i in self._stayed if self.ratio(i, self.quickest) <= 1 + TIE)
 
     @property
+    def sure(self) -> bool:
+        """Whether each plan that stayed is surely slower than the quickest one, or as fast within `TIE`."""
+        return all(self._surely_apart(i) for i in self._stayed if i != self.quickest)
+
+    @property
     def why(self) -> str:
         """The reason for the choice in words."""
         if self.chosen != self.quickest:
@@ -86,6 +95,12 @@ class Autotuning:
     def ratio(self, number: int, to: int) -> float:
         """The time of one plan divided by that of another: the median over their common rounds."""
         return median(a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False))
+
+    def _surely_apart(self, number: int) -> bool:
+        """Whether the ratios of a plan to the quickest one tell which is faster, or that both are as fast."""
+        ratios = [log(a / b) for a, b in zip(self.turns_s[number], self.turns_s[self.quickest], strict=True)]
+        error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else inf
+        return SURE * error <= max(TIE, abs(fmean(ratios)))
 
     @property
     def _stayed(self) -> list[int]:
@@ -100,7 +115,11 @@ class TimedTurn(NamedTuple):
 
 
 def try_out(
-    plans: Sequence[Plan], turn_s: Callable[[Plan], float], limit_s: float, reporter: Reporter = SILENT
+    plans: Sequence[Plan],
+    turn_s: Callable[[Plan], float],
+    limit_s: float,
+    reporter: Reporter = SILENT,
+    unsure_s: float = 0.0,
 ) -> Autotuning:
     """Let plans of one goal take turns.
 
@@ -109,6 +128,7 @@ def try_out(
         turn_s: runs one turn of a plan on this host and returns its seconds, see `run_turn`.
         limit_s: after which no round begins, but for the first `LEAST_ROUNDS`.
         reporter: is told of every turn.
+        unsure_s: this limit where rounds contradict each other, if it is longer.
     """
     from planner.runtime.benchmark.load import Load
 
@@ -122,7 +142,8 @@ def try_out(
             turns_s[i].append(turn_s(plans[i]))
         autotuning = Autotuning(tuple(map(tuple, turns_s)), load.foreign_cores())
         staying = [i for i in staying if autotuning.ratio(i, autotuning.quickest) <= HOPELESS]
-        late = autotuning.rounds >= LEAST_ROUNDS and time.perf_counter() - start_s > limit_s
+        passed_s = time.perf_counter() - start_s
+        late = autotuning.rounds >= LEAST_ROUNDS and passed_s > limit_s and (autotuning.sure or passed_s > unsure_s)
         if late or len(staying) < min(2, len(plans)) or autotuning.rounds == MOST_ROUNDS:
             return autotuning
 

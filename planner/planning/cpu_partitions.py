@@ -22,7 +22,7 @@ from costmodels.cluster import Cluster
 from costmodels.table import Source
 from graphs.errors import InputError
 from graphs.ir import Graph
-from planner.planning.autotune import AUTOTUNE_S, Autotuning, check_here, run_turn, try_out
+from planner.planning.autotune import AUTOTUNE_S, UNSURE_S, Autotuning, check_here, run_turn, try_out
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint
 from planner.problem.reporter import SILENT, Reporter
@@ -164,7 +164,7 @@ def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = 
     try:
         for plan in choice.plans:
             check_here(plan)
-        autotuning = try_out(choice.plans, lambda plan: run_turn(plan, model).seconds, AUTOTUNE_S, reporter)
+        autotuning = try_out(choice.plans, lambda plan: run_turn(plan, model).seconds, AUTOTUNE_S, reporter, UNSURE_S)
         return replace(choice, autotuning=autotuning)
     except InputError as error:
         return replace(choice, untried=str(error))

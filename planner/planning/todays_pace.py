@@ -1,10 +1,10 @@
 """Today's pace: whether a machine is now as fast as it usually is, before a plan is made from its profile."""
 
 from collections.abc import Mapping
-from math import exp, hypot
+from math import hypot, inf, log
 
 from costmodels.cluster import Cluster
-from costmodels.pace import SAMPLED, PaceKind, pace_ratios
+from costmodels.pace import SAMPLED, PaceKind, kind_spreads, pace_ratios
 from graphs.errors import InputError
 from planner.planning.cache import cached_profiles
 
@@ -37,7 +37,7 @@ def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
                 meter.sample()
         except InputError:  # a device of another host, for which a plan is as good
             continue
-        ratios, spreads = pace_ratios(meter.seconds, profile.usual_pace), profile.pace_spread
-        most = {kind: exp(SELDOM * hypot(spreads[kind], SAMPLED)) for kind in ratios if kind in spreads}
-        return {kind: ratios[kind] for kind, factor in most.items() if not 1 / factor <= ratios[kind] <= factor}
+        ratios, spreads = pace_ratios(meter.figures, profile.usual_pace), kind_spreads(profile.pace_spread, 1, inf)
+        most = {kind: SELDOM * hypot(spread, SAMPLED) for kind, spread in spreads.items()}
+        return {kind: ratio for kind, ratio in ratios.items() if abs(log(ratio)) > most[kind]}
     return {}

@@ -17,7 +17,7 @@ from math import exp, hypot, inf
 import numpy as np
 
 from costmodels.arrays import Floats
-from costmodels.pace import PACE_KINDS, contended, network_pace, pace_kinds
+from costmodels.pace import kind_spreads, network_pace, pace_kinds
 from costmodels.table import QUARTILES, SURE, CostTable
 from costmodels.units import format_seconds
 from graphs.ir import Graph
@@ -98,12 +98,8 @@ def spreads_of(
     kinds = pace_kinds(graph) if takes_time and pace_spread else ()
     spreads = {}
     for alone, several in ((False, MODEL_SEVERAL), (True, MODEL_IN_TURN)):
-        n_devices = 1 if alone else n_used
-        ratios = {
-            kind: pace_spread.get(contended(kind, n_devices), pace_spread.get(kind, UNKNOWN_PACE))
-            for kind in PACE_KINDS
-        }
-        pace = network_pace(kinds, seconds, ratios) if kinds else UNKNOWN_PACE  # the kinds are slow together
+        of_kinds = kind_spreads(pace_spread, 1 if alone else n_used, UNKNOWN_PACE)
+        pace = network_pace(kinds, seconds, of_kinds) if kinds else UNKNOWN_PACE  # the kinds are slow together
         model = several if n_used > 1 else MODEL_ONE
         spreads[alone] = Spread(hypot(pace, LEFT * passes), costs, model)
     return spreads

@@ -14,9 +14,10 @@ from costmodels.cluster import Cluster, Device
 from costmodels.measured import ALIKE_S, MOMENTS, Measurement, Profile
 from costmodels.opkeys import op_keys
 from costmodels.pace import (
-    PACE_KINDS,
+    PACE_NAMES,
     SAMPLED,
     USUAL_SPREADS,
+    kind_spreads,
     likely_pace,
     mean_pace,
     network_pace,
@@ -54,9 +55,10 @@ def test_kinds(graph: Graph) -> None:
 
 
 def test_ratios_of_what_both_know() -> None:
-    now, before = {"computing": 3.0, "streaming": 1.0}, {"computing": 2.0, "streaming": 0.0}
-    assert pace_ratios(now, before) == {"computing": 1.5, "streaming": 1.0}
-    assert pace_ratios({}, before) == dict.fromkeys(PACE_KINDS, 1.0)
+    now, before = {"computing": 3.0, "memory": 1.0}, {"computing": 2.0, "memory": 0.0}
+    assert pace_ratios(now, before) == {"computing": 1.5, "streaming": 1.5}
+    assert pace_ratios(now, {"computing": 2.0, "memory": 0.5}) == {"computing": 1.5, "streaming": 3.0}
+    assert pace_ratios({}, before) == {"computing": 1.0, "streaming": 1.0}
 
 
 def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
@@ -67,8 +69,8 @@ def test_devices_that_compute_at_once_have_their_own_ratios() -> None:
 
 @given(st.floats(0.2, 5.0))
 def test_much_of_a_small_difference_is_chance_and_little_of_a_large_one(ratio: float) -> None:
-    found = likely_pace([{"computing": ratio, "streaming on 2": 2.0}], {"computing": 1.0, "streaming": 1.0})
-    assert found == {"computing": found["computing"], "streaming": 1.0}
+    found = likely_pace([{"computing": ratio, "memory on 2": 2.0}], {"computing": 1.0, "memory": 1.0})
+    assert found == {"computing": found["computing"], "memory": 1.0}
     small = found["computing"]
     assert min(1.0, ratio) <= small <= max(1.0, ratio)
     assert small == 1.0 if abs(log(ratio)) <= SAMPLED else small != 1.0
@@ -88,28 +90,35 @@ def test_the_spread_of_paces_is_learned_from_moments(graph: Graph) -> None:
     assert profile_at(graph, moments).pace_spread["computing"] == pytest.approx(0.3, rel=0.05)
     soon = {at // ALIKE_S: pace for at, pace in moments.items()}
     assert profile_at(graph, soon).pace_spread["computing"] == pytest.approx(0.3 * UNSURE, rel=0.05)
-    assert profile_at(graph, soon).pace_spread["streaming"] == steady["streaming"]
-    at_once = dict.fromkeys(("streaming", "streaming on 2"), 1.0)
+    assert profile_at(graph, soon).pace_spread["memory"] == steady["memory"]
+    at_once = dict.fromkeys(("memory", "memory on 2"), 1.0)
     alike = replace(profile_at(graph, {}), pace=at_once).pace_spread
-    assert alike["streaming on 2"] == alike["streaming"]
+    assert alike["memory on 2"] == alike["memory"]
+
+
+def test_what_streams_spreads_as_both_figures_do() -> None:
+    spreads = {"computing": 0.3, "memory": 0.4, "memory on 2": 0.0}
+    assert kind_spreads(spreads, 1, 9.0) == pytest.approx({"computing": 0.3, "streaming": 0.5})
+    assert kind_spreads(spreads, 2, 9.0) == {"computing": 0.3, "streaming": 0.3}
+    assert kind_spreads({}, 1, 0.3)["computing"] == 0.3
 
 
 def test_a_network_is_as_slow_as_its_operators_in_proportion_to_their_times(graph: Graph) -> None:
-    ratios = pace_ratios({"computing": 1.5, "streaming": 2.0}, {"computing": 1.0, "streaming": 1.0})
-    # 6 s of a convolution and 2 s of products and small operators, 2 s of streaming: (9 + 3 + 4) / 10
-    assert network_pace(pace_kinds(graph), np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.6)
+    ratios = pace_ratios({"computing": 1.5, "memory": 2.0}, {"computing": 1.0, "memory": 1.0})
+    # 6 s of a convolution and 2 s of products and small operators, 2 s of streaming: (9 + 3 + 6) / 10
+    assert network_pace(pace_kinds(graph), np.array([6.0, 1.0, 2.0, 1.0]), ratios) == pytest.approx(1.8)
     assert network_pace(pace_kinds(graph), np.zeros(4), ratios) == 1.0
-    assert operator_paces(pace_kinds(graph), ratios).tolist() == [1.5, 1.5, 2.0, 1.5]
+    assert operator_paces(pace_kinds(graph), ratios).tolist() == [1.5, 1.5, 3.0, 1.5]
 
 
 def profile_at(graph: Graph, moments: dict[int, dict[str, float]]) -> Profile:
-    """Every operator takes 1 s at a pace of 1 s for each reference computation."""
+    """Every operator takes 1 s at a pace of 1 in both figures."""
     ops = {key: Measurement(1.0, 0.0, 3) for key in op_keys(graph)}
-    return Profile("abc", {}, ops, pace=dict.fromkeys(PACE_KINDS, 1.0), moments=moments)
+    return Profile("abc", {}, ops, pace=dict.fromkeys(PACE_NAMES, 1.0), moments=moments)
 
 
 def test_the_usual_pace_is_the_likely_one_of_the_mean_moment(graph: Graph) -> None:
-    measured = dict.fromkeys(PACE_KINDS, 1.0)
+    measured = dict.fromkeys(PACE_NAMES, 1.0)
     assert profile_at(graph, {}).usual_pace == measured
     for seconds, usual_s in (((1.01,), 1.0), ((1.5,), 1.498), ((1.0, 1.5), 1.2476)):
         moments = {at: {"computing": each_s} for at, each_s in enumerate(seconds)}
@@ -123,7 +132,7 @@ def test_the_usual_pace_is_the_likely_one_of_the_mean_moment(graph: Graph) -> No
 )
 def test_a_pace_is_the_mean_without_the_outermost(seconds: tuple[float, ...], mean_s: float) -> None:
     samples: list[dict[str, float]] = [{"computing": each_s} for each_s in seconds]
-    assert mean_pace([*samples, {"streaming": 1.0}]) == {"computing": mean_s, "streaming": 1.0}
+    assert mean_pace([*samples, {"memory": 1.0}]) == {"computing": mean_s, "memory": 1.0}
 
 
 @pytest.mark.parametrize(("scatter", "found"), [(0.001, 1.2), (0.1, 1.18), (0.5, 1.07)])
@@ -142,8 +151,9 @@ def test_moments_come_together_and_the_oldest_go(graph: Graph) -> None:
 def test_measured_times_are_planned_with_at_the_usual_pace(graph: Graph) -> None:
     device = Device("cpu0", "cpu", 1e9, {"float32": 1e9}, 1e9, profile="abc")
     cluster = Cluster("one", (device,))
-    paced = profile_at(graph, {0: {"computing": 1.5, "streaming": 2.0}})
+    paced = profile_at(graph, {0: {"computing": 1.5, "memory": 2.0}})
     table = tabulate(graph, cluster, Workload(), {"abc": paced})
-    assert table.forward_s[:, 0].tolist() == pytest.approx([1.5, 1.5, 2.0, 1.5], rel=0.002)
-    assert table.forward_s[:, 0].tolist() == pytest.approx([paced.usual_pace[kind] for kind in pace_kinds(graph)])
+    assert table.forward_s[:, 0].tolist() == pytest.approx([1.5, 1.5, 3.0, 1.5], rel=0.003)
+    ratios = pace_ratios(paced.usual_pace, paced.pace)
+    assert table.forward_s[:, 0].tolist() == pytest.approx([ratios[kind] for kind in pace_kinds(graph)])
     assert tabulate(graph, cluster, Workload(), {"abc": profile_at(graph, {})}).forward_s[:, 0].tolist() == [1.0] * 4

@@ -15,7 +15,7 @@ from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on
-from costmodels.pace import PACE_KINDS
+from costmodels.pace import PACE_NAMES
 from costmodels.profilefile import add_profile, read_profile
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -27,16 +27,16 @@ QUICK = Effort(passes=3, least_s=0)
 
 def test_every_kind_is_measured() -> None:
     meter = PaceMeter((device(),))
-    assert meter.seconds == {}
+    assert meter.figures == {}
     meter.sample()
-    assert list(meter.seconds) == list(PACE_KINDS)
-    assert all(0 < seconds < 1 for seconds in meter.seconds.values())
+    assert list(meter.figures) == list(PACE_NAMES)
+    assert 0 < meter.figures["computing"] < 1 < meter.figures["memory"]
 
 
 def test_devices_are_measured_alone_and_at_once() -> None:
     meter = PaceMeter((device(), device()))
     meter.sample()
-    assert list(meter.seconds) == [*PACE_KINDS, "computing on 2", "streaming on 2"]
+    assert list(meter.figures) == [*PACE_NAMES, "computing on 2", "memory on 2"]
 
 
 def test_no_device_waits_for_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_contended_times_are_those_at_the_pace_of_devices_that_compute_at_once(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, devices = program.graph, (device(), device())
-    isolated: dict[str, float] = dict.fromkeys(PACE_KINDS, 1.0)
+    isolated: dict[str, float] = dict.fromkeys(PACE_NAMES, 1.0)
 
     def at(pace: dict[str, float], reference: Mapping[str, float]) -> SessionPace:
         found = SessionPace(graph, devices, reference, here=False)
@@ -89,13 +89,14 @@ class Ticking:
 
 def test_the_mean_of_a_sample_without_stalls_and_the_mean_of_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s = [[1.0, 2.0, 3.0, 2.0], [6.0, 6.0, 6.0, 99.0], [50.0, 60.0, 70.0, 60.0]]  # 99 counts as 12
-    marks = [mark for sample in took_s for _ in PACE_KINDS for second in sample for mark in (0.0, second)]
+    both_s = [(times, [10 * second for second in times]) for times in took_s]
+    marks = [mark for both in both_s for times in both for second in times for mark in (0.0, second)]
     ticking = Ticking(marks)
     monkeypatch.setattr(pace, "clock_of", lambda _: ticking)
     meter = PaceMeter((device(),))
     for _ in took_s:
         meter.sample_here()
-    assert meter.seconds == dict.fromkeys(PACE_KINDS, 23.17)  # of 2, 7.5 and 60
+    assert meter.figures == {"computing": 23.17, "memory": 10.0}  # of 2, 7.5 and 60
 
 
 def test_a_thread_is_watched_for_a_hundredth_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +128,12 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def one_pass(run: Inference) -> list[list[float]]:
         return [[takes["operator"]] * len(run.ops)]
 
-    def times(_: PaceMeter, __: object, ___: object = None) -> dict[str, float]:
+    def figures(_: PaceMeter, __: object = None) -> dict[str, float]:
         assert threading.current_thread() is not threading.main_thread()
-        return dict.fromkeys(PACE_KINDS, takes["reference"])
+        return {"computing": takes["reference"], "memory": 1.0}
 
     monkeypatch.setattr(Inference, "one_pass", one_pass)
-    monkeypatch.setattr(pace.PaceMeter, "_times", times)
+    monkeypatch.setattr(pace.PaceMeter, "_figures", figures)
     monkeypatch.setattr(pace.PaceMeter, "watch", lambda *_: None)
     monkeypatch.setattr(ops, "noisy", lambda *_: ())
     return takes
@@ -142,7 +143,7 @@ def test_times_are_those_at_the_pace_of_the_first_measurement(
     program: Program, tmp_path: Path, seconds: dict[str, float]
 ) -> None:
     first = profile_program(program, device(), QUICK, cache=tmp_path)
-    assert first.pace == dict.fromkeys(PACE_KINDS, 1.0)
+    assert first.pace == dict.fromkeys(PACE_NAMES, 1.0)
     assert {measured.seconds for measured in first.ops.values()} == {2.0}
     seconds |= {"operator": 3.0, "reference": 1.5}  # the machine has slowed down by 50 %, of which 0.1 % may be chance
     again = profile_program(program, device(), Effort(passes=3, least_s=0, again=True), cache=tmp_path)
@@ -166,7 +167,7 @@ def test_parts_and_copies_are_timed_at_one_pace(program: Program, monkeypatch: p
     profile = profile_contended(program, (device(), device()), QUICK)
     alone, parts, copies = given
     assert not alone
-    assert list(parts) == list(PACE_KINDS)
+    assert list(parts) == list(PACE_NAMES)
     assert copies == profile.pace
     assert copies.keys() > parts.keys()  # those at once as well
 
@@ -183,4 +184,4 @@ def test_a_profile_from_before_paces_gets_one_with_its_next_measurement(
     profile_program(program, device(), QUICK, cache=tmp_path)
     after = read_profile(tmp_path, first.fingerprint)
     assert after is not None
-    assert after.pace == dict.fromkeys(PACE_KINDS, 1.0)
+    assert after.pace == dict.fromkeys(PACE_NAMES, 1.0)

@@ -24,6 +24,7 @@ from planner.planning.autotune import (
     HOPELESS,
     LEAST_ROUNDS,
     MOST_ROUNDS,
+    UNSURE_S,
     Autotuning,
     TimedTurn,
     run_turn,
@@ -102,6 +103,21 @@ class TestTurns:
         assert turns.seen == [1, 2] * 3
         assert autotuning.turns_s == ((a_third,) * 3, (0.5 * a_third + 0.01,) * 3)
 
+    @pytest.mark.parametrize(
+        ("seconds", "rounds"),
+        [
+            ([2.0] * 15, 3),  # each of 2 + 1 seconds: it is sure at once
+            ([2.0, 0.7] * 8, 11),  # slower and faster in turns, for 24 seconds
+            ([1.0, 1.001] * 8, 4),  # as fast within 1 %
+        ],
+    )
+    def test_rounds_that_contradict_each_other_are_not_the_last(
+        self, monkeypatch: pytest.MonkeyPatch, seconds: list[float], rounds: int
+    ) -> None:
+        turns = Turns({1: seconds, 2: [1.0] * 15}, monkeypatch)
+        asked = [plan_of(1, 1.0), plan_of(2, 1.0)]
+        assert try_out(asked, turns.turn_s, AUTOTUNE_S, unsure_s=UNSURE_S).rounds == rounds
+
     def test_slow_plans_have_some_rounds_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         turns = Turns({1: [AUTOTUNE_S] * 9, 2: [1.5 * AUTOTUNE_S] * 9}, monkeypatch)
         assert turns.try_out(plan_of(1, 1.0), plan_of(2, 1.0)).rounds == LEAST_ROUNDS
@@ -157,6 +173,7 @@ class TestRunning:
     def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(autotune, "TURN_S", 1e-3)
         monkeypatch.setattr(cpu_partitions, "AUTOTUNE_S", 0.0)
+        monkeypatch.setattr(cpu_partitions, "UNSURE_S", 0.0)
         monkeypatch.setattr(autotune, "HOPELESS", inf)
 
     @pytest.mark.parametrize("goal", ["throughput", "latency"])

@@ -9,13 +9,13 @@ from costmodels.calibrate.pace import PaceMeter
 from costmodels.cluster import Cluster
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Profile
-from costmodels.pace import PACE_KINDS
+from costmodels.pace import PACE_NAMES
 from costmodels.profilefile import add_profile
 from planner.planning.cache import cache_folder
 from planner.planning.todays_pace import unusual_pace
 from tests.costmodels.calibrate.hosts import device
 
-USUAL: dict[str, float] = {str(kind): 1.0 for kind in PACE_KINDS}
+USUAL: dict[str, float] = {str(kind): 1.0 for kind in PACE_NAMES}
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 def measuring(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
     monkeypatch.setattr(PaceMeter, "sample", lambda _: None)
-    monkeypatch.setattr(PaceMeter, "seconds", {**USUAL, **seconds})
+    monkeypatch.setattr(PaceMeter, "figures", {**USUAL, **seconds})
 
 
 @pytest.mark.parametrize(
     ("now", "unusual"),
     [
         ({}, {}),
-        ({"computing": 0.95, "streaming": 1.05}, {}),
-        ({"computing": 1.5, "streaming": 0.5}, {"computing": 1.5, "streaming": 0.5}),
+        ({"computing": 0.95, "memory": 1.05}, {}),
+        ({"computing": 1.5, "memory": 0.5}, {"computing": 1.5, "streaming": 0.75}),
     ],
 )
 def test_what_is_seldom_so_is_told(

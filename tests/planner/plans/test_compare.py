@@ -104,13 +104,13 @@ def test_the_pace_of_a_plan() -> None:
     plan = make_plan(program, alternating(program))
     assert pace_change(plan, [{"computing": 2.0}]) is None
     kind = plan.cluster.devices[0].kind
-    paced = replace(plan, pace={kind: {"computing": 1.0, "streaming": 1.0}})
+    paced = replace(plan, pace={kind: {"computing": 1.0, "memory": 1.0}})
     assert pace_change(paced, []) is None
     found = pace_change(paced, [{"computing": 2.0, "computing on 2": 9.0}])
     assert found is not None
     assert found.network == pytest.approx(2.0, rel=1e-3)  # none of its operators streams
     assert found.contended == found.network  # nobody measured two devices before
-    assert found.kinds["streaming"] == 1.0
+    assert found.kinds["streaming"] == found.kinds["computing"]  # nobody measured memory since
     steady = pace_change(paced, [{"computing": 1.03}])
     assert steady is not None
     assert 1.0 < steady.network < 1.03  # a part of it is chance

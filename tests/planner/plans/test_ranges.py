@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.pace import PACE_KINDS
+from costmodels.pace import PACE_NAMES
 from costmodels.table import QUARTILES, Source
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
@@ -69,7 +69,7 @@ def test_kinds_of_operators_that_were_not_measured_are_wrong_apart() -> None:
 
 
 def test_the_pace_spreads_as_that_of_the_kinds_of_operators() -> None:
-    spreads = dict.fromkeys(PACE_KINDS, 0.2) | {"computing on 2": 0.3}  # no operator of the sample streams
+    spreads = dict.fromkeys(PACE_NAMES, 0.2) | {"computing on 2": 0.3}  # no operator of the sample streams
     paced = replace(MEASURED, pace_spread={"cpu": spreads})
     assert placed(paced, 0, 0, 2).spread(alone=True).pace == pytest.approx(0.2)
     assert placed(paced, 0, 0, 2).spread().pace == pytest.approx(0.3)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.pace import PACE_KINDS, mean_pace
+from costmodels.pace import PACE_NAMES, mean_pace
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
@@ -153,13 +153,13 @@ def test_the_pace_is_that_of_the_stream_in_the_middle_and_of_micro_batches_alone
             meter.samples.append({"computing": 7.0})
             return super().single(count)
 
-    sample = {"computing": 8.0, "streaming": 9.0}
+    sample = {"computing": 8.0, "memory": 9.0}
     monkeypatch.setattr(Load, "sample_pace", lambda _: meter.samples.append(sample))
     load = Load()
     load.meter = meter
     found = measure([Watched("a", [1.0, 4.0, 1.0, 2.0], []), Fake("b", [1.0] * 4, [])], rounds=3, load=load)
     a, b = (mean_pace(found[name].paces) for name in "ab")
-    assert a == {"computing on 2": 2.0, "computing": 7.0, "streaming": 9.0}
+    assert a == {"computing on 2": 2.0, "computing": 7.0, "memory": 9.0}
     assert b == mean_pace(found.paces)
 
 
@@ -250,6 +250,6 @@ def test_a_host_whose_pace_jumps_is_measured_for_longer(spread: float, times: fl
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
     kind = plan.cluster.devices[0].kind
-    paced = replace(plan, pace={kind: {"small": 1.0}}, pace_spread={kind: dict.fromkeys(PACE_KINDS, spread)})
+    paced = replace(plan, pace={kind: {"small": 1.0}}, pace_spread={kind: dict.fromkeys(PACE_NAMES, spread)})
     assert Load(plan=paced).turn_s == pytest.approx(times * load.TURN_S)
     assert Load(plan=plan).turn_s == load.TURN_S
