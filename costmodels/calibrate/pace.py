@@ -21,7 +21,7 @@ from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.host.multiply import PackedConvolution
-from costmodels.pace import PACE_NAMES, PaceKind, PaceName, contended, mean_pace
+from costmodels.pace import PACE_NAMES, PaceKind, contended, mean_pace
 
 REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %

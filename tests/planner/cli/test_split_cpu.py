@@ -99,7 +99,7 @@ class TestTrial:
         (head, one, two), below = divisions_shown(capsys.readouterr().out)
         assert head.split()[4:] == ["predicted", "measured"]
         assert (len(one.split()), len(two.split("chosen: ")[0].split())) == (9, 9)  # 5 of the name, 2 times with units
-        assert two.endswith("chosen: the fastest in 9 rounds")
+        assert two.endswith("chosen: the fastest in 15 rounds")
         assert below == [
             "off from what was predicted: 2 devices of 1 core by -50.0%",
             f"`planner calibrate {MODEL} --batch 3 --rewrites none --split-cpu auto --again` measures anew what that "
@@ -224,7 +224,7 @@ class TestJson:
             for factor, one in zip((1.5, 0.75), told["divisions"], strict=True)
         ]
         assert [one["chosen"] for one in told["divisions"]] == [False, True]
-        assert told["autotuning"] == {"rounds": 9, "foreign_cores": 0.25}
+        assert told["autotuning"] == {"rounds": 15, "foreign_cores": 0.25}
         assert told["untried"] is None
 
     def test_with_a_reason_for_none(self, capsys: pytest.CaptureFixture[str]) -> None:
