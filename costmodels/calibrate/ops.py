@@ -311,6 +311,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
                 saved_s = now_s
                 session.keep(rows)
             on_step(total if done else min(len(rows), total - 1), total)
+        run.pause()  # passes that are ahead measure the pace, too
         session.pace.sample(run)
     except Stopped:
         pass  # the caller needs no more passes
