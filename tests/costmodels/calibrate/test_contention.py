@@ -162,7 +162,8 @@ class TestTraining:
             monkeypatch.setattr(Training, "_backward", spied)
             forward, backward = one.one_pass()
         assert (len(forward), len(backward)) == (n, n)
-        assert all(s > 0 for s in (*forward, *backward))
+        assert all(s > 0 for s in forward)
+        assert max(backward) > 0 <= min(backward)  # some take no longer than an empty call of the engine
         assert seen == {"device-cpu0": list(first)[::-1], "device-cpu1": list(second)[::-1]}
 
     def test_a_micro_batch_goes_on_and_leaves_nothing(self, trained: Program) -> None:
