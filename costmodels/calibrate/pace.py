@@ -3,8 +3,9 @@
 A core of a shared host may change its pace every second, so a device's thread computes the first one in the midst of
 its other work, for a hundredth of the time. Of GoogLeNet's times in turns of a second on two devices, which spread by
 9 %, its mean in the same second left 3 % unexplained; samples at both ends of each turn left 13 %. Processors of a
-shared host slow each other's memory down by more or less, so the second one is measured on one device alone and on all
-devices at once.
+shared host slow each other's memory down by more or less, so the second one, which streams a large matrix, is measured
+on one device alone and on all devices at once, right behind the first one: a core that has become slower has so for
+both.
 """
 
 import time
@@ -32,9 +33,8 @@ LEAST_SIDE, MOST_SIDE = 2048, 4096
 networks stream partly from it. Over seconds, networks went along with such a matrix to 2.1 to 2.8 %, and with one of
 twice that size to 2.8 to 3.4 %."""
 IMAGE, FILTERS = (64, 14, 14), (64, 64, 3, 3)
-"""Of the convolution, which takes 0.1 ms in a core's own cache. Where other tenants had the cores' other threads, three
-networks took 0.8 to 1.2 times as much longer, in per cent, as the convolution did; they took 0.5 to 1.1 times as much
-longer as products and calls of small operators did."""
+"""Of the convolution, which takes 0.1 ms in a core's own cache. Where it took 10 % longer because tenants had the other
+threads of cores, three networks took 8 to 12 % longer; where a product or calls of small operators did, 5 to 10 %."""
 GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
 
 Work = Callable[[], object]

@@ -141,6 +141,8 @@ class Runner(Closing):
 
     def watch(self, behind: Callable[[], object] | None) -> None:
         """Let each device's thread in this process call ``behind`` after its stages, or nothing."""
+        if behind is not None:
+            checks.function(behind, "what comes behind a stage", "a function, or None for nothing")
         if isinstance(self._engine, Engine):
             self._engine.behind = behind
 

@@ -140,6 +140,7 @@ def test_a_runner_refuses_and_goes_on() -> None:
         "owned": ((NOTHING,), (None,), (0,), ("no_such",)),
         "replay": ((NOTHING, 1), (((), {}), NOTHING), (((), {}), -1), (((), {}), 1.5), ((1, 2), 1), (None, 1)),
         "stream": ((NOTHING,), (None,), (3,)),
+        "watch": ((NOTHING,), (3,), ("no_such",)),
     }
     assert set(methods(Runner)) == wrong.keys()
     with divided("branches") as runner:
