@@ -36,6 +36,12 @@ def test_a_short_sleep_counts_as_a_wait() -> None:
     assert any(counts() for _ in range(100))  # not if another process has the core meanwhile
 
 
+def test_a_call_that_took_no_time_does_not_count() -> None:
+    left = [0, 5, 7, 7, 10, 12, 20, 23]
+    script = Clock(lambda: left.pop(0), lambda: None, lambda start, end: float(end - start))
+    assert times_s(script, lambda: None, limit_s=0) == [5, 2, 3]
+
+
 @pytest.mark.parametrize("marks", [(0, 5, 10, 12, 20, 23)])
 def test_at_least_three_times_after_one_to_warm_up(marks: tuple[float, ...]) -> None:
     left, calls, settled = list(marks), list[int](), list[int]()

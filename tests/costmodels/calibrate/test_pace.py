@@ -110,6 +110,18 @@ def test_a_thread_is_watched_for_a_hundredth_of_its_time(monkeypatch: pytest.Mon
     assert meter.samples[-1] == {"computing": 2e-4}, "another thread"
 
 
+def test_a_clock_that_stands_still_tells_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = PaceMeter((device(),))
+    monkeypatch.setattr(pace, "clock_of", lambda _: Ticking((7.0,) * 2))
+    meter.watch()
+    assert not meter.samples
+    second = [7.0, 7.0, *(float(n) for n in range(2 * pace.REPEATS))]
+    ticking = Ticking(second * 2)
+    monkeypatch.setattr(pace, "clock_of", lambda _: ticking)
+    meter.sample_here()
+    assert meter.figures == {"computing": 1.0, "memory": 1.0}
+
+
 def test_a_gpu_is_not_watched() -> None:
     meter = PaceMeter((replace(device(), kind="cuda", cores=(), cuda=0),))
     meter.watch()
