@@ -17,7 +17,7 @@ median jumps from one pace to the other, and the samples of a measurement are ta
 
 from collections.abc import Mapping, Sequence
 from math import exp, hypot, log, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -29,10 +29,11 @@ from graphs.ir import Graph
 PaceKind: TypeAlias = Literal["computing", "streaming"]
 """What a core is busy with: arithmetic, or calls of small operators; and what waits for memory."""
 
-PACE_KINDS: tuple[PaceKind, ...] = get_args(PaceKind)
-
 PaceName: TypeAlias = Literal["computing", "memory"]
 PACE_NAMES: tuple[PaceName, ...] = get_args(PaceName)
+
+Paces: TypeAlias = Sequence[Mapping[str, float]]
+"""Samples of a machine's pace: of each, the figures that were measured, by the names that `contended` gives."""
 
 USUAL_SPREADS: Mapping[PaceName, float] = {"computing": 0.02, "memory": 0.04}
 """The spread of each figure of a machine from moment to moment: tenants of a host share its memory."""
@@ -76,7 +77,7 @@ def kind_spreads(spreads: Mapping[str, float], n_devices: int, unknown: float) -
     return {"computing": of("computing"), "streaming": hypot(of("computing"), of("memory"))}
 
 
-def mean_pace(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean_pace(samples: Paces) -> dict[str, float]:
     """The mean of each figure, of the samples that have it, without the outermost.
 
     Of four or more, the lowest and the highest twentieth does not count, one each at least: a core that another process
@@ -110,7 +111,7 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
     return {"computing": of("computing"), "streaming": of("computing") * of("memory")}
 
 
-def likely_pace(samples: Sequence[Mapping[str, float]], reference: Mapping[str, float]) -> dict[str, float]:
+def likely_pace(samples: Paces, reference: Mapping[str, float]) -> dict[str, float]:
     """What each figure of a reference most likely is now, as the mean of some samples is off by chance.
 
     With the standard error s of the logarithm x of the ratio of both, the part 1 - (s / x)² of it is the machine's, and
@@ -133,7 +134,7 @@ def likely_pace(samples: Sequence[Mapping[str, float]], reference: Mapping[str, 
 
 def _error(logs: Sequence[float]) -> float:
     """The standard error of the difference of two means, each of as many logarithms as these, which scatter alike."""
-    return hypot(SAMPLED, sqrt(2 / len(logs)) * stdev(logs)) if len(logs) > 1 else SAMPLED
+    return hypot(SAMPLED, sqrt(2 / len(logs)) * float(np.std(logs, ddof=1))) if len(logs) > 1 else SAMPLED
 
 
 def _machine_part(change: float, error: float) -> float:

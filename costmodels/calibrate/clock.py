@@ -1,7 +1,7 @@
 """Clocks that measure the time of a device for its own work, without the work of others on this machine."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,23 +51,29 @@ def _event() -> torch.cuda.Event:
 
 
 def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[float]:
-    """Seconds of repeated calls of ``work`` for ``limit_s``, at least three, after one call to warm up.
-
-    A call that took no time does not count: a thread's clock on a virtual host stands still now and then.
-    """
+    """Seconds of repeated calls of ``work`` for ``limit_s``, at least three, after one call to warm up."""
     work()
     clock.settle()
     times: list[float] = []
-    end_s = time.perf_counter() + limit_s
+    end_s, calls = time.perf_counter() + limit_s, calls_s(clock, work)
     while len(times) < 3 or time.perf_counter() < end_s:
+        times.append(next(calls))
+    return times
+
+
+def calls_s(clock: Clock, work: Callable[[], object]) -> Iterator[float]:
+    """Seconds of one call of ``work`` after the other, without end.
+
+    A call that took no time does not count: a thread's clock on a virtual host stands still now and then.
+    """
+    while True:
         check_stopped()
         start = clock.mark()
         work()
         stop = clock.mark()
         clock.settle()
         if (seconds := clock.seconds(start, stop)) > 0:
-            times.append(seconds)
-    return times
+            yield seconds
 
 
 def mean_s(times: Sequence[float] | Floats) -> float:

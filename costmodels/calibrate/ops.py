@@ -218,13 +218,14 @@ class SessionPace:
     @property
     def moment(self) -> Mapping[int, Mapping[str, float]]:
         """The pace of this measurement, by when it began; empty before the first sample."""
-        return {self._begun: self._meter.figures} if self._meter.figures else {}
+        return {self._begun: figures} if (figures := self._meter.figures) else {}
 
     @property
     def paces(self) -> Floats:
         """[n_ops], how many times as long each operator took as at the reference pace."""
-        likely = likely_pace(self._meter.samples, self.reference)
-        return operator_paces(self._kinds, pace_ratios(likely, self.reference, self._n_devices))
+        reference = self.reference
+        likely = likely_pace(self._meter.samples, reference)
+        return operator_paces(self._kinds, pace_ratios(likely, reference, self._n_devices))
 
     def watch(self) -> None:
         """Measure the pace of the calling thread, a device's, from time to time."""

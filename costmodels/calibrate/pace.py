@@ -11,6 +11,7 @@ both.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from math import isqrt
 from statistics import fmean
 from threading import Barrier, get_ident
@@ -18,7 +19,7 @@ from threading import Barrier, get_ident
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.calibrate.clock import clock_of, mean_s
+from costmodels.calibrate.clock import calls_s, clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.host.multiply import PackedConvolution
@@ -82,7 +83,7 @@ class PaceMeter:
         begin = clock.mark()
         work()
         seconds = clock.seconds(begin, clock.mark())
-        if seconds > 0:
+        if seconds > 0:  # as in `calls_s`
             self.samples.append({contended("computing", n_devices): seconds})
         self._due_s[get_ident()] = time.perf_counter() + 2 * seconds / WATCHED
 
@@ -119,15 +120,7 @@ class PaceMeter:
             for _ in range(WARM_UP):  # brings its data into the caches; cores that compute otherwise get there slowly
                 work()
             clock.settle()
-            taken_s: list[float] = []
-            while len(taken_s) < REPEATS:
-                begin = clock.mark()
-                work()
-                end = clock.mark()
-                clock.settle()
-                if (seconds := clock.seconds(begin, end)) > 0:  # a virtual host's clock stands still now and then
-                    taken_s.append(seconds)
-            times[kind] = mean_s(taken_s)
+            times[kind] = mean_s(list(islice(calls_s(clock, work), REPEATS)))
         return {"computing": times["computing"], "memory": times["streaming"] / times["computing"]}
 
 

@@ -20,7 +20,8 @@ from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 17  # version of the kernels and of the handling of memory and weights, on which measurements depend
+VERSION = 17
+"""Of the kernels, the handling of memory and weights, and the references of the pace: measurements depend on these."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
 LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save

@@ -36,7 +36,7 @@ AUTOTUNE_S, UNSURE_S = 8.0, 24.0
 """After which no round begins: if it is sure which plan is the fastest, and otherwise. Slow phases of a machine last
 some seconds."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 15
-SURE = 2.0  # standard errors of the mean of the rounds' ratios, from which one plan is surely faster than another
+STANDARD_ERRORS = 2.0  # of the mean of the rounds' ratios, from which one plan is surely faster than another
 TURN_S = 0.4  # timed in one turn
 LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
 
@@ -94,13 +94,17 @@ class Autotuning:
 
     def ratio(self, number: int, to: int) -> float:
         """The time of one plan divided by that of another: the median over their common rounds."""
-        return median(a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False))
+        return median(self._ratios(number, to))
+
+    def _ratios(self, number: int, to: int) -> list[float]:
+        """Those of their common rounds."""
+        return [a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False)]
 
     def _surely_apart(self, number: int) -> bool:
         """Whether the ratios of a plan to the quickest one tell which is faster, or that both are as fast."""
-        ratios = [log(a / b) for a, b in zip(self.turns_s[number], self.turns_s[self.quickest], strict=True)]
-        error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else inf
-        return SURE * error <= max(TIE, abs(fmean(ratios)))
+        logs = [log(ratio) for ratio in self._ratios(number, self.quickest)]
+        error = stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else inf
+        return STANDARD_ERRORS * error <= max(TIE, abs(fmean(logs)))
 
     @property
     def _stayed(self) -> list[int]:

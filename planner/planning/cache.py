@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from costmodels.cluster import Cluster, Device
 from costmodels.correction import Correction
 from costmodels.measured import Profile, moment_now
-from costmodels.pace import mean_pace
+from costmodels.pace import Paces, mean_pace
 from costmodels.profilefile import read_profile, write_profile
 from costmodels.table import CostTable
 
@@ -32,7 +32,7 @@ def cached_profiles(cluster: Cluster) -> Mapping[str, Profile]:
     return {name: profile for name, profile in profiles if profile is not None}
 
 
-def add_moment(device: Device, paces: Sequence[Mapping[str, float]]) -> None:
+def add_moment(device: Device, paces: Paces) -> None:
     """Keep the mean pace of a device now, by which later plans know its usual pace; nothing without a profile or paces.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from costmodels.cluster import Device
-from costmodels.pace import PaceKind, likely_pace, network_pace, pace_kinds, pace_ratios
+from costmodels.pace import PaceKind, Paces, likely_pace, network_pace, pace_kinds, pace_ratios
 from graphs.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread, operator_seconds
@@ -105,10 +105,10 @@ def paced_devices(plan: Plan) -> tuple[Device, ...]:
     return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
 
 
-def pace_change(plan: Plan, paces: Sequence[Mapping[str, float]]) -> PaceChange | None:
+def pace_change(plan: Plan, paces: Paces) -> PaceChange | None:
     """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
 
-    ``paces`` are samples of the seconds of the reference computations on the devices of `paced_devices`.
+    ``paces`` are of the devices of `paced_devices`.
     """
     paced = paced_devices(plan)
     if not paced or not paces:

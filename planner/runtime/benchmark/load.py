@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from costmodels.calibrate.pace import PaceMeter
+from costmodels.pace import Paces
 from planner.plans.compare import paced_devices
 from planner.plans.plan import Plan
 
@@ -40,8 +41,8 @@ class Load:
             self.meter.sample()
 
     @property
-    def paces(self) -> tuple[Mapping[str, float], ...]:
-        """The seconds of the reference computations in each sample, see `costmodels.pace`; empty if none was taken."""
+    def paces(self) -> Paces:
+        """All samples until now; empty if none was taken."""
         return tuple(self.meter.samples) if self.meter else ()
 
     def foreign_cores(self) -> float:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
+from costmodels.pace import Paces
 from graphs.brief import brief
 from graphs.errors import running
 from graphs.importers.tracing_guards import without_caches
@@ -32,9 +33,6 @@ from planner.runtime.inference.runner import Runner
 from simulator.timeline import Timeline
 
 T = TypeVar("T")
-
-Paces: TypeAlias = Sequence[Mapping[str, float]]
-"""Samples of the machine's pace: the seconds of reference computations by name, see `costmodels.pace`."""
 
 MEET_S = 600.0  # for the slowest of several copies to run a first micro-batch
 SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
@@ -264,17 +262,13 @@ def measure(
     load = load or Load()
     counts = {each.name: max(2, round(load.turn_s / each.stream(2))) for each in contenders}
 
-    def turn_of(contender: Contender) -> Callable[[], ContenderTurn]:
-        def turn() -> ContenderTurn:
-            count, before = counts[contender.name], len(load.paces)
-            period_s, between = contender.stream(count), len(load.paces)
-            latencies_s = contender.single(min(SINGLES, count))
-            streaming, alone = load.paces[before:between], load.paces[between:]
-            return ContenderTurn(period_s, latencies_s, contender.recorded, streaming, alone)
+    def turn(contender: Contender) -> ContenderTurn:
+        count, before = counts[contender.name], len(load.paces)
+        period_s, between = contender.stream(count), len(load.paces)
+        latencies_s, paces = contender.single(min(SINGLES, count)), load.paces
+        return ContenderTurn(period_s, latencies_s, contender.recorded, paces[before:between], paces[between:])
 
-        return turn
-
-    turns = {each.name: turn_of(each) for each in contenders}
+    turns = {each.name: partial(turn, each) for each in contenders}
     return _take_turns(turns, rounds, "measuring", on_step, load)
 
 
