@@ -1,6 +1,7 @@
 """The weights that kernels pack, and whether there is room for them."""
 
 from collections.abc import Callable, Hashable, Iterable
+from threading import Lock
 
 import torch
 
@@ -17,6 +18,7 @@ class PackedWeights:
 
     def __init__(self) -> None:
         self._tensors: dict[Hashable, torch.Tensor] = {}
+        self._packing = Lock()  # devices that begin together would each pack a weight for itself
 
     def get(self, kernel: Kernel, name: str, weight: Callable[[str], torch.Tensor], n_cores: int) -> torch.Tensor:
         """A weight as a kernel packs it for a device of so many cores; the calling thread is the device's.
@@ -24,9 +26,10 @@ class PackedWeights:
         ``weight`` gives a weight of the model by its name.
         """
         key = _key(kernel, name, n_cores)
-        if key not in self._tensors:
-            self._tensors[key] = kernel.packs[name](weight)
-        return self._tensors[key]
+        with self._packing:
+            if key not in self._tensors:
+                self._tensors[key] = kernel.packs[name](weight)
+            return self._tensors[key]
 
     def check_room(self, graph: Graph, kernels: Iterable[Kernel], n_cores: int) -> None:
         """Raise InputError if what is to be packed for kernels of a device takes more than the free memory."""

@@ -1,5 +1,8 @@
 """Weights are packed once, and refused before they fill the memory."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from time import sleep
 from unittest.mock import patch
 
 import pytest
@@ -51,6 +54,24 @@ def test_a_weight_is_packed_once_for_all_operators_that_read_it_in_the_same_form
     assert straight is not transposed
     assert get(kernels[0]) is first
     assert get(kernels[0], n_cores=2) is not first
+
+
+def test_devices_that_begin_together_share_what_one_of_them_packs() -> None:
+    program, packed, threads = program_from_module(Shared().eval(), torch.zeros(64, 256)), PackedWeights(), 4
+    (kernel, *_), together = kernels_with_packs(program), Barrier(threads)
+    (name,) = kernel.packs
+
+    def slow(read: str) -> torch.Tensor:
+        sleep(0.01)  # as large weights are
+        return program.state[read]
+
+    def work(_: int) -> torch.Tensor:
+        together.wait()
+        return packed.get(kernel, name, slow, 1)
+
+    with ThreadPoolExecutor(threads) as pool:
+        first, *others = pool.map(work, range(threads))
+    assert all(other is first for other in others)
 
 
 def test_weights_that_cannot_be_packed_are_refused_before_they_fill_the_memory() -> None:
