@@ -51,6 +51,8 @@ class Fabric(Brief):
 
     def group(self, size: int, stride: int) -> FabricGroup:
         """The hosts of a group whose members are ``stride`` devices apart."""
+        if self._one_host:
+            return FabricGroup(1, size)
         each = max(1, min(size, self.host_devices // stride)) if self.host_devices % stride == 0 else 1
         return FabricGroup(size // each, each) if size % each == 0 else FabricGroup(size, 1)
 
@@ -72,8 +74,12 @@ class Fabric(Brief):
 
     def message(self, n_bytes: float, stride: int, size: int) -> float:
         """Seconds of a message to a neighbour in a group, at its slowest border."""
-        inside = self.host_devices % (stride * size) == 0
+        inside = self._one_host or self.host_devices % (stride * size) == 0
         return (self.inside if inside else self.between).time_s(n_bytes)
+
+    @property
+    def _one_host(self) -> bool:
+        return len(self.devices) <= self.host_devices
 
     def all_like(self, device: Device) -> Cluster:
         """A cluster of as many devices, all like one, joined as these are."""

@@ -121,7 +121,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.error(_no_room(setting, found))
         return NO_PLAN
     shown = list(found.rows) if options.all else _apart(found.rows)
-    priced = [PricedRow(row.price, row.config.shape.devices) for row in shown]
+    priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
         room = min(device.memory_bytes for device in setting.fabric.devices)
         cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
@@ -188,8 +188,7 @@ def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
     kept: list[ConfigRow] = []
     for row in rows:
         if not any(
-            other.config.shape.devices <= row.config.shape.devices
-            and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
+            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
             for other in kept
         ):
             kept.append(row)
@@ -212,10 +211,10 @@ def _document(
         "rows": [
             {
                 "number": number,
-                "devices": row.config.shape.devices,
+                "devices": row.config.devices,
                 **row.config.shape._asdict(),
                 "recompute": row.config.recompute,
-                "stages": [stage._asdict() for stage in row.config.stages],
+                "stages": config_to_dict(row.config)["stages"],
                 **attributes(row.price, "step_s", "computing_s", "communicating_s", "bubble_s", "sync_s", "peak_bytes"),
                 **_speeds(setting, row),
                 "reason": reason,
@@ -268,10 +267,10 @@ def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, 
         f"{speeds['tokens_per_s']:,.0f}",
         f"{speeds['mfu']:.1%}",
         format_bytes(row.price.peak_bytes),
-        str(shape.devices),
+        str(row.config.devices),
         row.config.named,
         f"{shape.micro_batches} of {shape.samples}",
         schedule if shape.pipeline > 1 else "",
-        str(shape.zero),
+        row.config.zero,
         row.config.recompute,
     )

@@ -32,6 +32,9 @@ def export_config(setting: TrainingSetting, config: ParallelConfig, target: str)
 
     Raise InputError if the tool cannot do it: the error names the reason and the way out.
     """
+    if config.degrees:
+        reason, way_out = f"the row has {config.title}", "choose with --data N or --tensor N"
+        raise refuse(target, reason, "has the same degrees on all stages", way_out)
     return CONFIG_TARGETS[target](setting, config)
 
 

@@ -9,7 +9,7 @@ from planner.problem.hybrid_training.config import ParallelConfig, TrainingSetti
 
 def model_flops_share(setting: TrainingSetting, config: ParallelConfig, step_s: float) -> float:
     """Model FLOPs utilisation of a step on the devices that are used."""
-    used = setting.fabric.devices[: config.shape.devices]
+    used = setting.fabric.devices[: config.devices]
     kinds = {device.kind: device for device in used}
     peaks = {
         kind: LayerTimes(setting.network, device, setting.efficiency).flops_per_s for kind, device in kinds.items()

@@ -4,7 +4,8 @@ from heapq import heapify, heappop, heappush
 
 from costmodels.memory.transformers import RECOMPUTE_MODES, zero_states
 from planner.problem.hybrid_training.config import EVEN_SCHEDULES, ParallelShape
-from planner.problem.hybrid_training.prices import LayerBook, ShapePrices
+from planner.problem.hybrid_training.layer_book import LayerBook
+from planner.problem.hybrid_training.prices import ShapePrices
 
 
 def quick_bound_s(book: LayerBook, shape: ParallelShape) -> float:
@@ -31,13 +32,13 @@ def streaming_bound_s(prices: ShapePrices) -> float:
     asked = prices.book.setting.demands.recompute
     mode = RECOMPUTE_MODES.index(asked) if asked else 0
     if prices.book.alike:
-        layer_s, last_s = prices.layers[0].total_s[mode], prices.end_s(shape.pipeline - 1)
-        work_s = network.layers * layer_s + sum(map(prices.end_s, range(shape.pipeline)))
+        layer_s, last_s = prices.of(0).layer.total_s[mode], prices.of(shape.pipeline - 1).end_s
+        work_s = network.layers * layer_s + (shape.pipeline - 1) * prices.of(0).message_s + last_s
         longest_s = max(work_s / shape.pipeline, last_s + layer_s)
     else:
-        layer_s = min(price.total_s[mode] for price in prices.layers)
-        work_s = network.layers * layer_s
-        longest_s = network.layers / sum(1 / price.total_s[mode] for price in prices.layers)
+        layers_s = [stage.layer.total_s[mode] for stage in prices.each]
+        work_s = network.layers * min(layers_s)
+        longest_s = network.layers / sum(1 / layer_s for layer_s in layers_s)
     return (shape.micro_batches - prices.fill) * longest_s + prices.fill * work_s - prices.shift_s
 
 
@@ -48,15 +49,15 @@ def least_sync_s(prices: ShapePrices) -> float:
     """
     shape, layers = prices.shape, prices.book.setting.network.layers
     if must_be_even(shape):
-        return max(prices.sync_s(stage, layers // shape.pipeline) for stage in range(shape.pipeline))
-    queue = [(prices.sync_s(stage, 1), stage, 1) for stage in range(shape.pipeline)]
+        return max(stage.sync_s(layers // shape.pipeline) for stage in prices.each)
+    queue = [(stage.sync_s(1), stage.number, 1) for stage in prices.each]
     least_s = max(queue)[0]
-    queue = [(prices.sync_s(stage, 2), stage, 2) for stage in range(shape.pipeline)]
+    queue = [(stage.sync_s(2), stage.number, 2) for stage in prices.each]
     heapify(queue)
     for _ in range(layers - shape.pipeline):
         sync_s, stage, count = heappop(queue)
         least_s = max(least_s, sync_s)
-        heappush(queue, (prices.sync_s(stage, count + 1), stage, count + 1))
+        heappush(queue, (prices.of(stage).sync_s(count + 1), stage, count + 1))
     return least_s
 
 
@@ -69,7 +70,7 @@ def sync_bound_s(prices: ShapePrices) -> float:
     """Gradients and optimizer of a stage that has the mean of the layers or more, whichever it is."""
     layers = -(-prices.book.setting.network.layers // prices.shape.pipeline)
     stages = different_stages(prices.shape.pipeline) if prices.book.alike else range(prices.shape.pipeline)
-    return min(prices.sync_s(stage, layers) for stage in stages)
+    return min(prices.of(stage).sync_s(layers) for stage in stages)
 
 
 def different_stages(pipeline: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Search: every shape with the same layers on every stage, then the best layers of the shapes that could be faster.
+"""Search: stages alike, then the best layers of each stage, then the best degrees of each stage.
 
 ::
 
@@ -7,8 +7,10 @@
                                                    shape's states; what no other row dominates is kept
     2  shapes by their bound, ascending            until a bound is no less than the fastest step that was found;
                                                    layers of the stages by dynamic programming
+    3  stages that differ in degrees and ZeRO, by  likewise; `degrees`
+       their number and the size of micro-batches
 
-When the second part ends by itself, no configuration of the space takes a shorter step.
+When all parts end by themselves, no configuration of the space takes a shorter step.
 """
 
 from bisect import bisect_left, insort
@@ -24,7 +26,8 @@ from costmodels.memory.transformers import RECOMPUTE_MODES
 from graphs.brief import brief
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
-from planner.problem.hybrid_training.prices import LayerBook, ShapePrices, StepPrice
+from planner.problem.hybrid_training.layer_book import LayerBook
+from planner.problem.hybrid_training.prices import ShapePrices, StepPrice, config_price
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.hybrid_training.bounds import (
@@ -35,6 +38,7 @@ from planner.solvers.hybrid_training.bounds import (
     streaming_bound_s,
     sync_bound_s,
 )
+from planner.solvers.hybrid_training.degrees import DegreeSearch
 from planner.solvers.hybrid_training.shapes import shapes_of
 from planner.solvers.hybrid_training.stage_fill import best_fill
 
@@ -57,7 +61,7 @@ class ConfigTable:
         rows: configurations of which none is as fast as another with no more memory and devices, the fastest first.
         status: optimal if the first row is proved to be the fastest; infeasible if nothing fits.
         bound_s: no configuration takes a shorter step.
-        shapes: how many there are.
+        shapes: how many there are whose stages have the same degrees.
         left_out: of these, how many were not priced for want of time; rows with less memory may be missing.
         least_bytes: of a device, what the configuration that needs the least takes.
         wall_s: seconds of the search.
@@ -79,6 +83,7 @@ def choose_config(setting: TrainingSetting, time_limit_s: float = 60.0, reporter
     search = _ConfigSearch(setting, time_limit_s, reporter)
     search.even_stages()
     bound_s = search.best_stages()
+    bound_s = min(bound_s, search.best_degrees())
     rows = tuple(search.front.undominated())
     if not rows:
         status = Status.UNKNOWN if search.left_out else Status.INFEASIBLE
@@ -99,7 +104,7 @@ class _Front:
 
     def offer(self, row: ConfigRow) -> None:
         """Take a row unless another one with as many devices dominates it, and drop those that it dominates."""
-        rows = self._by_devices.setdefault(row.config.shape.devices, [])
+        rows = self._by_devices.setdefault(row.config.devices, [])
         step_s, peak = row.price.step_s, row.price.peak_bytes
         position = bisect_left(rows, (step_s, peak))
         if position and rows[position - 1][1] <= peak:
@@ -109,7 +114,7 @@ class _Front:
         self.offered += 1
         self.best_s = min(self.best_s, step_s)
         insort(rows, (step_s, peak, self.offered, row))
-        heappush(self._later, (step_s, row.config.shape.devices, peak))
+        heappush(self._later, (step_s, row.config.devices, peak))
 
     def dominates(self, least_s: float, devices: int, least_bytes: float) -> bool:
         """Whether a row dominates all that takes so long, and so much memory, or more; times must ascend."""
@@ -121,10 +126,10 @@ class _Front:
     def undominated(self) -> Iterator[ConfigRow]:
         """The rows that none with fewer devices dominates either, the fastest first."""
         rows = [row for devices in self._by_devices.values() for *_, row in devices]
-        rows.sort(key=lambda row: (row.price.step_s, row.config.shape.devices, row.price.peak_bytes))
+        rows.sort(key=lambda row: (row.price.step_s, row.config.devices, row.price.peak_bytes))
         kept: list[tuple[int, float]] = []  # devices and memory of faster rows
         for row in rows:
-            devices, peak = row.config.shape.devices, row.price.peak_bytes
+            devices, peak = row.config.devices, row.price.peak_bytes
             if not any(n <= devices and n_bytes <= peak for n, n_bytes in kept):
                 kept = [(n, n_bytes) for n, n_bytes in kept if n < devices or n_bytes < peak]
                 kept.append((devices, peak))
@@ -182,13 +187,30 @@ class _ConfigSearch:
             proved_s = min(proved_s, self._offer_best(ShapePrices(self._book, self.shapes[number])))
         return min(self.front.best_s, proved_s)
 
+    def best_degrees(self) -> float:
+        """Look for stages that differ in degrees; returns what no step of such stages is shorter than."""
+        proved_s = inf
+        problems = DegreeSearch(self._book).problems()
+        for done, problem in enumerate(problems):
+            if problem.quick_bound_s >= self.front.best_s:
+                break
+            if self._deadline.over:
+                return min(problem.quick_bound_s, proved_s)
+            self._reporter.on_step("comparing degrees of each stage", done, len(problems))
+            config, least_s = problem.best(self.front.best_s, self._deadline)
+            proved_s = min(proved_s, least_s)
+            if config is not None:
+                self.front.offer(ConfigRow(config, config_price(self.setting, config)))
+        return proved_s
+
     def _possible(self, prices: ShapePrices) -> bool:
         """Whether the parameters of the mean stage fit, with everything recomputed."""
         layers = -(-self.setting.network.layers // prices.shape.pipeline)
         middle = StageLayers(0, 0, layers)
-        least = min(prices.bytes_of(stage, middle) for stage in different_stages(prices.shape.pipeline))
+        stages = [prices.of(stage) for stage in different_stages(prices.shape.pipeline)]
+        least = min(stage.bytes_of(middle) for stage in stages)
         self.least_bytes = min(self.least_bytes, least)
-        return least <= max(prices.limits)
+        return least <= max(device.memory_bytes for device in self._book.fabric.devices)
 
     def _even_layers(self, shape: ParallelShape) -> Iterable[StageLayers]:
         """All layers of a stage under each kind of recomputation."""
@@ -200,7 +222,7 @@ class _ConfigSearch:
 
     def _offer_even(self, prices: ShapePrices, layers: StageLayers) -> None:
         price = prices.even_price(layers)
-        limits = (prices.limits[stage] for stage, _ in prices.distinct)
+        limits = (prices.of(stage).limit for stage, _ in prices.distinct)
         if all(n_bytes <= limit for n_bytes, limit in zip(price.memory_bytes, limits, strict=True)):
             self._offer(prices.shape, (layers,) * prices.shape.pipeline, price)
 

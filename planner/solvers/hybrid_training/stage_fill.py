@@ -37,8 +37,9 @@ class LayerTable:
     def at(self, stage: int, layers: int) -> tuple[float, StageLayers | None]:
         """The least time of so many layers on a stage, infinite if they do not fit, and what runs again of them."""
         if (stage, layers) not in self._known:
-            found = self._prices.cheapest(stage, layers)
-            self._known[stage, layers] = inf if found is None else self._prices.stage_s(stage, found), found
+            own = self._prices.of(stage)
+            found = own.cheapest(layers)
+            self._known[stage, layers] = inf if found is None else own.pass_s(found), found
         return self._known[stage, layers]
 
 
@@ -73,14 +74,14 @@ def _most_layers(prices: ShapePrices, most_s: float) -> int:
     """The most layers of a stage that is not alone too slow."""
     layers = prices.book.setting.network.layers - prices.shape.pipeline + 1
     longest_s = most_s / max(prices.shape.micro_batches - prices.fill, 1e-9)
-    return int(min(layers, longest_s / min(min(price.total_s) for price in prices.layers)))
+    return int(min(layers, longest_s / min(min(stage.layer.total_s) for stage in prices.each)))
 
 
 def _filled(prices: ShapePrices, stages: Sequence[StageLayers | None], most_s: float) -> StageFill | None:
     fitting = [stage for stage in stages if stage is not None]
     if len(fitting) < len(stages):
         return None
-    streaming_s = prices.step_s([prices.stage_s(number, stage) for number, stage in enumerate(fitting)])
+    streaming_s = prices.step_s([own.pass_s(stage) for own, stage in zip(prices.each, fitting, strict=True)])
     return StageFill(tuple(fitting), streaming_s) if streaming_s < most_s else None
 
 

@@ -160,3 +160,17 @@ def test_a_page_shows_the_rows_by_time_and_memory(capsys: pytest.CaptureFixture[
         assert (later["peak_bytes"] > earlier["peak_bytes"]) == (now[1] < before[1])
     assert main([*COMMAND, "--html", "rows.html"]) == 2
     assert "'rows.html' is there already" in capsys.readouterr().err
+
+
+def test_stages_of_unlike_devices_have_degrees_of_their_own(
+    capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    Path("model.json").write_text(json.dumps({"layers": 12, "hidden": 4096, "heads": 32}))
+    unlike = "2xA100-SXM-80GB+4xV100-SXM2-32GB:PCIe4"
+    command = ["choose", "model.json", "--cluster", unlike, "--global-batch", "32", *AT_LENGTH]
+    assert main([*command, "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)["rows"]
+    assert sum(stage["data"] * stage["tensor"] for stage in first["stages"]) == first["devices"] == 6
+    assert len({(stage["data"], stage["tensor"]) for stage in first["stages"]}) > 1
+    assert first["step_s"] < 0.8 * min(row["step_s"] for row in others)
+    assert "choose with --data N or --tensor N" in refused([*command, "--to", "megatron-args"])

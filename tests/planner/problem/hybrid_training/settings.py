@@ -27,3 +27,15 @@ def random_setting(seed: int) -> TrainingSetting:
         second = replace(first, kind="half", memory_bytes=0.7 * first.memory_bytes, flops_per_s={"bfloat16": 150e12})
     fabric = Fabric((first, first, second, second), rng.choice([2, 4]), INSIDE, BETWEEN)
     return TrainingSetting(network, fabric, rng.choice([4, 8]))
+
+
+def random_unlike_setting(seed: int) -> TrainingSetting:
+    """Three or four layers on three or five devices, of two kinds or one, which equal stages seldom use well."""
+    rng = Random(seed)
+    network = Transformer(rng.choice([3, 4]), 4096, 32, vocabulary=rng.choice([32000, 256000]))
+    first = replace(A100, memory_bytes=rng.choice([16, 24, 32, 48]) * 1e9)
+    n_bytes = rng.choice([0.7, 1.0]) * first.memory_bytes
+    slow = replace(first, kind="half", memory_bytes=n_bytes, flops_per_s={"bfloat16": 150e12})
+    fast, slower = rng.choice([(3, 0), (2, 1), (1, 2), (5, 0), (2, 3)])
+    devices = (first,) * fast + (slow,) * slower
+    return TrainingSetting(network, Fabric(devices, rng.choice([1, len(devices)]), INSIDE, BETWEEN), rng.choice([4, 8]))
