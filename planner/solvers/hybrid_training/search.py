@@ -38,7 +38,7 @@ from planner.solvers.hybrid_training.bounds import (
     streaming_bound_s,
     sync_bound_s,
 )
-from planner.solvers.hybrid_training.degrees import DegreeSearch
+from planner.solvers.hybrid_training.degrees import degree_searches
 from planner.solvers.hybrid_training.shapes import shapes_of
 from planner.solvers.hybrid_training.stage_fill import best_fill
 
@@ -190,14 +190,14 @@ class _ConfigSearch:
     def best_degrees(self) -> float:
         """Look for stages that differ in degrees; returns what no step of such stages is shorter than."""
         proved_s = inf
-        problems = DegreeSearch(self._book).problems()
-        for done, problem in enumerate(problems):
-            if problem.quick_bound_s >= self.front.best_s:
+        searches = degree_searches(self._book)
+        for done, search in enumerate(searches):
+            if search.ways.quick_bound_s >= self.front.best_s:
                 break
             if self._deadline.over:
-                return min(problem.quick_bound_s, proved_s)
-            self._reporter.on_step("comparing degrees of each stage", done, len(problems))
-            config, least_s = problem.best(self.front.best_s, self._deadline)
+                return min(search.ways.quick_bound_s, proved_s)
+            self._reporter.on_step("comparing degrees of each stage", done, len(searches))
+            config, least_s = search.best(self.front.best_s, self._deadline)
             proved_s = min(proved_s, least_s)
             if config is not None:
                 self.front.offer(ConfigRow(config, config_price(self.setting, config)))
