@@ -1,6 +1,6 @@
 """ShapePrices: the stages of a shape, and the time of a step.
 
-With m micro-batches, p stages, v chunks of a stage, and a_i of `stage_prices`:
+With m micro-batches, p stages, v chunks of a stage, and a_i of `priced_stage`:
 
 ::
 
@@ -27,7 +27,7 @@ from planner.problem.hybrid_training.config import (
     TrainingSetting,
 )
 from planner.problem.hybrid_training.layer_book import LayerBook
-from planner.problem.hybrid_training.stage_prices import StagePrices, message_s
+from planner.problem.hybrid_training.priced_stage import PricedStage, message_s
 
 
 class StepPrice(NamedTuple):
@@ -71,18 +71,18 @@ class ShapePrices:
 
     __repr__ = brief
 
-    def of(self, stage: int) -> StagePrices:
+    def of(self, stage: int) -> PricedStage:
         """What a stage takes."""
         if stage not in self._known:
-            self._known[stage] = self._stage_prices(stage)
+            self._known[stage] = self._priced_stage(stage)
         return self._known[stage]
 
     @cached_property
-    def _known(self) -> dict[int, StagePrices]:
+    def _known(self) -> dict[int, PricedStage]:
         return {}
 
     @property
-    def each(self) -> list[StagePrices]:
+    def each(self) -> list[PricedStage]:
         """All stages."""
         return [self.of(stage) for stage in range(self.shape.pipeline)]
 
@@ -141,7 +141,7 @@ class ShapePrices:
             memory_bytes=tuple(self.of(stage).bytes_of(layers) for stage, layers in stages.items()),
         )
 
-    def _stage_prices(self, stage: int) -> StagePrices:
+    def _priced_stage(self, stage: int) -> PricedStage:
         shape, devices = self.shape, self.book.fabric.devices
         if self.degrees:
             own = self.degrees[stage]
@@ -154,7 +154,7 @@ class ShapePrices:
         stride, size = shape.tensor * (shape.data if shape.order == "data" else 1), shape.pipeline
         if self.degrees:
             stride, size = 1, sum(own.devices for own in self.degrees)
-        return StagePrices(self.book, shape, stage, slowest, limit, message_s(self.book, shape, stride, size))
+        return PricedStage(self.book, shape, stage, slowest, limit, message_s(self.book, shape, stride, size))
 
     def _members(self, stage: int) -> Sequence[int]:
         """The devices of a stage."""

@@ -39,7 +39,7 @@ from costmodels.workload import Workload
 from graphs.brief import brief
 from graphs.ir import Graph, Op, Role
 from planner.problem.hybrid_training.layers import NetworkLayers, is_batch_norm, learned_of
-from planner.problem.hybrid_training.stage_prices import GATHERED
+from planner.problem.hybrid_training.priced_stage import GATHERED
 from planner.problem.hybrid_training.tensor_styles import TOKENS, Style, TensorStyles, read_by, weight_of
 
 SUMMED = 4  # bytes of a mean or a variance of a channel

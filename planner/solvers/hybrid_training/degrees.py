@@ -1,4 +1,4 @@
-"""DegreeSearch: the best devices, degrees, ZeRO, layers and recomputation of stages that differ.
+"""StageSearch: the best devices, degrees, ZeRO, layers and recomputation of stages that differ.
 
 With m micro-batches of all replicas, a_i the passes of stage i, and s_i its gradients and optimizer:
 
@@ -52,7 +52,7 @@ class _Rest(NamedTuple):
     after_s: Floats
 
 
-def degree_searches(book: LayerBook) -> list["DegreeSearch"]:
+def stage_searches(book: LayerBook) -> list["StageSearch"]:
     """One for each number of stages and size of micro-batches, those first that could find a fast step.
 
     There are none if the same degrees are asked of all stages.
@@ -62,7 +62,7 @@ def degree_searches(book: LayerBook) -> list["DegreeSearch"]:
     if {asked.data, asked.tensor, asked.samples} != {None} or asked.schedule not in (None, "1f1b"):
         return []
     found = [
-        DegreeSearch(PipelineWays(ways, samples, number))
+        StageSearch(PipelineWays(ways, samples, number))
         for samples in data_degrees(setting.batch, setting.batch)
         for number in range(2, min(MOST_STAGES, setting.network.layers, setting.n_devices) + 1)
         if asked.pipeline in (None, number)
@@ -71,7 +71,7 @@ def degree_searches(book: LayerBook) -> list["DegreeSearch"]:
 
 
 @dataclass(frozen=True)
-class DegreeSearch:
+class StageSearch:
     """A search.
 
     Attributes:

@@ -38,7 +38,7 @@ from planner.solvers.hybrid_training.bounds import (
     streaming_bound_s,
     sync_bound_s,
 )
-from planner.solvers.hybrid_training.degrees import degree_searches
+from planner.solvers.hybrid_training.degrees import stage_searches
 from planner.solvers.hybrid_training.shapes import shapes_of
 from planner.solvers.hybrid_training.stage_fill import best_fill
 
@@ -190,7 +190,7 @@ class _ConfigSearch:
     def best_degrees(self) -> float:
         """Look for stages that differ in degrees; returns what no step of such stages is shorter than."""
         proved_s = inf
-        searches = degree_searches(self._book)
+        searches = stage_searches(self._book)
         for done, search in enumerate(searches):
             if search.ways.quick_bound_s >= self.front.best_s:
                 break

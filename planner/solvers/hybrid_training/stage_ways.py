@@ -29,7 +29,7 @@ from planner.problem.hybrid_training.config import (
     tensor_degrees,
 )
 from planner.problem.hybrid_training.layer_book import LayerBook
-from planner.problem.hybrid_training.stage_prices import StagePrices, message_s
+from planner.problem.hybrid_training.priced_stage import PricedStage, message_s
 
 NEARLY = 1e-9  # relative; what is faster by less is as fast
 
@@ -63,7 +63,7 @@ class WayBook:
         self.layers = book
         self._ways: dict[tuple[int, int, StageDegrees, int, bool, int], dict[int, StageWay | None]] = {}
 
-    def way(self, stage: StagePrices, mask: int, layers: int, most_s: float) -> StageWay | None:
+    def way(self, stage: PricedStage, mask: int, layers: int, most_s: float) -> StageWay | None:
         """The fastest way to run so many layers on a stage; None if none in less than ``most_s`` fits.
 
         The limit of a size of micro-batches never grows during a search.
@@ -227,7 +227,7 @@ class PipelineWays:
         pass_s, after_s = (np.array([way[field] for way in kept]) for field in (0, 1))
         return WayTable(pass_s, after_s, np.array([way.layers.total for way in kept], dtype=np.int64), kept)
 
-    def _stage(self, number: int, degrees: StageDegrees, mask: int) -> StagePrices:
+    def _stage(self, number: int, degrees: StageDegrees, mask: int) -> PricedStage:
         """The prices of a stage on devices of the kinds of a mask."""
         devices = self.book.layers.fabric.devices
         members = [example for bit, example in enumerate(self._examples) if mask >> bit & 1]
@@ -239,7 +239,7 @@ class PipelineWays:
             self.micro_batches,
             degrees.zero,
         )
-        return StagePrices(
+        return PricedStage(
             self.book.layers,
             shape,
             number,

@@ -18,8 +18,8 @@ from planner.problem.hybrid_training.config import (
     tensor_degrees,
 )
 from planner.problem.hybrid_training.layer_book import LayerBook
+from planner.problem.hybrid_training.priced_stage import PricedStage
 from planner.problem.hybrid_training.prices import ShapePrices, config_price
-from planner.problem.hybrid_training.stage_prices import StagePrices
 from planner.problem.result import Status
 from planner.solvers.hybrid_training.bounds import must_be_even
 from planner.solvers.hybrid_training.search import choose_config
@@ -79,7 +79,7 @@ def may_follow(degrees: Sequence[StageDegrees], setting: TrainingSetting) -> boo
     return end <= setting.n_devices and (end > host or not several) and all(within)
 
 
-def fastest_stage(stage: StagePrices, layers: int) -> StageLayers | None:
+def fastest_stage(stage: PricedStage, layers: int) -> StageLayers | None:
     """Of all kinds of recomputation of so many layers that fit, the fastest."""
     kinds = (
         StageLayers(layers - selective - full, selective, full)

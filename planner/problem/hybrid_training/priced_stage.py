@@ -1,4 +1,4 @@
-"""StagePrices: seconds and bytes of one stage of a pipeline, by its layers and what of them runs again.
+"""PricedStage: seconds and bytes of one stage of a pipeline, by its layers and what of them runs again.
 
 ::
 
@@ -31,7 +31,7 @@ GATHERED = 2  # products whose parameters ZeRO-3 has gathered at a time: one in 
 
 
 @dataclass(frozen=True)
-class StagePrices:
+class PricedStage:
     """What a stage takes.
 
     Attributes:
