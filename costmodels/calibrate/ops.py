@@ -285,10 +285,18 @@ class _Session:
         noise = {operator.key for operator in noisy(self.keys, self.measured(rows))}
         return many if any(self.keys[i] in noise for i in self.task.wanted) else few
 
+    def progress(self, rows: Rows, elapsed_s: float, mean: "MeanPass") -> tuple[bool, int]:
+        """Whether these passes are enough, and how many there will be."""
+        over = elapsed_s >= self.task.least_s
+        n_passes = self.n_passes(rows) if over else self.task.passes
+        total = max(n_passes, len(rows), round(len(rows) * self.task.least_s / elapsed_s))
+        enough = over and len(rows) >= n_passes and (mean.known or elapsed_s >= REFINED_S)
+        return enough or elapsed_s >= self.effort.most_s, total
+
 
 def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object]) -> Rows:
     """Seconds of the wanted operators in repeated passes."""
-    task, most_s = session.task, session.effort.most_s
+    task = session.task
     rows: list[list[list[float]]] = []
     mean = MeanPass(session.effort.error)
     try:
@@ -303,11 +311,7 @@ def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object])
                 session.pace.watch()
             mean.add(sum(map(sum, rows[-1])))
             now_s = time.perf_counter()
-            elapsed_s = now_s - start_s
-            n_passes = session.n_passes(rows) if elapsed_s >= task.least_s else task.passes
-            total = max(n_passes, len(rows), round(len(rows) * task.least_s / elapsed_s))
-            enough = len(rows) >= n_passes and elapsed_s >= task.least_s
-            done = (enough and (mean.known or elapsed_s >= REFINED_S)) or elapsed_s >= most_s
+            done, total = session.progress(rows, now_s - start_s, mean)
             if not done and now_s - saved_s > SAVE_S:
                 saved_s = now_s
                 session.keep(rows)

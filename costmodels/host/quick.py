@@ -144,27 +144,27 @@ ONE_PASS = {
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
     x, weight, *others = arguments
     bias = others[0] if others else None
-    pads = op.members[0] if op.members and op.members[0] is not op.leading else None
-    if pads:
-        x = pads.inputs[0]
+    pads = next((first for first in op.members[:1] if first is not op.leading), None)
+    x = pads.inputs[0] if pads else x
     shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
     if len(shape) != 4 or 0 in shape or not held(program, weight, bias):
         return None
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
     around = border(program.graph, pads) if pads else None
     convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :], around)
-    packs = {weight: Pack((weight,), convolution.pack)}
-    if folds:
-        norm = op.members[2 if pads else 1]
-        _, gamma, beta, mean, variance = norm.inputs
-        eps = _epsilon(program, norm)
-        if eps is None:
-            return None
-        own = (bias,) if bias else ()
-        packs[weight] = Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)))
-        bias = f"{op.name}, folded"
-        packs[bias] = Pack((gamma, beta, mean, variance, *own), partial(_shifted, eps=eps))
-    return _multiplication(op, convolution, packs, (x, weight, bias), steps)
+    if not folds:
+        return _multiplication(op, convolution, {weight: Pack((weight,), convolution.pack)}, (x, weight, bias), steps)
+    norm = op.members[2 if pads else 1]
+    eps = _epsilon(program, norm)
+    if eps is None:
+        return None
+    _, gamma, beta, mean, variance = norm.inputs
+    folded = f"{op.name}, folded"
+    packs = {
+        weight: Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps))),
+        folded: Pack((gamma, beta, mean, variance, *((bias,) if bias else ())), partial(_shifted, eps=eps)),
+    }
+    return _multiplication(op, convolution, packs, (x, weight, folded), steps)
 
 
 def _multiplication(

@@ -41,14 +41,7 @@ FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 
 def run_network(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the choices that no other choice dominates, or save one as a plan."""
-    for name in FOR_TRANSFORMERS:
-        if getattr(options, name):
-            raise InputError(
-                f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
-                "priced operator by operator, so leave it out"
-            )
-    if options.gradients != options.precision == "float32":
-        raise InputError("--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients out")
+    _check_options(options)
     cluster = limited(cluster_of(options), options.memory)
     fabric_of(cluster)  # refuses devices that do not reach each other
 
@@ -85,6 +78,18 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
         return DONE
     _show(sweep, cluster, options, console, graph_of)
     return DONE
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that are for transformers alone."""
+    for name in FOR_TRANSFORMERS:
+        if getattr(options, name):
+            raise InputError(
+                f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
+                "priced operator by operator, so leave it out"
+            )
+    if options.gradients != options.precision == "float32":
+        raise InputError("--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients out")
 
 
 def save_choice(choice: Choice, graph: Graph, cluster: Cluster, optimizer: str, output: Path) -> None:

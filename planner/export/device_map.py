@@ -10,6 +10,7 @@ A module's arguments are moved to its device; operators outside of all named mod
 
 from collections.abc import Mapping
 
+from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.export.modules import Modules, ancestors
 from planner.export.records import Export, device_names, device_words, kept_whole, listed, refuse
@@ -90,13 +91,20 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
         inside = any(path in entries for path in ancestors(op.module))
         if inside or (spreads[number] == device[number] and reads.get(number, set()) <= {device[number]}):
             continue
-        for module in modules.layers(op.module) if op.module else ():
-            homes = {device[other] for other in modules.under[module]}
-            if len(homes) > 1:
-                reason = f"module '{module}' is on {device_names(plan, homes)}"
-                raise refuse(NAME, reason, "places whole modules", kept_whole(module))
-        ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
-        far = next((end for end in ends if device[end] != device[number]), number)
-        other, home, away = graph.ops[far].name, *(plan.cluster.devices[device[end]].name for end in (number, far))
-        reason = f"operator '{op.name}' on {home} is in no module that is on one device, and '{other}' is on {away}"
-        raise refuse(NAME, reason, "places whole modules", f"plan with --together '{op.name},{other}'")
+        raise _divided(plan, number, modules)
+
+
+def _divided(plan: Plan, number: int, modules: Modules) -> InputError:
+    """That the module of an operator is on several devices, or that it is in none and what it meets is elsewhere."""
+    graph, device = plan.graph, plan.placement.device
+    op = graph.ops[number]
+    for module in modules.layers(op.module) if op.module else ():
+        homes = {device[other] for other in modules.under[module]}
+        if len(homes) > 1:
+            reason = f"module '{module}' is on {device_names(plan, homes)}"
+            return refuse(NAME, reason, "places whole modules", kept_whole(module))
+    ends = [w for w, r in graph.edges if r == number] + [r for w, r in graph.edges if w == number]
+    far = next((end for end in ends if device[end] != device[number]), number)
+    other, home, away = graph.ops[far].name, *(plan.cluster.devices[device[end]].name for end in (number, far))
+    reason = f"operator '{op.name}' on {home} is in no module that is on one device, and '{other}' is on {away}"
+    return refuse(NAME, reason, "places whole modules", f"plan with --together '{op.name},{other}'")

@@ -119,12 +119,8 @@ class OwnDegrees:
         tables, alone = self._tables, ways.get((1, 1))
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
-        costs: dict[StageDegrees, Sequence[ShapeCosts]] = {}
-        for (data, tensor), shape in ways.items():
-            if self._divides(graph, shape, deadline):
-                for zero in self._zeros(data):
-                    each = (tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
-                    costs[StageDegrees(data, tensor, zero)] = [cost for cost in each if cost is not None]
+        known = (shape for shape in ways.values() if self._divides(graph, shape, deadline))
+        costs = {degrees: each for shape in known for degrees, each in self._costs(shape, kinds)}
         networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
         known_kinds = [_kind(device) for _, device in kinds]
         return StageProblem(
@@ -136,6 +132,14 @@ class OwnDegrees:
             alone.micro_batches,
             RECOMPUTE_MODES if self._demands.recompute is None else (self._demands.recompute,),
         )
+
+    def _costs(
+        self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]
+    ) -> Iterator[tuple[StageDegrees, Sequence[ShapeCosts]]]:
+        """What a stage costs that is divided as a shape, under every stage of ZeRO, on devices of each kind."""
+        for zero in self._zeros(shape.replicas):
+            each = (self._tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
+            yield StageDegrees(shape.replicas, shape.tensor, zero), [cost for cost in each if cost is not None]
 
     def _divides(self, graph: Graph, shape: Shape, deadline: Deadline) -> bool:
         """Whether the operators of a network can be divided so, and are the same for a part of the samples."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Ints
+from costmodels.arrays import Floats, Ints
 from costmodels.collectives import Port
 from costmodels.fabric import Fabric
 from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
@@ -203,13 +203,7 @@ class StageProblem:
             for at, stage in zip(ends, stages, strict=False)
         ]
         tables, owner = [costs.table for costs in each], self._owner(stages)
-        op_bytes = np.array([tables[n].op_bytes[op] for op, n in enumerate(owner)])
-        saved = [table.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
-        saved_bytes = np.array([saved[n][op] for op, n in enumerate(owner)])
-        for number, (table, stage) in enumerate(zip(tables, stages, strict=True)):
-            ops = [op for op, own in enumerate(owner) if own == number]
-            op_bytes[ops[0]] += table.working_bytes + _most_again_bytes(table, ops, stage.recompute)
-            saved_bytes[ops[0]] += table.inputs_bytes(ops, stage.recompute) if stage.recompute != "none" else 0.0
+        op_bytes, saved_bytes = _held_bytes(stages, tables, owner)
         again_s = [table.again_s(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
         computed = (
             np.where(again > 0, costs.forward_s, 0.0) + costs.backward_s
@@ -255,6 +249,21 @@ class StageProblem:
             "link_s": np.column_stack(seconds),
             "link_latency_s": np.array(latency_s),
         }
+
+
+def _held_bytes(stages: Sequence[OwnStage], tables: Sequence[CostTable], owner: Sequence[int]) -> tuple[Floats, Floats]:
+    """[n_ops] each, what a device of an operator's stage holds all the time, and for each micro-batch.
+
+    What a stage holds once is with its first operator.
+    """
+    op_bytes = np.array([tables[n].op_bytes[op] for op, n in enumerate(owner)])
+    saved = [table.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
+    saved_bytes = np.array([saved[n][op] for op, n in enumerate(owner)])
+    for number, (table, stage) in enumerate(zip(tables, stages, strict=True)):
+        ops = [op for op, own in enumerate(owner) if own == number]
+        op_bytes[ops[0]] += table.working_bytes + _most_again_bytes(table, ops, stage.recompute)
+        saved_bytes[ops[0]] += table.inputs_bytes(ops, stage.recompute) if stage.recompute != "none" else 0.0
+    return op_bytes, saved_bytes
 
 
 def _most_again_bytes(table: CostTable, ops: Sequence[int], recompute: RecomputeMode) -> float:

@@ -144,11 +144,7 @@ def _choices(
             return
         step = TrainingStep(schedule, shape.micro_batches, recompute)
         problem = Problem(table, Goal.TRAINING, step=step)
-        best: Placement | None = None
-        best_s = inf
-        for known in placements:
-            if (step_s := objective_of(problem, known, best_s)) < best_s:
-                best, best_s = known, step_s
+        best, best_s = _best_of(placements, problem)
         if schedule in SEARCHED or best is None:
             limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(SEARCHED)))
             budget = Budget(limit_s, DEFAULT_GAP, bound_s=lower_bound(problem))
@@ -162,3 +158,13 @@ def _choices(
             if alone or must_find or len(choice.devices) > 1:
                 yield choice
                 must_find = False
+
+
+def _best_of(placements: Iterable[Placement], problem: Problem) -> tuple[Placement | None, float]:
+    """The best of some placements, if one is feasible, and its seconds."""
+    best: Placement | None = None
+    best_s = inf
+    for known in placements:
+        if (step_s := objective_of(problem, known, best_s)) < best_s:
+            best, best_s = known, step_s
+    return best, best_s

@@ -31,6 +31,7 @@ from graphs.ir import Graph
 from graphs.kinds import kind_of
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
+from planner.plans.upgrades import VERSION, upgraded
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
@@ -38,10 +39,6 @@ from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
-VERSION = 11
-"""2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,
-9 selective recomputation, 10 what a split network takes whole and the network before rewrites,
-11 how slow copies are that go on by themselves."""
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source")
 """Of each operator on each device."""
@@ -96,7 +93,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             the proof.
     """
     try:
-        document = _upgraded(document)
+        document = upgraded(document)
         graph = graph_from_dict(document["graph"])
         cluster = cluster_from_dict(document["cluster"])
         workload = Workload(**document["workload"])
@@ -167,56 +164,6 @@ def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> P
     return Placement(
         tuple(cluster.index[device_of[op.name]] for op in graph.ops), tuple(graph.index[name] for name in order)
     )
-
-
-def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document as this version writes it."""
-    version: Any = document.get("version")
-    if version not in range(1, VERSION + 1):
-        raise InputError(
-            f"the plan has the version {version!r}, this planner reads 1 to {VERSION}; update the planner or plan again"
-        )
-    if version < 2:
-        document = {**document, "constraints": [], "robustness": None}
-    if version < 3:
-        document = {**document, "costs": [_isolated(cost) for cost in document["costs"]]}
-    if version < 5:
-        document = {"pace": {}, **document, "pace_spread": {}}
-    if version < 6:
-        document = {**document, "copies": []}
-    if version < 7:
-        document = {**document, "rewrites": []}
-    if version < 8:
-        costs = ({"lockstep_slowdown": cost["slowdown"]} if "slowdown" in cost else {} for cost in document["costs"])
-        document = {**document, "costs": [old | new for old, new in zip(document["costs"], costs, strict=True)]}
-    if version < 9:
-        again = document["workload"].get("recompute") or "none"  # once a yes or no
-        document = {**document, "workload": {**document["workload"], "recompute": "full" if again is True else again}}
-    if version < 10:
-        document = {**document, "whole_share": 1.0, "network": None}
-    if version < 11:
-        document = {**document, "costs": [_copies(cost) for cost in document["costs"]]}
-    return document
-
-
-def _copies(cost: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The costs of a device with the slowdown of copies, which were taken to be a third of the time in lockstep."""
-    if "slowdown" not in cost:
-        return cost
-    pairs = zip(cost["slowdown"], cost["lockstep_slowdown"], strict=True)
-    return {**cost, "copies_slowdown": [(2 * apart + in_step) / 3 for apart, in_step in pairs]}
-
-
-def _isolated(cost: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The costs of a device with isolated times, from those with contended ones."""
-    if "slowdown" not in cost:
-        return cost
-    isolated = {
-        name: [None if s is None else s / (1 + more) for s, more in zip(cost[name], cost["slowdown"], strict=True)]
-        for name in ("forward_s", "backward_s")
-        if name in cost
-    }
-    return {**cost, **isolated}
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:

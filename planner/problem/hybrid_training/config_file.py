@@ -62,13 +62,7 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
     top = JsonObject(where, document)
     if top.whole("version") != VERSION:
         raise InputError(f"{where} has the version {top.whole('version')}, this planner reads {VERSION}; choose again")
-    parallel = top.object("parallel")
-    shape = ParallelShape(
-        **{name: parallel.count(name, 1) for name in COUNTS},
-        zero=int(checks.one_of(str(parallel.whole("zero")), "zero", map(str, range(4)))),
-        schedule=cast(StepSchedule, checks.one_of(parallel.label("schedule"), "schedule", STEP_SCHEDULES)),
-        order=cast(RankOrder, checks.one_of(parallel.label("order"), "order", get_args(RankOrder))),
-    )
+    shape = _shape_of(top.object("parallel"))
     stages = tuple(
         StageLayers(*(JsonObject(f"stage {number} of {where}", stage).count(mode) for mode in StageLayers._fields))
         for number, stage in enumerate(top.records("stages"))
@@ -88,6 +82,16 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
         for name in ("precision", "gradients")
     )
     return ParallelConfig(shape._replace(zero=0) if degrees else shape, stages, precision, gradients, degrees)
+
+
+def _shape_of(parallel: JsonObject) -> ParallelShape:
+    """How devices and batch are divided."""
+    return ParallelShape(
+        **{name: parallel.count(name, 1) for name in COUNTS},
+        zero=int(checks.one_of(str(parallel.whole("zero")), "zero", map(str, range(4)))),
+        schedule=cast(StepSchedule, checks.one_of(parallel.label("schedule"), "schedule", STEP_SCHEDULES)),
+        order=cast(RankOrder, checks.one_of(parallel.label("order"), "order", get_args(RankOrder))),
+    )
 
 
 def _degrees_of(stage: Mapping[str, Any], shape: ParallelShape, where: str) -> StageDegrees:

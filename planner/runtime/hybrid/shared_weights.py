@@ -39,14 +39,7 @@ class SharedWeights:
         self._key = {name: tuple(sorted(rows[name])) for name in self.names}
         self._whole = any(len(ranks) > 1 for line in lines for ranks in line)
         self._first = any(dist.get_rank() == ranks[0] for line in lines for ranks in line)
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
-        for key in sorted(set(self._key.values())):
-            self._groups[key] = None
-            for line in lines:
-                ranks = [rank for row in key for rank in line[row]]
-                group = dist.new_group(ranks)
-                if dist.get_rank() in ranks:
-                    self._groups[key] = group
+        self._groups = {key: _group_of(key, lines) for key in sorted(set(self._key.values()))}
 
     def add_up(self, held: Mapping[str, Sequence[torch.Tensor]]) -> None:
         """Give all copies the sum of their gradients."""
@@ -75,3 +68,17 @@ class SharedWeights:
             for name in self.names:
                 for copy in held.get(name, ())[1:]:
                     local(copy).copy_(local(held[name][0]))
+
+
+def _group_of(rows: Sequence[int], lines: Sequence[Sequence[Sequence[int]]]) -> dist.ProcessGroup | None:
+    """The group of the ranks of some rows of a line in which this rank is; None if it is in none of them.
+
+    All ranks make the groups of all lines together.
+    """
+    own: dist.ProcessGroup | None = None
+    for line in lines:
+        ranks = [rank for row in rows for rank in line[row]]
+        group = dist.new_group(ranks)
+        if dist.get_rank() in ranks:
+            own = group
+    return own

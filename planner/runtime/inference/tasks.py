@@ -11,7 +11,7 @@ fills, and is then marked as ended::
     reader   0    1    1    caller
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -59,10 +59,7 @@ class NetworkCopy:
         self.slots: dict[str, tuple[int, ...]] = {}
         for (_, name), i in slot.items():
             self.slots[name] = (*self.slots.get(name, ()), i)
-        self.wakes: dict[int, tuple[int, ...]] = {}
-        for stage in stages.values():
-            for needed in stage.stage.needs:
-                self.wakes[needed] = tuple({*self.wakes.get(needed, ()), stage.stage.device})
+        self.wakes = _readers(stages.values())
         self.tasks: dict[int, list[DeviceTask]] = {}
         for number, stage in reversed(in_order):
             device = stage.stage.device
@@ -80,6 +77,15 @@ class NetworkCopy:
             )
             later.append(task)
         self.ends = len(self.tasks) + len(awaited)
+
+
+def _readers(stages: Iterable[CompiledStage]) -> dict[int, tuple[int, ...]]:
+    """The devices that need each stage, by its number."""
+    readers: dict[int, tuple[int, ...]] = {}
+    for stage in stages:
+        for needed in stage.stage.needs:
+            readers[needed] = tuple({*readers.get(needed, ()), stage.stage.device})
+    return readers
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ Neighbours in the graph are chosen together, or nodes that need memory at a mome
 Source: Shaw, Using constraint programming and local search methods to solve vehicle routing problems, CP 1998.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -79,16 +79,19 @@ class Neighbourhoods:
                     node_cost[place[node]] += cost
                 else:
                     edges[len(edges)] = Edge(tuple(place[other] for other in inside), cost)
-        live = []
-        for moment in sorted({moment for node in nodes for moment in self._at[node]}):
+        live = tuple(self._live(place, choice))
+        return StrategyProblem((*node_cost, np.zeros(1)), tuple(edges.values()), live, self._problem.limit)
+
+    def _live(self, place: Mapping[int, int], choice: Sequence[int]) -> Iterator[Live]:
+        """What the nodes of a part hold, at their places in it, and behind them what all others hold meanwhile."""
+        for moment in sorted({moment for node in place for moment in self._at[node]}):
             gone = 0.0
             for own in self._moments[moment]:
                 if own.node in place:
-                    live.append(Live(place[own.node], moment, moment + 1, own.usage))
+                    yield Live(place[own.node], moment, moment + 1, own.usage)
                 else:
                     gone += float(own.usage[choice[own.node]])
-            live.append(Live(len(nodes), moment, moment + 1, np.asarray([gone])))
-        return StrategyProblem((*node_cost, np.zeros(1)), tuple(edges.values()), tuple(live), self._problem.limit)
+            yield Live(len(place), moment, moment + 1, np.asarray([gone]))
 
     def _part(self, choice: Sequence[int]) -> list[int]:
         """Nodes to choose for again."""

@@ -60,19 +60,7 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
     elif problem.least_peak > problem.limit:
         search.bound = inf
     if not search.proved and problem.limit < inf:
-        descent = Descent(problem)
-
-        def tell(choice: tuple[int, ...]) -> float:
-            search.offer(choice, "relaxation")
-            search.offer(descent.improved(choice), "descent")
-            return search.objective
-
-        if search.choice is None:
-            tell(eliminate(problem.leanest, most_cells).choice)
-        most_s = RELAXATION_SHARE * budget.time_limit_s
-        late_s = budget.time_limit_s - 2 * most_s  # the clock stops it on a slow machine only
-        bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= late_s, most_s)
-        search.bound = max(search.bound, min(bound, search.objective))
+        _relaxed(search, budget, most_cells)
     n_variables = sum(cost.size for cost in problem.node_cost) + sum(e.cost.size for e in problem.edges)
     end_s, share = budget.start_s + budget.time_limit_s, 1 - RELAXATION_SHARE
     if not search.proved and n_variables <= MOST_VARIABLES and budget.left_s > 0:
@@ -86,6 +74,24 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
         around = Neighbourhoods(problem, budget.seed)
         rest = Budget(share * budget.time_limit_s, gap=0.0, end_s=end_s)
         around.search(search.choice, rest, lambda choice: search.offer(choice, "neighbourhoods"))
+
+
+def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
+    """Choices and a bound without the memory's limit, which has a price in its place."""
+    problem = search.problem
+    descent = Descent(problem)
+
+    def tell(choice: tuple[int, ...]) -> float:
+        search.offer(choice, "relaxation")
+        search.offer(descent.improved(choice), "descent")
+        return search.objective
+
+    if search.choice is None:
+        tell(eliminate(problem.leanest, most_cells).choice)
+    most_s = RELAXATION_SHARE * budget.time_limit_s
+    late_s = budget.time_limit_s - 2 * most_s  # the clock stops it on a slow machine only
+    bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= late_s, most_s)
+    search.bound = max(search.bound, min(bound, search.objective))
 
 
 @dataclass

@@ -25,7 +25,7 @@ from graphs import files, ir
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from planner.plans import files as planfile
-from planner.plans import runs
+from planner.plans import runs, upgrades
 from planner.plans.files import plan_to_dict
 from planner.plans.plan import Plan
 from planner.plans.schemas import NAMES, schema
@@ -104,7 +104,7 @@ def test_a_link_of_unlimited_bandwidth_is_null_in_a_plan() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "known"),
     [
-        ("plan", ("properties", "version", "const"), planfile.VERSION),
+        ("plan", ("properties", "version", "const"), upgrades.VERSION),
         ("plan", ("$defs", "cluster", "properties", "version", "const"), clusterdict.VERSION),
         ("cluster", ("properties", "version", "const"), clusterdict.VERSION),
         ("graph", ("properties", "version", "const"), files.VERSION),
