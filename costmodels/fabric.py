@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats
+from costmodels.arrays import Floats, Ints
 from costmodels.cluster import Cluster, Device
 from costmodels.collectives import Port, all_gather, hierarchical_all_reduce, ring_all_reduce
 from costmodels.links import Level, WiredPairs
@@ -55,6 +55,11 @@ class Fabric(Brief):
             return FabricGroup(1, size)
         each = max(1, min(size, self.host_devices // stride)) if self.host_devices % stride == 0 else 1
         return FabricGroup(size // each, each) if size % each == 0 else FabricGroup(size, 1)
+
+    def places(self, size: int) -> Ints:
+        """The numbers of the first devices of groups of a size: within a host, or from the beginning of one on."""
+        each, at = self.host_devices, np.arange(len(self.devices) - size + 1)
+        return np.asarray(at[(at % each == 0) | (at % each + size <= each)])
 
     def all_reduce(self, n_bytes: float, group: FabricGroup) -> float:
         """Seconds until every member has the sum."""

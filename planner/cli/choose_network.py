@@ -81,7 +81,7 @@ def run_network(options: argparse.Namespace, console: Console) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Refuse options that are for transformers alone."""
+    """Refuse options that do not fit a network which is priced operator by operator."""
     for name in FOR_TRANSFORMERS:
         if getattr(options, name):
             raise InputError(

@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import inf
 
 from costmodels.cluster import Cluster, Device
-from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES
+from costmodels.memory.transformers import RECOMPUTE_MODES
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.own_stages import FoundStages, StageProblem
@@ -25,7 +25,7 @@ from planner.planning.stage_degrees import DegreeSearch
 from planner.planning.training_rows import Choice, choice_of
 from planner.planning.training_shapes import Shape, alike, of_this_host, searched_shapes
 from planner.problem.deadline import Deadline
-from planner.problem.hybrid_training.config import Demands, StageDegrees, StageLayers
+from planner.problem.hybrid_training.config import Demands, StageDegrees, StageLayers, zero_degrees
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from simulator.training import TrainingStep
@@ -137,7 +137,7 @@ class OwnDegrees:
         self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]
     ) -> Iterator[tuple[StageDegrees, Sequence[ShapeCosts]]]:
         """What a stage costs that is divided as a shape, under every stage of ZeRO, on devices of each kind."""
-        for zero in self._zeros(shape.replicas):
+        for zero in zero_degrees(shape.replicas, self._demands.zero):
             each = (self._tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
             yield StageDegrees(shape.replicas, shape.tensor, zero), [cost for cost in each if cost is not None]
 
@@ -147,12 +147,6 @@ class OwnDegrees:
         part = tables.graph(shape.samples) if tables.import_s(shape) < deadline.left_s else None
         shared = None if part is None else tables.network(part, shape.samples, shape.tensor)
         return shared is not None and [op.name for op in shared.graph.ops] == [op.name for op in graph.ops]
-
-    def _zeros(self, data: int) -> tuple[int, ...]:
-        """The stages of ZeRO for so many replicas."""
-        if data == 1:
-            return (0,)
-        return ZERO_STAGES if self._demands.zero is None else (self._demands.zero,)
 
 
 def _kind(device: Device) -> tuple[str, float]:

@@ -86,7 +86,7 @@ class StageProblem:
         """Whether there may be such stages, on devices that follow each other, if they fit."""
         firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
         return all(
-            at in self.places(stage.degrees.devices) and self.may_be(stage.start, stage.degrees)[stage.stop]
+            at in self.fabric.places(stage.degrees.devices) and self.may_be(stage.start, stage.degrees)[stage.stop]
             for at, stage in zip(firsts, stages, strict=False)
         )
 
@@ -159,11 +159,6 @@ class StageProblem:
         return found
 
     # --- devices and what joins them ---------------------------------------------------------------------------------
-
-    def places(self, size: int) -> Ints:
-        """The numbers of the first devices of groups of a size: within a host, or from the beginning of one on."""
-        each, at = self.fabric.host_devices, np.arange(len(self.fabric.devices) - size + 1)
-        return np.asarray(at[(at % each == 0) | (at % each + size <= each)])
 
     def kinds_of(self, at: int, size: int) -> tuple[int, ...]:
         """The kinds of the devices from one on."""

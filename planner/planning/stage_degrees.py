@@ -128,7 +128,7 @@ class DegreeSearch:
         """The first devices of the groups of each kind."""
         found: dict[GroupKey, list[int]] = {}
         for data, tensor in dict.fromkeys((degrees.data, degrees.tensor) for degrees in self.problem.costs):
-            for at in self.problem.places(data * tensor).tolist():
+            for at in self.problem.fabric.places(data * tensor).tolist():
                 found.setdefault((data, tensor, self.problem.kinds_of(at, data * tensor)), []).append(at)
         return {group: np.array(places) for group, places in found.items()}
 

@@ -105,6 +105,11 @@ class ParallelShape(NamedTuple):
         """How many there are."""
         return self.data * self.tensor * self.pipeline
 
+    def with_degrees(self, degrees: StageDegrees) -> "ParallelShape":
+        """Of a shape with one replica, that whose stages divide the same samples by these degrees."""
+        data, tensor, zero = degrees
+        return self._replace(data=data, tensor=tensor, zero=zero, samples=self.samples // data)
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
@@ -261,6 +266,13 @@ def tensor_degrees(network: Transformer, most: int) -> list[int]:
 def data_degrees(batch: int, most: int) -> list[int]:
     """Replicas that the samples of a batch can be divided among."""
     return [degree for degree in range(1, min(batch, most) + 1) if batch % degree == 0]
+
+
+def zero_degrees(data: int, asked: int | None) -> tuple[int, ...]:
+    """Stages of ZeRO of a stage of the pipeline with so many replicas, which divide states if there are several."""
+    if data == 1:
+        return (0,)
+    return ZERO_STAGES if asked is None else (asked,)
 
 
 def _check_demands(setting: TrainingSetting) -> None:

@@ -33,6 +33,11 @@ class LayerBook:
         self.alike = len({(device.kind, device.memory_bytes) for device in setting.fabric.devices}) == 1
         self._prices: dict[tuple[str, int, int], LayerPrice] = {}
 
+    @property
+    def mode(self) -> int:
+        """The number of what of every layer runs again at least, of `RECOMPUTE_MODES`."""
+        return RECOMPUTE_MODES.index(self.setting.demands.recompute or RECOMPUTE_MODES[0])
+
     def price(self, device: int, tensor: int, samples: int) -> LayerPrice:
         """Of a layer that ``tensor`` devices like this one share."""
         key = (self.fabric.devices[device].kind, tensor, samples)

@@ -13,6 +13,7 @@
 Sources of memory are those of `costmodels.memory.transformers`, of collectives those of `costmodels.collectives`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
@@ -51,6 +52,22 @@ class PricedStage:
     message_s: float
 
     __repr__ = brief
+
+    @classmethod
+    def on(
+        cls, book: LayerBook, shape: ParallelShape, number: int, members: Sequence[int], apart: tuple[int, int]
+    ) -> "PricedStage":
+        """The stage on some devices, or one of each kind of them.
+
+        Args:
+            book, shape, number: as above.
+            members: the numbers of the devices.
+            apart: stride and size of the group of devices that a message goes between, as in `Fabric.group`.
+        """
+        devices = book.fabric.devices
+        slowest = min(members, key=lambda member: max(devices[member].flops_per_s.values()))
+        limit = min(devices[member].memory_bytes for member in members)
+        return cls(book, shape, number, slowest, limit, _message_s(book, shape, *apart))
 
     @cached_property
     def layer(self) -> LayerPrice:
@@ -190,14 +207,8 @@ class PricedStage:
         return self.book.fabric.group(self.shape.data, stride)
 
 
-def message_s(book: LayerBook, shape: ParallelShape, stride: int, size: int) -> float:
-    """Seconds of a micro-batch to and from a neighbouring stage, for every chunk; each rank sends a part.
-
-    Args:
-        book: prices of layers.
-        shape: that of the stage.
-        stride, size: of the group of devices that a message goes between, as in `Fabric.group`.
-    """
+def _message_s(book: LayerBook, shape: ParallelShape, stride: int, size: int) -> float:
+    """Seconds of a micro-batch to and from a neighbouring stage, for every chunk; each rank sends a part."""
     if shape.pipeline == 1:
         return 0.0
     network = book.setting.network

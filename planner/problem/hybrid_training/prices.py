@@ -27,7 +27,7 @@ from planner.problem.hybrid_training.config import (
     TrainingSetting,
 )
 from planner.problem.hybrid_training.layer_book import LayerBook
-from planner.problem.hybrid_training.priced_stage import PricedStage, message_s
+from planner.problem.hybrid_training.priced_stage import PricedStage
 
 
 class StepPrice(NamedTuple):
@@ -142,19 +142,12 @@ class ShapePrices:
         )
 
     def _priced_stage(self, stage: int) -> PricedStage:
-        shape, devices = self.shape, self.book.fabric.devices
+        shape = self.shape.with_degrees(self.degrees[stage]) if self.degrees else self.shape
+        apart = shape.tensor * (shape.data if shape.order == "data" else 1), shape.pipeline
         if self.degrees:
-            own = self.degrees[stage]
-            shape = shape._replace(data=own.data, tensor=own.tensor, zero=own.zero, samples=shape.samples // own.data)
-        slowest, limit = 0, devices[0].memory_bytes
-        if not self.book.alike:
-            members = self._members(stage)
-            slowest = min(members, key=lambda number: max(devices[number].flops_per_s.values()))
-            limit = min(devices[number].memory_bytes for number in members)
-        stride, size = shape.tensor * (shape.data if shape.order == "data" else 1), shape.pipeline
-        if self.degrees:
-            stride, size = 1, sum(own.devices for own in self.degrees)
-        return PricedStage(self.book, shape, stage, slowest, limit, message_s(self.book, shape, stride, size))
+            apart = 1, sum(own.devices for own in self.degrees)
+        members = (0,) if self.book.alike else self._members(stage)
+        return PricedStage.on(self.book, shape, stage, members, apart)
 
     def _members(self, stage: int) -> Sequence[int]:
         """The devices of a stage."""

@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heappush
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, zero_states
+from costmodels.memory.transformers import zero_states
 from planner.problem.hybrid_training.config import EVEN_SCHEDULES, ParallelShape
 from planner.problem.hybrid_training.layer_book import LayerBook
 from planner.problem.hybrid_training.prices import ShapePrices
@@ -14,8 +14,7 @@ def quick_bound_s(book: LayerBook, shape: ParallelShape) -> float:
     The slowest stage takes as long at least, and a step takes all micro-batches of the slowest stage at least: with
     zero-bubble scheduling too, as weight gradients are a third of a stage at most.
     """
-    mode = RECOMPUTE_MODES.index(book.setting.demands.recompute or RECOMPUTE_MODES[0])
-    layer_s = book.fastest(shape.tensor, shape.samples).total_s[mode]
+    layer_s = book.fastest(shape.tensor, shape.samples).total_s[book.mode]
     return shape.micro_batches * book.setting.network.layers * layer_s / shape.pipeline
 
 
@@ -28,9 +27,7 @@ def least_states(book: LayerBook, shape: ParallelShape) -> float:
 
 def streaming_bound_s(prices: ShapePrices) -> float:
     """No layers of the stages stream faster: all work, nothing recomputed, divided equally, or the head alone."""
-    network, shape = prices.book.setting.network, prices.shape
-    asked = prices.book.setting.demands.recompute
-    mode = RECOMPUTE_MODES.index(asked) if asked else 0
+    network, shape, mode = prices.book.setting.network, prices.shape, prices.book.mode
     if prices.book.alike:
         layer_s, last_s = prices.of(0).layer.total_s[mode], prices.of(shape.pipeline - 1).end_s
         work_s = network.layers * layer_s + (shape.pipeline - 1) * prices.of(0).message_s + last_s

@@ -23,7 +23,7 @@ import numpy as np
 from costmodels.arrays import Floats, Ints
 from graphs.brief import brief
 from planner.problem.deadline import Deadline
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, data_degrees
+from planner.problem.hybrid_training.config import ParallelConfig, data_degrees
 from planner.problem.hybrid_training.layer_book import LayerBook
 from planner.solvers.hybrid_training.stage_ways import NEARLY, PipelineWays, StageWay, WayBook, WayTables
 
@@ -153,12 +153,9 @@ class StageSearch:
                 yield Beginning(bound, begun.to_come - 1, at, int(left[way]), own, longest, after, ways)
 
     def _config(self, found: Beginning) -> ParallelConfig:
-        samples, asked = self.ways.samples, self.ways.setting.demands
-        shape = ParallelShape(1, 1, self.ways.n_stages, samples, self.ways.micro_batches)
+        shape, asked = self.ways.shape, self.ways.setting.demands
         degrees = tuple(way.degrees for way in found.ways)
         if len(set(degrees)) == 1:
-            data, tensor, zero = degrees[0]
-            shape = shape._replace(data=data, tensor=tensor, samples=samples // data, zero=zero)
-            degrees = ()
+            shape, degrees = shape.with_degrees(degrees[0]), ()
         layers = tuple(way.layers for way in found.ways)
         return ParallelConfig(shape, layers, asked.precision, asked.gradients, degrees)

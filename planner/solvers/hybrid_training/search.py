@@ -143,6 +143,7 @@ class _ConfigSearch:
         self.setting, self._reporter = setting, reporter
         self._first, self._deadline = Deadline(FIRST_SHARE * time_limit_s), Deadline(time_limit_s)
         self._book = LayerBook(setting)
+        self._most_bytes = max(device.memory_bytes for device in setting.fabric.devices)
         self.front = _Front(setting.n_devices)
         self.shapes = list(shapes_of(setting))
         self.bounds: list[tuple[float, int]] = []  # seconds, number of the shape
@@ -210,7 +211,7 @@ class _ConfigSearch:
         stages = [prices.of(stage) for stage in different_stages(prices.shape.pipeline)]
         least = min(stage.bytes_of(middle) for stage in stages)
         self.least_bytes = min(self.least_bytes, least)
-        return least <= max(device.memory_bytes for device in self._book.fabric.devices)
+        return least <= self._most_bytes
 
     def _even_layers(self, shape: ParallelShape) -> Iterable[StageLayers]:
         """All layers of a stage under each kind of recomputation."""

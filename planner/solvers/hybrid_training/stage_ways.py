@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from costmodels.arrays import Floats, Ints
-from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES
 from graphs.brief import brief
 from planner.problem.hybrid_training.config import (
     ParallelShape,
@@ -27,9 +26,10 @@ from planner.problem.hybrid_training.config import (
     TrainingSetting,
     data_degrees,
     tensor_degrees,
+    zero_degrees,
 )
 from planner.problem.hybrid_training.layer_book import LayerBook
-from planner.problem.hybrid_training.priced_stage import PricedStage, message_s
+from planner.problem.hybrid_training.priced_stage import PricedStage
 
 NEARLY = 1e-9  # relative; what is faster by less is as fast
 
@@ -105,6 +105,11 @@ class PipelineWays:
         return self.setting.batch // self.samples
 
     @property
+    def shape(self) -> ParallelShape:
+        """The shape without degrees."""
+        return ParallelShape(1, 1, self.n_stages, self.samples, self.micro_batches)
+
+    @property
     def n_devices(self) -> int:
         """How many may be used."""
         return self.setting.n_devices
@@ -112,9 +117,14 @@ class PipelineWays:
     @cached_property
     def quick_bound_s(self) -> float:
         """No step is shorter: layers divided by what each device could do, and all of them once, the fastest way."""
-        layers = self.setting.network.layers
+        book, layers = self.book.layers, self.setting.network.layers
+
+        def device_s(device: int, degrees: StageDegrees) -> float:
+            price = book.price(device, degrees.tensor, self.samples // degrees.data)
+            return degrees.devices * price.total_s[book.mode]
+
         per_s = sum(
-            int(count) / min(degrees.devices * self._layer_s(degrees, device) for degrees in self._degrees)
+            int(count) / min(device_s(device, degrees) for degrees in self._degrees)
             for device, count in zip(self._examples, self._counts[:, -1], strict=True)
         )
         return (self.micro_batches - 1) * layers / per_s + layers * self._fastest_layer_s
@@ -134,7 +144,7 @@ class PipelineWays:
             StageDegrees(data, tensor, zero)
             for tensor in tensor_degrees(self.setting.network, self.n_devices)
             for data in data_degrees(self.samples, self.n_devices // tensor)
-            for zero in ((0,) if data == 1 else ZERO_STAGES if asked is None else (asked,))
+            for zero in zero_degrees(data, asked)
         ]
 
     @cached_property
@@ -172,21 +182,20 @@ class PipelineWays:
         return self._known_places[size]
 
     def _places_of(self, size: int) -> dict[int, Ints]:
-        each, at = self.book.layers.fabric.host_devices, np.arange(self.n_devices - size + 1)
-        at = at[(at % each == 0) | (at % each + size <= each)]
+        at = self.setting.fabric.places(size)
+        at = at[at + size <= self.n_devices]
         there = self._counts[:, at + size] > self._counts[:, at]
         masks = (there * (1 << np.arange(len(there)))[:, None]).sum(axis=0)
         return {int(mask): at[masks == mask] for mask in np.unique(masks)}
 
-    def _layer_s(self, degrees: StageDegrees, device: int) -> float:
-        """A layer on devices like one, as nothing more than what is asked runs again."""
-        mode = RECOMPUTE_MODES.index(self.setting.demands.recompute or RECOMPUTE_MODES[0])
-        return self.book.layers.price(device, degrees.tensor, self.samples // degrees.data).total_s[mode]
+    def _layer_s(self, degrees: StageDegrees) -> float:
+        """A layer on the fastest devices, of which no more than what is asked runs again."""
+        book = self.book.layers
+        return book.fastest(degrees.tensor, self.samples // degrees.data).total_s[book.mode]
 
     @cached_property
     def _fastest_layer_s(self) -> float:
-        each = ((degrees, device) for degrees in self._known_degrees for device in self._examples)
-        return min(self._layer_s(*one) for one in each)
+        return min(map(self._layer_s, self._known_degrees))
 
     # --- ways to run a stage -----------------------------------------------------------------------------------------
 
@@ -210,7 +219,7 @@ class PipelineWays:
     def _most_layers(self, size: int, longest_s: float) -> int:
         """The most layers that so many devices could run within a time."""
         most = self.setting.network.layers - self.n_stages + 1
-        layer_s = min(self._layer_s(degrees, device) for degrees in self._by_size[size] for device in self._examples)
+        layer_s = min(map(self._layer_s, self._by_size[size]))
         return min(most, floor(longest_s / layer_s)) if longest_s < inf else most
 
     def _table(self, number: int, size: int, mask: int, counts: range, longest_s: float) -> WayTable:
@@ -229,21 +238,6 @@ class PipelineWays:
 
     def _stage(self, number: int, degrees: StageDegrees, mask: int) -> PricedStage:
         """The prices of a stage on devices of the kinds of a mask."""
-        devices = self.book.layers.fabric.devices
         members = [example for bit, example in enumerate(self._examples) if mask >> bit & 1]
-        shape = ParallelShape(
-            degrees.data,
-            degrees.tensor,
-            self.n_stages,
-            self.samples // degrees.data,
-            self.micro_batches,
-            degrees.zero,
-        )
-        return PricedStage(
-            self.book.layers,
-            shape,
-            number,
-            slowest=min(members, key=lambda member: max(devices[member].flops_per_s.values())),
-            limit=min(devices[member].memory_bytes for member in members),
-            message_s=message_s(self.book.layers, shape, 1, self.n_devices),
-        )
+        shape = self.shape.with_degrees(degrees)
+        return PricedStage.on(self.book.layers, shape, number, members, (1, self.n_devices))
