@@ -24,6 +24,7 @@ OTHER = 32768 | 2  # the second operand of the first operation behind a primitiv
 SECOND_OTHER = 65536 | 2  # and of the second one
 SOFTMAX = 0x30000
 IMPLEMENTATION, WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 8, 131, 136  # what the description of a primitive can be asked for
+PACKS_NOTHING = "gemm"  # what computes "matmul" on processors without AVX-512; it reads a weight as it lies
 CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
 
 BINARY = {"add": 0x1FFF0, "mul": 0x1FFF1}

@@ -32,6 +32,7 @@ class Pack:
     reads: tuple[str, ...]  # names of the weights
     function: Callable[..., torch.Tensor]  # takes these weights
     form: Hashable = None  # packs of the same weights with equal forms are one tensor; None if no other is known to be
+    growth: float = 1.0  # its bytes over those of the first of these weights; the others are small
 
     def __call__(self, weight: Callable[[str], torch.Tensor]) -> torch.Tensor:
         """The packed weight, from a function that gives a weight by its name."""

@@ -23,6 +23,7 @@ from costmodels.host.dnnl import (
     DIRECT,
     INFERENCE,
     OTHER,
+    PACKS_NOTHING,
     SOURCE,
     WEIGHTS,
     WEIGHTS_LAYOUT,
@@ -34,9 +35,9 @@ from costmodels.host.dnnl import (
 from costmodels.host.gelu import tanh_gelu
 from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
+from costmodels.host.winograd import Winograd
 from graphs.rewrites.patterns import Step
 
-PACKS_NOTHING = "gemm"  # what computes "matmul" on processors without AVX-512; it reads a weight as it lies
 TANH_GELU = Step("gelu", algorithm="tanh")
 
 
@@ -60,6 +61,8 @@ class Primitive:
     bias: Strided | None
     steps: tuple[Step, ...]
     geometry: tuple[tuple[int, ...], ...] = ()
+
+    growth = 1.0  # bytes of a packed weight over those of the weight
 
     @property
     def second(self) -> Step | None:
@@ -94,6 +97,20 @@ class Primitive:
         weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
+    def bound(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
+        """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand."""
+        dnnl = library()
+        assert dnnl is not None  # it has packed the weight
+        description = self.described(dnnl)
+        held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
+        if bias is not None and self.bias:
+            held[BIAS] = dnnl.layout(*astuple(self.bias)), bias.contiguous()
+        y = dnnl.layout(*astuple(self.y))
+        moving = {SOURCE: dnnl.layout(*astuple(self.x)), DESTINATION: y}
+        execution = Execution(dnnl, description, moving | {OTHER: y} if self.second else moving, held)
+        leaves = self.kind == "matmul" and dnnl.implementation(description).startswith(PACKS_NOTHING)
+        return _with_gelu(execution, prod(self.y.shape)) if leaves and TANH_GELU in self.steps else execution
+
 
 def _rows_apart(length: int) -> tuple[int, int]:
     """Strides of a matrix whose rows begin an odd number of the cache's lines apart.
@@ -101,21 +118,6 @@ def _rows_apart(length: int) -> tuple[int, int]:
     Rows that are a multiple of 4 KiB apart collide in the cache: a product with 3,072 columns took twice as long.
     """
     return (ceil(length / LINE) | 1) * LINE, 1
-
-
-def _bound(primitive: Primitive, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
-    """A primitive with its packed weight, for the calling thread; addresses are those of input, result and operand."""
-    dnnl = library()
-    assert dnnl is not None  # it has packed the weight
-    description = primitive.described(dnnl)
-    held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
-    if bias is not None and primitive.bias:
-        held[BIAS] = dnnl.layout(*astuple(primitive.bias)), bias.contiguous()
-    y = dnnl.layout(*astuple(primitive.y))
-    moving = {SOURCE: dnnl.layout(*astuple(primitive.x)), DESTINATION: y}
-    execution = Execution(dnnl, description, moving | {OTHER: y} if primitive.second else moving, held)
-    leaves = primitive.kind == "matmul" and dnnl.implementation(description).startswith(PACKS_NOTHING)
-    return _with_gelu(execution, prod(primitive.y.shape)) if leaves and TANH_GELU in primitive.steps else execution
 
 
 def _with_gelu(execution: Execution, n: int) -> Callable[..., None]:
@@ -135,7 +137,7 @@ class Multiply(Writer, ABC):
         primitive: what oneDNN computes.
     """
 
-    def __init__(self, primitive: Primitive, x: Strided, result: Strided) -> None:
+    def __init__(self, primitive: Primitive | Winograd, x: Strided, result: Strided) -> None:
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         super().__init__(primitive.kind, x.strides, result)
         self.primitive = primitive
@@ -159,7 +161,7 @@ class Multiply(Writer, ABC):
             return self.written(self.by_torch(x, packed, bias, other), result)
         known, execution = self._bound.get(get_ident(), (None, None))
         if execution is None or known is not packed:
-            execution = _bound(self.primitive, packed, bias)
+            execution = self.primitive.bound(packed, bias)
             self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
@@ -198,11 +200,13 @@ class PackedConvolution(Multiply):
         bias: bool,
         steps: Sequence[Step] = (),
         border: Sequence[int] | None = None,
+        winograd: bool = False,
     ) -> None:
         """The convolution of images of a shape with filters of a shape.
 
         ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
-        above and below, beside this padding.
+        above and below, beside this padding. With ``winograd``, Winograd's algorithm computes it where that is quicker,
+        and rounds otherwise than PyTorch.
         """
         given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
         stride, padding, dilation, groups = given
@@ -218,7 +222,10 @@ class PackedConvolution(Multiply):
         axes = tuple(stride), tuple(gap - 1 for gap in dilation), before, behind
         added = Strided.contiguous(filters[:1]) if bias else None
         images = Strided.channels_last(x)
-        super().__init__(Primitive("convolution", images, weight, y, added, tuple(steps), axes), images, y)
+        tiled = Winograd(images, tuple(filters), y, before, tuple(steps))
+        plain = tuple(stride) == tuple(dilation) == (1, 1) and groups == 1
+        direct = Primitive("convolution", images, weight, y, added, tuple(steps), axes)
+        super().__init__(tiled if winograd and plain and tiled.gains() else direct, images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the filters for PyTorch's operator."""

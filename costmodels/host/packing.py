@@ -35,7 +35,7 @@ class PackedWeights:
         """Raise InputError if what is to be packed for kernels of a device takes more than the free memory."""
         packs = {_key(kernel, name, n_cores): pack for kernel in kernels for name, pack in kernel.packs.items()}
         missing = (pack for key, pack in packs.items() if key not in self._tensors)
-        n_bytes = sum(graph.tensor[name].n_bytes for pack in missing for name in pack.reads[:1])  # others are small
+        n_bytes = sum(pack.growth * graph.tensor[name].n_bytes for pack in missing for name in pack.reads[:1])
         if n_bytes and n_bytes > free_bytes(ROOT):
             release_heap()
             if n_bytes > (free := free_bytes(ROOT)):

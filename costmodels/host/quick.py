@@ -151,9 +151,12 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
         return None
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
     around = border(program.graph, pads) if pads else None
-    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :], around)
+    behind = steps[1 if folds else 0 :]
+    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), behind, around, winograd=True)
+    growth = convolution.primitive.growth
     if not folds:
-        return _multiplication(op, convolution, {weight: Pack((weight,), convolution.pack)}, (x, weight, bias), steps)
+        packs = {weight: Pack((weight,), convolution.pack, growth=growth)}
+        return _multiplication(op, convolution, packs, (x, weight, bias), steps)
     norm = op.members[2 if pads else 1]
     eps = _epsilon(program, norm)
     if eps is None:
@@ -161,7 +164,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     _, gamma, beta, mean, variance = norm.inputs
     folded = f"{op.name}, folded"
     packs = {
-        weight: Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps))),
+        weight: Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)), growth=growth),
         folded: Pack((gamma, beta, mean, variance, *((bias,) if bias else ())), partial(_shifted, eps=eps)),
     }
     return _multiplication(op, convolution, packs, (x, weight, folded), steps)
