@@ -57,13 +57,10 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
         None for other operators, and for an LSTM with dropout, with projections, of another dtype than float32, or with
         weights that the network computes or reads twice; None if PyTorch has no oneDNN.
     """
-    call, tensor = program.calls[op.name], program.graph.tensor
-    if call.node.target is not torch.ops.aten.lstm.input or call.node.kwargs or not onednn():
+    if not packs_lstm(program, op):
         return None
-    arguments, _ = program.arguments(op, str)
-    if not _packs(program, op, arguments):
-        return None
-    x, hx, names, _, _, _, _, bidirectional, batch_first = arguments
+    tensor = program.graph.tensor
+    (x, hx, names, *_, bidirectional, batch_first), _ = program.arguments(op, str)
     shape, size = tensor[x].shape, tensor[hx[0]].shape[-1]
     steps, n = (shape[1], shape[0]) if batch_first else shape[:2]
     packs: dict[str, Pack] = {}
@@ -77,10 +74,13 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, lstm, packs=packs)
 
 
-def _packs(program: Program, op: Op, arguments: Sequence[Any]) -> bool:
-    """Whether the weights of an LSTM with these arguments can be packed."""
-    x, _, names, has_biases, num_layers, _, train, bidirectional, _ = arguments
-    tensor, weights = program.graph.tensor, [name for i, name in enumerate(names) if i % 4 < 2]
+def packs_lstm(program: Program, op: Op) -> bool:
+    """Whether an operator is an LSTM whose weights can be packed."""
+    call, tensor = program.calls[op.name], program.graph.tensor
+    if call.node.target is not torch.ops.aten.lstm.input or call.node.kwargs or not onednn():
+        return False
+    (x, _, names, has_biases, num_layers, _, train, bidirectional, _), _ = program.arguments(op, str)
+    weights = [name for i, name in enumerate(names) if i % 4 < 2]
     plain = has_biases and not train and len(names) == 4 * num_layers * (2 if bidirectional else 1)
     single = all(tensor[name].dtype == "float32" for name in (*op.inputs, *op.outputs))
     return (

@@ -20,7 +20,8 @@ from costmodels.host import norms
 from costmodels.host.attention import Attention
 from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from costmodels.host.multiply import PackedConvolution, PackedProduct
-from costmodels.host.onednn import onednn
+from costmodels.host.onednn import onednn, packs_lstm
+from costmodels.host.recurrent import SequenceLstm
 from costmodels.host.rows import row_product
 from graphs.ir import Op, Role
 from graphs.program.program import Program
@@ -300,6 +301,24 @@ def _scaled_channels(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, norms.scaled_channels(shape), arguments=(Read(x), Read(scale), shape[2] * shape[3]))
 
 
+def _lstm(program: Program, op: Op) -> Kernel | None:
+    """The kernel of an LSTM of one sequence; libraries are quick at several, whose rows they multiply together."""
+    if not packs_lstm(program, op):
+        return None
+    tensor = program.graph.tensor
+    (x, hx, names, *_, batch_first), _ = program.arguments(op, str)
+    n, steps = tensor[x].shape[:2] if batch_first else tensor[x].shape[1::-1]
+    if n != 1:
+        return None
+    widths = [tensor[name].shape[1] for name in names[::4]]
+    lstm = SequenceLstm(steps, widths, tensor[hx[0]].shape[-1])
+    packs: dict[str, Pack] = {}
+    for product, inputs, states in zip(lstm.products, names[::4], names[1::4], strict=True):
+        packs[inputs] = Pack((inputs,), product.pack, (product.primitive, False))
+        packs[states] = Pack((states,), lambda weight: weight.detach().contiguous(), ("rows", False))
+    return Kernel(op, lstm, packs=packs)
+
+
 def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """So many arguments of an operator by position, None for what is left out, and those by keyword."""
     args, kwargs = program.arguments(op, str)
@@ -326,5 +345,6 @@ SINGLE = {
     torch.ops.aten.mean.dim: _mean,
     torch.ops.aten.adaptive_avg_pool2d.default: _mean,
     torch.ops.aten.mul.Tensor: _scaled_channels,
+    torch.ops.aten.lstm.input: _lstm,
 }
 """What builds the kernel of an operator that is no multiplication."""
