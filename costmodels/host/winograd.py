@@ -118,8 +118,12 @@ class Winograd:
             return None
         transform = torch.from_numpy(of_filters(self.filters[-1]))
         transformed = torch.einsum("ia,ocab,jb->ijco", transform, weight.detach().double(), transform).float()
+        try:
+            description, *_ = self.described(dnnl)
+        except OSError:  # PyTorch then convolves directly
+            return None
         panels = transformed.reshape(NUMBERS, self.filters[1], -1, self._panel(dnnl)).transpose(1, 2)
-        return dnnl.reorder(panels, *dnnl.asked(self.described(dnnl)[0], WEIGHTS_LAYOUT))
+        return dnnl.reorder(panels, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
     def _panel(self, dnnl: Library) -> int:
         """How many outputs of the filters lie beside each other.

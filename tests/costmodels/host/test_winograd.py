@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.host import winograd
 from costmodels.host.affinity import use_threads
-from costmodels.host.dnnl import library
+from costmodels.host.dnnl import Library, library
 from costmodels.host.multiply import PackedConvolution, Primitive
 from costmodels.host.winograd import Winograd
 from graphs.rewrites.patterns import Step
@@ -136,3 +136,15 @@ def test_a_device_of_several_cores_has_pytorch_s_operator() -> None:
     packed = own.pack(weight)
     assert packed.is_mkldnn
     torch.testing.assert_close(own(x, packed), torch.conv2d(x, weight, padding=1).relu(), rtol=1e-4, atol=1e-4)
+
+
+def test_without_quick_products_the_operator_is_pytorch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError("oneDNN has no quick matmul for these layouts")
+
+    x, weight = torch.randn(1, 64, 24, 24), torch.randn(64, 64, 3, 3)
+    own = convolution(x.shape, weight.shape)
+    monkeypatch.setattr(Library, "describe", refuses)
+    packed = own.pack(weight)
+    assert packed.is_mkldnn
+    torch.testing.assert_close(own(x, packed), torch.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-4)
