@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from costmodels.host.activations import tanh_gelu
 from costmodels.host.buffers import LINE
 from costmodels.host.dnnl import (
     BIAS,
@@ -32,11 +33,10 @@ from costmodels.host.dnnl import (
     Object,
     library,
 )
-from costmodels.host.gelu import tanh_gelu
 from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 from costmodels.host.winograd import Winograd
-from graphs.rewrites.patterns import Step
+from graphs.rewrites.patterns import Step, activation
 
 TANH_GELU = Step("gelu", algorithm="tanh")
 
@@ -86,10 +86,8 @@ class Primitive:
         name = "convolution_forward"
         return dnnl.describe(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
 
-    def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
-        """A weight in the layout that the primitive prefers, as bytes; None if the calling thread cannot run it."""
-        if torch.get_num_threads() > 1 or (dnnl := library()) is None:
-            return None
+    def pack(self, dnnl: Library, weight: torch.Tensor) -> torch.Tensor | None:
+        """A weight in the layout that the primitive prefers, as bytes; None if oneDNN has no quick one."""
         try:
             description = self.described(dnnl)
         except OSError:  # PyTorch may know what to do with a shape that oneDNN has no quick primitive for
@@ -97,10 +95,8 @@ class Primitive:
         weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
-    def bound(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
+    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
         """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand."""
-        dnnl = library()
-        assert dnnl is not None  # it has packed the weight
         description = self.described(dnnl)
         held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
         if bias is not None and self.bias:
@@ -145,7 +141,8 @@ class Multiply(Writer, ABC):
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack a weight on the thread of the device."""
-        packed = self.primitive.pack(weight)
+        dnnl = library() if torch.get_num_threads() == 1 else None
+        packed = self.primitive.pack(dnnl, weight) if dnnl else None
         return self.pack_for_torch(weight) if packed is None else packed
 
     def __call__(
@@ -161,7 +158,9 @@ class Multiply(Writer, ABC):
             return self.written(self.by_torch(x, packed, bias, other), result)
         known, execution = self._bound.get(get_ident(), (None, None))
         if execution is None or known is not packed:
-            execution = self.primitive.bound(packed, bias)
+            dnnl = library()
+            assert dnnl is not None  # it has packed the weight
+            execution = self.primitive.bound(dnnl, packed, bias)
             self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
@@ -183,7 +182,7 @@ class Multiply(Writer, ABC):
 
     def _activation(self, nothing: str | None) -> tuple[str | None, list[float], str]:
         """The activation that follows, as PyTorch's operator takes it."""
-        found = next((step for step in self.primitive.steps if not step.other), None)
+        found = activation(self.primitive.steps)
         return (found.function, list(found.scalars), found.algorithm) if found else (nothing, [], "")
 
 

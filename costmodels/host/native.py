@@ -6,6 +6,7 @@ A call from Python takes two microseconds; one with arrays takes ten, most of it
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 from costmodels.host.signals import signals_held
@@ -23,13 +24,19 @@ def compiled(kernel: Callable[..., None], parameters: str) -> Any:
     """The compiled kernel, which reads and writes elements of pointers by their index.
 
     Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"
-    for a whole number, "x" for a float32 number.
+    for a whole number, "x" for a float32 number. Functions of its module that it calls are compiled into it. Compiled
+    code is kept until the kernel's own file changes.
     """
     from numba import cfunc  # late: numba takes half a second to load
+    from numba.extending import register_jitable
 
     types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
+    options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
+    for name in kernel.__code__.co_names:
+        if isinstance(called := kernel.__globals__.get(name), FunctionType):
+            register_jitable(**options)(called)
     with signals_held():
-        made = cfunc(f"void({', '.join(types)})", cache=True, fastmath=True, error_model="numpy")(kernel)
+        made = cfunc(f"void({', '.join(types)})", cache=True, **options)(kernel)
     function = ctypes.CFUNCTYPE(None, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function

@@ -225,14 +225,22 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
         return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
-        packs = {
-            weight: Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous(), ("rows", transposed))
-        }
+        packs = {weight: _pack_of_rows(weight, transposed)}
         return None if op.members else _multiplication(op, row_product, packs, (x, weight, bias))
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
-    form = product.primitive, transposed
-    packs = {weight: Pack((weight,), lambda w: product.pack(w.t() if transposed else w), form)}
+    packs = {weight: _pack_of(product, weight, transposed)}
     return _multiplication(op, product, packs, (x, weight, bias), steps)
+
+
+def _pack_of(product: PackedProduct, weight: str, transposed: bool = False) -> Pack:
+    """How the weight of a product is packed; all products of one primitive that read it share it."""
+    form = product.primitive, transposed
+    return Pack((weight,), lambda w: product.pack(w.t() if transposed else w), form)
+
+
+def _pack_of_rows(weight: str, transposed: bool = False) -> Pack:
+    """How a weight is laid out for products with one row, the model's own if its rows lie so already."""
+    return Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous(), ("rows", transposed))
 
 
 def _attention(program: Program, op: Op) -> Kernel | None:
@@ -314,8 +322,7 @@ def _lstm(program: Program, op: Op) -> Kernel | None:
     lstm = SequenceLstm(steps, widths, tensor[hx[0]].shape[-1])
     packs: dict[str, Pack] = {}
     for product, inputs, states in zip(lstm.products, names[::4], names[1::4], strict=True):
-        packs[inputs] = Pack((inputs,), product.pack, (product.primitive, False))
-        packs[states] = Pack((states,), lambda weight: weight.detach().contiguous(), ("rows", False))
+        packs |= {inputs: _pack_of(product, inputs), states: _pack_of_rows(states)}
     return Kernel(op, lstm, packs=packs)
 
 

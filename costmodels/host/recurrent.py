@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from costmodels.host.gelu import LIMIT, P0, P1, P2, P3, P4, P5, P6, Q0, Q1, Q2, Q3
+from costmodels.host.activations import tanh
 from costmodels.host.multiply import PackedProduct
 from costmodels.host.native import compiled
 
@@ -42,37 +42,21 @@ class SequenceLstm:
             if direction == 0:
                 read, y = y, y.new_empty(steps, directions * size)
             inputs, states, first, second = weights[4 * i : 4 * i + 4]
-            given = product(read, inputs), states, first, second, h[i], c[i], y[:, direction * size :]
-            addresses = (each.data_ptr() for each in given)
-            compiled(_steps, "nnnnppppppp")(steps, size, directions * size, direction, *addresses)
+            gates = product(read, inputs).add_(first + second)
+            addresses = (each.data_ptr() for each in (gates, states, h[i], c[i], y[:, direction * size :]))
+            form = np.array([steps, size, directions * size, direction], np.int64)
+            compiled(_steps, "cppppp")(form.ctypes.data, *addresses)
         return y.view(1, steps, -1) if batch_first else y.view(steps, 1, -1), h, c
 
 
-def _steps(
-    n_steps: int,
-    size: int,
-    width: int,
-    backwards: int,
-    x: Any,
-    weight: Any,
-    first: Any,
-    second: Any,
-    h: Any,
-    c: Any,
-    y: Any,
-) -> None:
+def _steps(form: Any, x: Any, weight: Any, h: Any, c: Any, y: Any) -> None:
     """Run the steps of a direction of a layer, and leave its last states in h and c [size].
 
-    The gates get ``x`` [n_steps, 4 size] from the inputs, and the product of ``weight`` [4 size, size] and the state,
-    with two biases. The states of all steps become ``y``, ``width`` apart.
+    The gates get ``x`` [steps, 4 size] from the inputs, and the product of ``weight`` [4 size, size] and the state. The
+    states of all steps become ``y``. The form is the number of steps, the size, how far apart ``y`` has them, and
+    whether the steps run backwards.
     """
-
-    def tanh(t: Any) -> Any:  # as in costmodels.host.gelu
-        t = min(max(t, -LIMIT), LIMIT)
-        s = t * t
-        p = t * ((((((P6 * s + P5) * s + P4) * s + P3) * s + P2) * s + P1) * s + P0)
-        return p / (((Q3 * s + Q2) * s + Q1) * s + Q0)
-
+    n_steps, size, width, backwards = form[0], form[1], form[2], form[3]
     gates, half, part = np.empty(4 * size, np.float32), np.float32(0.5), size * size
     for step in range(n_steps):
         at = n_steps - 1 - step if backwards else step
@@ -87,7 +71,7 @@ def _steps(
             gates[unit], gates[size + unit] = enters, stays
             gates[2 * size + unit], gates[3 * size + unit] = changes, leaves
         for k in range(4 * size):
-            gates[k] += x[at * 4 * size + k] + first[k] + second[k]
+            gates[k] += x[at * 4 * size + k]
         for unit in range(size):
             enters = half + half * tanh(half * gates[unit])
             stays = half + half * tanh(half * gates[size + unit])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ctypes import c_float
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +30,11 @@ from costmodels.host.dnnl import (
     Execution,
     Library,
     Object,
-    library,
     scratchpad,
 )
 from costmodels.host.kernel import Strided
 from costmodels.host.native import compiled
-from graphs.rewrites.patterns import Step
+from graphs.rewrites.patterns import Step, activation
 
 SIDE = 6  # of a tile, in pixels
 NUMBERS = SIDE * SIDE  # of a tile
@@ -50,6 +49,15 @@ BLOCK = 64  # channels that are transformed at once, in the first cache
 
 LOW, HIGH, LOW3, HIGH3 = (np.float32(root) for root in (0.5**0.5, 2**0.5, 0.5**1.5, 2**1.5))
 HALF, TWO, FIVE_HALVES, NOTHING = (np.float32(number) for number in (0.5, 2, 2.5, 0))
+
+
+class _Products(NamedTuple):
+    """The products of a band of tiles with filters whose outputs lie in panels of a width."""
+
+    description: Object
+    tiles: Object  # layout before the products
+    results: Object  # layout behind them
+    width: int
 
 
 @dataclass(frozen=True)
@@ -108,34 +116,29 @@ class Winograd:
         limit = max(BAND_BYTES, 4 * NUMBERS * inputs * outputs) // (4 * NUMBERS * (inputs + outputs))
         return ceil(self.n_tiles / ceil(self.n_tiles / max(limit, 1)))
 
-    def described(self, dnnl: Library) -> tuple[Object, Object, Object]:
-        """The description of the products of a band, and the layouts of its tiles before and behind them."""
-        return self._in_panels(dnnl, self._panel(dnnl))
-
-    def pack(self, weight: torch.Tensor) -> torch.Tensor | None:
-        """Transformed filters in the layout that oneDNN reads, as bytes; None if the calling thread cannot run it."""
-        if torch.get_num_threads() > 1 or (dnnl := library()) is None:
+    def pack(self, dnnl: Library, weight: torch.Tensor) -> torch.Tensor | None:
+        """Transformed filters in the layout that oneDNN reads, as bytes; None if oneDNN has no quick products."""
+        try:
+            products = self._products(dnnl)
+        except OSError:  # PyTorch then convolves directly
             return None
         transform = torch.from_numpy(of_filters(self.filters[-1]))
         transformed = torch.einsum("ia,ocab,jb->ijco", transform, weight.detach().double(), transform).float()
-        try:
-            description, *_ = self.described(dnnl)
-        except OSError:  # PyTorch then convolves directly
-            return None
-        panels = transformed.reshape(NUMBERS, self.filters[1], -1, self._panel(dnnl)).transpose(1, 2)
-        return dnnl.reorder(panels, *dnnl.asked(description, WEIGHTS_LAYOUT))
+        panels = transformed.reshape(NUMBERS, self.filters[1], -1, products.width).transpose(1, 2)
+        return dnnl.reorder(panels, *dnnl.asked(products.description, WEIGHTS_LAYOUT))
 
-    def _panel(self, dnnl: Library) -> int:
-        """How many outputs of the filters lie beside each other.
+    def _products(self, dnnl: Library) -> _Products:
+        """The products of a band; raise OSError if oneDNN has no quick ones.
 
-        Long rows are read with gaps by what reads filters as they lie, at two thirds of the pace.
+        What reads filters as they lie reads long rows with gaps, at two thirds of the pace.
         """
         dnnl.use_threads(1)
         outputs = self.filters[0]
-        as_they_lie = dnnl.implementation(self._in_panels(dnnl, outputs)[0]).startswith(PACKS_NOTHING)
-        return PANEL if as_they_lie and outputs % PANEL == 0 else outputs
+        whole = self._in_panels(dnnl, outputs)
+        as_they_lie = dnnl.implementation(whole.description).startswith(PACKS_NOTHING)
+        return self._in_panels(dnnl, PANEL) if as_they_lie and outputs % PANEL == 0 else whole
 
-    def _in_panels(self, dnnl: Library, width: int) -> tuple[Object, Object, Object]:
+    def _in_panels(self, dnnl: Library, width: int) -> _Products:
         (outputs, inputs, *_), band = self.filters, self.band
         count = outputs // width
         weights = (NUMBERS, count, inputs, width)
@@ -143,52 +146,62 @@ class Winograd:
         tiles = dnnl.layout((NUMBERS, 1, band, inputs), (band * inputs, band * inputs, inputs, 1))
         results = dnnl.layout((NUMBERS, count, band, width), (band * outputs, width, outputs, 1))
         description = dnnl.describe("matmul", dnnl.engine, tiles, filters, None, results, dnnl.attributes())
-        return description, tiles, results
+        return _Products(description, tiles, results, width)
 
-    def bound(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
+    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
         """The convolution with its filters, for the calling thread, of addresses of input, result and operand."""
-        dnnl = library()
-        assert dnnl is not None  # it has packed the filters
-        return _Bound(self, dnnl, packed, bias)
+        products = self._products(dnnl)
+        held = {WEIGHTS: (dnnl.asked(products.description, WEIGHTS_LAYOUT)[0], packed)}
+        moving = {SOURCE: products.tiles, DESTINATION: products.results}
+        return _Bound(self, dnnl, Execution(dnnl, products.description, moving, held), bias)
+
+    def bands(self, images: Strided) -> NDArray[np.int64]:
+        """What transforms of a band to or from images are told, [bands, 11], as `_origin` and they read it.
+
+        Height, width and channels of the images, tiles above and beside each other, pixels from one tile to the next,
+        tiles of the band and the first of them, rows and columns of zeros before an image, and whether a step adds.
+        """
+        last = self.n_tiles - self.band  # the last band may have tiles of the one before
+        _, channels, height, width = images.shape
+        adds = any(step.other for step in self.steps)
+        return np.array(
+            [
+                [height, width, channels, *self.grid, self.step, self.band, min(first, last), *self.before, adds]
+                for first in range(0, self.n_tiles, self.band)
+            ],
+            np.int64,
+        )
 
 
 class _Bound:
     """A convolution with its filters, for one thread."""
 
-    def __init__(self, own: Winograd, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, own: Winograd, dnnl: Library, multiply: Execution, bias: torch.Tensor | None) -> None:
         outputs, inputs, *_ = own.filters
-        description, tiles, results = own.described(dnnl)
-        held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
-        self._multiply = Execution(dnnl, description, {SOURCE: tiles, DESTINATION: results}, held)
+        self._multiply = multiply
         self._tiles = scratchpad(4 * NUMBERS * own.band * inputs, "tiles")
         self._results = scratchpad(4 * NUMBERS * own.band * outputs, "results of tiles")
         self._bias = torch.zeros(outputs) if bias is None else bias.contiguous()
-        last = own.n_tiles - own.band  # the last band may have tiles of the one before
-        self._bands = [min(first, last) for first in range(0, own.n_tiles, own.band)]
-        self._input, self._output = (
-            np.array([*layout.shape[2:], layout.shape[1], *own.grid, own.step, own.band, *own.before], np.int64)
-            for layout in (own.x, own.y)
-        )
+        self._bands = own.bands(own.x), own.bands(own.y)
         self._slope, self._activate = 1.0, None  # of what is below zero; None if that is all
-        activation = next((step for step in own.steps if not step.other), None)
-        if activation and activation.function in SLOPES:
-            self._slope = SLOPES[activation.function](activation)
-        elif activation:
+        step = activation(own.steps)
+        if step and step.function in SLOPES:
+            self._slope = SLOPES[step.function](step)
+        elif step:
             y = dnnl.layout(own.y.shape, own.y.strides)
-            number, *scalars = ACTIVATIONS[activation.function](activation)
+            number, *scalars = ACTIVATIONS[step.function](step)
             asked = INFERENCE, number, y, y, *map(c_float, scalars), dnnl.attributes()
-            self._activate = Execution(
-                dnnl, dnnl.describe("eltwise_forward", dnnl.engine, *asked), {SOURCE: y, DESTINATION: y}
-            )
+            description = dnnl.describe("eltwise_forward", dnnl.engine, *asked)
+            self._activate = Execution(dnnl, description, {SOURCE: y, DESTINATION: y})
 
     def __call__(self, x: int, result: int, other: int = 0) -> None:
-        tiles, results = self._tiles.data_ptr(), self._results.data_ptr()
-        toward, back = compiled(to_tiles, "pcnp"), compiled(from_tiles, "pcnpxnpp")
-        inputs, outputs, bias = self._input.ctypes.data, self._output.ctypes.data, self._bias.data_ptr()
-        for first in self._bands:
-            toward(x, inputs, first, tiles)
+        tiles, results, bias = self._tiles.data_ptr(), self._results.data_ptr(), self._bias.data_ptr()
+        toward, back = compiled(to_tiles, "cpp"), compiled(from_tiles, "cppxpp")
+        for band in range(len(self._bands[0])):
+            inputs, outputs = (bands.ctypes.data + band * bands.strides[0] for bands in self._bands)
+            toward(inputs, x, tiles)
             self._multiply(tiles, results)
-            back(results, outputs, first, bias, self._slope, other != 0, other or result, result)
+            back(outputs, results, bias, self._slope, other or result, result)
         if self._activate:
             self._activate(result, result)
 
@@ -204,19 +217,20 @@ def of_filters(size: int) -> NDArray[np.float64]:
     return np.vstack([finite, np.eye(size)[-1]])
 
 
-def to_tiles(x: Any, geometry: Any, first: int, tiles: Any) -> None:
-    """Transform tiles of images x [n, height, width, channels], from a number on, to [NUMBERS, tiles, channels].
+def _origin(band: Any, tile: int) -> Any:
+    """The image of a tile of a band, and the row and column of the result's pixels where the tile begins."""
+    rows, columns, step, number = band[3], band[4], band[5], band[7] + tile
+    place = number % (rows * columns)
+    return number // (rows * columns), place // columns * step, place % columns * step
 
-    The geometry is height, width, channels, tiles above and beside each other, pixels from one tile to the next, tiles
-    to transform, and zeros above and left of an image.
-    """
-    height, width, channels = geometry[0], geometry[1], geometry[2]
-    rows, columns, step, count = geometry[3], geometry[4], geometry[5], geometry[6]
+
+def to_tiles(band: Any, x: Any, tiles: Any) -> None:
+    """Transform tiles of images x [n, height, width, channels] to [NUMBERS, tiles, channels]."""
+    height, width, channels, count = band[0], band[1], band[2], band[6]
     room = np.empty(2 * NUMBERS * BLOCK, np.float32)
     for tile in range(count):
-        number = first + tile
-        image, place = number // (rows * columns), number % (rows * columns)
-        top, left = place // columns * step - geometry[7], place % columns * step - geometry[8]
+        image, top, left = _origin(band, tile)
+        top, left = top - band[8], left - band[9]
         for begin in range(0, channels, BLOCK):
             block = min(BLOCK, channels - begin)
             for i in range(SIDE):
@@ -251,19 +265,15 @@ def to_tiles(x: Any, geometry: Any, first: int, tiles: Any) -> None:
                     tiles[at + c] = room[k * BLOCK + c]
 
 
-def from_tiles(tiles: Any, geometry: Any, first: int, bias: Any, slope: float, adds: int, other: Any, y: Any) -> None:
+def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: Any) -> None:
     """Transform tiles [NUMBERS, tiles, channels] back to pixels of images y, with a bias and what follows.
 
-    ``other`` is added if it ``adds``; what is below zero is multiplied by a slope. The geometry is that of `to_tiles`,
-    of the images y.
+    ``other`` is added if the band adds; what is below zero is multiplied by a slope.
     """
-    height, width, channels = geometry[0], geometry[1], geometry[2]
-    rows, columns, step, count = geometry[3], geometry[4], geometry[5], geometry[6]
+    height, width, channels, step, count, adds = band[0], band[1], band[2], band[5], band[6], band[10]
     room = np.empty(2 * NUMBERS * BLOCK, np.float32)
     for tile in range(count):
-        number = first + tile
-        image, place = number // (rows * columns), number % (rows * columns)
-        top, left = place // columns * step, place % columns * step
+        image, top, left = _origin(band, tile)
         for begin in range(0, channels, BLOCK):
             block = min(BLOCK, channels - begin)
             for k in range(NUMBERS):
@@ -288,10 +298,8 @@ def from_tiles(tiles: Any, geometry: Any, first: int, bias: Any, slope: float, a
                             target[3 * one + c] = LOW3 * low1 + HIGH3 * high1 + source[5 * one + c]
             for i in range(min(step, height - top)):
                 for j in range(min(step, width - left)):
-                    at, begun = (
-                        ((image * height + top + i) * width + left + j) * channels + begin,
-                        (i * SIDE + j) * BLOCK,
-                    )
+                    at = ((image * height + top + i) * width + left + j) * channels + begin
+                    begun = (i * SIDE + j) * BLOCK
                     for c in range(block):
                         value = room[begun + c] + bias[begin + c]
                         if adds:

@@ -37,6 +37,11 @@ class Step:
     other: str = ""  # name of the second operand, of the same shape, of "add" and "mul"
 
 
+def activation(steps: Sequence[Step]) -> Step | None:
+    """The activation among steps behind a multiplication, if there is one; the others have a second operand."""
+    return next((step for step in steps if not step.other), None)
+
+
 Attrs: TypeAlias = Mapping[str, Attr]
 
 

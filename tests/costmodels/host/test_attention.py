@@ -1,27 +1,20 @@
 """Attention by oneDNN against PyTorch's operator."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.host import attention
-from costmodels.host.affinity import use_threads
 from costmodels.host.attention import Attention
 from costmodels.host.dnnl import library
 from graphs.rewrites.patterns import Step
 
-pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64"),
+]
 attend = torch.nn.functional.scaled_dot_product_attention
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = use_threads(1)
-    yield
-    use_threads(before)
 
 
 def laid_out(shape: tuple[int, ...], heads_first: bool) -> torch.Tensor:

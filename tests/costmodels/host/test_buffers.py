@@ -1,6 +1,6 @@
 """Planned memory: what lies where, what must not, and that answers stay what they are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
-from costmodels.host.affinity import use_threads
 from costmodels.host.buffers import LINE, buffers_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
@@ -20,14 +19,9 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 
 CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Device("cpu0", "cpu", 1e9, {"float32": 1e11}, 1e10, cores=(0,), kernels="quick")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = use_threads(1)
-    yield
-    use_threads(before)
 
 
 class Drawn(nn.Module):

@@ -1,6 +1,6 @@
 """oneDNN called by its own interface against PyTorch's operators."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -31,15 +31,10 @@ GEOMETRIES: list[tuple[Any, ...]] = [
     ((1, 1), (1, 1), (1, 1), 8),
 ]
 
-pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = use_threads(1)
-    torch.manual_seed(0)
-    yield
-    use_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64"),
+]
 
 
 def both(multiply: Multiply, *given: torch.Tensor | None, known: bool = True) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,14 +1,11 @@
 """LSTMs of one sequence against PyTorch's."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.host.affinity import use_threads
 from costmodels.host.kernels import kernel_of
 from costmodels.host.recurrent import SequenceLstm
 from graphs.importers.from_torch import program_from_module
@@ -16,12 +13,7 @@ from graphs.program.program import Program
 
 CPU = torch.device("cpu")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = use_threads(1)
-    yield
-    use_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Begun(nn.Module):

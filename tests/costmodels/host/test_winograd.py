@@ -1,6 +1,6 @@
 """Convolutions by Winograd's algorithm against PyTorch's in double precision."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -32,15 +32,10 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardtanh": lambda x: x.clamp(-0.3, 0.6),
 }
 
-pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = use_threads(1)
-    torch.manual_seed(0)
-    yield
-    use_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(library() is None, reason="oneDNN's wheel is for Linux on x86-64"),
+]
 
 
 def convolution(

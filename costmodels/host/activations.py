@@ -1,0 +1,36 @@
+"""tanh for compiled kernels, and GELU by it, for which oneDNN takes five times as long on processors without AVX-512.
+
+tanh(t) is t * p(t * t) / q(t * t) between limits, beyond which it is nearly -1 or 1. The coefficients are those of
+Eigen (https://gitlab.com/libeigen/eigen, MathFunctionsImpl.h); they are good to a few last digits.
+"""
+
+from typing import Any
+
+import numpy as np
+
+SCALE, CUBIC, LIMIT = np.array([0.7978845608, 0.044715, 7.905311], np.float32)
+P0, P1, P2, P3, P4, P5, P6 = np.array(
+    [
+        *(4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08),
+        *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
+    ],
+    np.float32,
+)
+Q0, Q1, Q2, Q3 = np.array(
+    [4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06], np.float32
+)
+
+
+def tanh(t: Any) -> Any:
+    """The hyperbolic tangent of a number, for compiled kernels."""
+    t = min(max(t, -LIMIT), LIMIT)
+    s = t * t
+    p = t * ((((((P6 * s + P5) * s + P4) * s + P3) * s + P2) * s + P1) * s + P0)
+    return p / (((Q3 * s + Q2) * s + Q1) * s + Q0)
+
+
+def tanh_gelu(x: Any, n: int) -> None:
+    """Replace n numbers x by x / 2 * (1 + tanh(SCALE * (x + CUBIC * x ** 3))) where they lie."""
+    for i in range(n):
+        t = SCALE * (x[i] + CUBIC * x[i] * x[i] * x[i])
+        x[i] *= np.float32(0.5) * (np.float32(1) + tanh(t)) if t > -LIMIT else np.float32(0)
