@@ -63,6 +63,7 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table with their dimensions: operators, devices, flows and link classes."""
 
+PAIR_SHARE = 0.1  # of the time, for which micro-batches run in pairs, whose activations are twice as large
 NO_COSTS = frozenset({"source", "slowdown", "copies_slowdown", "gradient", "runs_once", "layer"}) | {
     "contention_group",
     "offload.host",
@@ -117,7 +118,8 @@ class CostTable(Brief):
         slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
             group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
         copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; who
-            is a little behind finds the other one's weights in the cache; ``slowdown`` if left out.
+            is a little behind finds the other one's weights in the cache, and two micro-batches at once read a weight
+            once, so that it is down to -0.5; ``slowdown`` if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
@@ -197,6 +199,12 @@ class CostTable(Brief):
     def in_copies(self) -> "CostTable":
         """The costs while each device of a group computes a copy of the network."""
         return self._longer(1 + self.copies_slowdown)
+
+    @cached_property
+    def gains_by_pairs(self) -> NDArray[np.bool_]:
+        """[n_devices], whether the operators that take less time in copies than alone are worth pairs, `PAIR_SHARE`."""
+        paired_s = np.where(self.copies_slowdown < 0, self.forward_s, 0.0).sum(axis=0)
+        return np.asarray((paired_s > 0) & (paired_s >= PAIR_SHARE * self.forward_s.sum(axis=0)))
 
     def with_contention(self, share: Floats) -> "CostTable":
         """The costs where the others of a device's group compute during a share of its work, [n_devices].

@@ -36,6 +36,7 @@ LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
 """What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
 
 SOURCE = f"<U{max(map(len, Source))}"
+PAIR_GAIN = 0.1  # above it, an operator takes less time in copies since two micro-batches run at once; below, by chance
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
 
@@ -148,7 +149,8 @@ def operator_times(
 
     Measured where there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned, else by
     the roofline. Where several devices are of one kind, the slowdowns are what was measured while as many compute;
-    operators without such a measurement are slowed down as those of the device usually are, see `Profile.slowdown`. In
+    operators without such a measurement are slowed down as those of the device usually are, see `Profile.slowdown`.
+    Copies with quick kernels were measured as they run two micro-batches at once; fewer in flight run one by one. In
     inference, operators that begin and end a micro-batch also take the time of a request (see `Device.request_s`). A
     backward pass that was not measured is as many passes forward as it has products, unless learned (see
     `costmodels.learning.in_training`).
@@ -161,7 +163,9 @@ def operator_times(
         peaks = tuple(sorted(device.flops_per_s.items()))
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.request_s, device.profile)
         if alike not in known:
-            known[alike] = _column(operators, device, profiles.get(device.profile), equals[device.profile], learned)
+            count = equals[device.profile]
+            pairs = device.kernels == "exact" or workload.in_pairs(count)
+            known[alike] = _column(operators, device, profiles.get(device.profile), count, pairs, learned)
         columns.append(vars(known[alike]))
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
     return times if workload.trains else replace(times, backward_s=np.zeros(0))
@@ -217,9 +221,17 @@ class _OperatorWork:
 
 
 def _column(
-    operators: _OperatorWork, device: Device, profile: Profile | None, equals: int, learned_of: LearnedOf
+    operators: _OperatorWork,
+    device: Device,
+    profile: Profile | None,
+    equals: int,
+    in_copies: bool,
+    learned_of: LearnedOf,
 ) -> OperatorTimes:
-    """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead."""
+    """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead.
+
+    ``in_copies`` is whether copies of the network can run as they were measured.
+    """
     forward_s = roofline_s(operators.work, device)
     spread = np.full(len(forward_s), ROOFLINE_SPREAD)
     slowdown, copies = np.zeros(len(forward_s)), np.zeros(len(forward_s))
@@ -234,7 +246,7 @@ def _column(
     if profile:
         for i, key in enumerate(operators.keys):
             slowdown[i] = profile.slowdown(key, equals, operators.trains)
-            copies[i] = slowdown[i] if operators.trains else profile.copies_slowdown(key, equals)
+            copies[i] = profile.copies_slowdown(key, equals) if in_copies and not operators.trains else slowdown[i]
             if operators.trains and (step := profile.training.get(key)):
                 forward_s[i], backward_s[i] = step.forward.seconds, step.backward.seconds
                 spread[i], source[i] = step.spread, Source.MEASURED
@@ -242,7 +254,9 @@ def _column(
                 forward_s[i], spread[i], source[i] = alone.seconds, alone.spread, Source.MEASURED
         kinds, usual = operators.pace_kinds, profile.usual_pace
         isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
-        slowdown, copies = (np.maximum(0.0, (1 + share) * contended / isolated - 1) for share in (slowdown, copies))
+        slowdown, copies = ((1 + share) * contended / isolated - 1 for share in (slowdown, copies))
+        paired = (copies < -PAIR_GAIN) & (device.kernels == "quick")
+        slowdown, copies = np.maximum(0.0, slowdown), np.where(paired, copies, np.maximum(0.0, copies))
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
     forward_s = forward_s + operators.requests * device.request_s

@@ -55,6 +55,10 @@ class Workload:
         if self.recompute != "none" and self.mode != "training":
             raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
 
+    def in_pairs(self, copies: int) -> bool:
+        """Whether each of so many copies of the network has two micro-batches, which quick kernels run at once."""
+        return not self.trains and self.in_flight >= 2 * copies
+
     @property
     def trains(self) -> bool:
         """Whether there is a backward pass."""

@@ -119,10 +119,10 @@ class Placement(Brief):
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
         """What operators take under this placement, see `contention` and `shared_copies`."""
-        if not table.slowdown.any():
-            return table
         if streaming and self.shared_copies(table):
             return table.in_copies
+        if not table.slowdown.any():
+            return table
         share = self.contention(table, streaming)
         return table.contended if (share == 1).all() else table.with_contention(share)
 

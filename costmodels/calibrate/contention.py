@@ -11,6 +11,8 @@ or as copies of the network do::
     device 0    a b c d e f   of micro-batch k
     device 1    a b c d e f   of micro-batch k + 1
 
+A copy runs for two micro-batches at once where it gains by it, as in a stream (see `costmodels.host.pairs`).
+
 Every operator is timed on its device. All parts of a micro-batch start at the same moment. Copies start together and go
 on by themselves, as they do in a stream: in step they read each weight from memory once for all of them, and nobody
 knows how long they stay so. In training, each device runs the backward pass of its part right after the forward pass,
@@ -33,6 +35,7 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
+from costmodels.host.pairs import gains_by_pairs
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -53,11 +56,13 @@ class CoRun(Pass):
         parts: Parts,
         training: bool = False,
         behind: Callable[[], object] = lambda: None,
+        alone_s: Sequence[float] = (),
     ) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
         ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
-        first operator are copies. The thread of a device calls ``behind`` after each part.
+        first operator are copies. The thread of a device calls ``behind`` after each part. ``alone_s`` are the seconds
+        of the operators alone, by which copies run pairs or do not; they do not if these are left out.
         """
         torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels
         clock = clock_of(devices[0], waits=not training)  # a step calls the interpreter more seldom than `Training`
@@ -74,6 +79,8 @@ class CoRun(Pass):
         self._parts = parts
         self._behind = behind
         self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
+        run = self._run
+        self._pairs = isinstance(run, Inference) and bool(self._ahead) and gains_by_pairs(run.kernels, alone_s)
         self._start = Barrier(1 if self._ahead else len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
         self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
@@ -134,12 +141,19 @@ class CoRun(Pass):
         """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
-            seconds = self._run.run(env, self._parts[part].start, self._parts[part].stop)
+            seconds = self._timed(env, self._parts[part])
             self._behind()
             return seconds
         except BaseException as error:  # `one_pass` raises it
             self._start.abort()
             return error
+
+    def _timed(self, env: Tensors, part: range) -> list[list[float]]:
+        """Run a part, or a copy, and return the seconds of its operators."""
+        if self._pairs:
+            assert isinstance(self._run, Inference), "copies are for inference"
+            return self._run.run(env, part.start, part.stop, pairs=True)
+        return self._run.run(env, part.start, part.stop)
 
     def _serve(self, part: int) -> None:
         """Run a device's part of one pass after the other, on the device's thread."""

@@ -129,7 +129,8 @@ def profile_contended(
     keys, count = training_keys(program.graph) if training else op_keys(program.graph), len(devices)
     cached = read_profile(cache, isolated.fingerprint) if cache and not effort.again else None
     alone: Mapping[str, Measurement | TrainingMeasurement] = isolated.training if training else isolated.ops
-    divided = balanced_parts(np.array([alone[key].seconds for key in keys]), count)
+    alone_s = np.array([alone[key].seconds for key in keys])
+    divided = balanced_parts(alone_s, count)
     ways: dict[str, Parts] = {"training_contended" if training else "contended": divided}
     if not training:
         ways["copies"] = (range(len(keys)),) * count
@@ -140,7 +141,7 @@ def profile_contended(
         keep = partial(_with_contended, found, pace, name, count)
         session = _Session(keys, _phases(known, training, keys), effort, training, keep, cache, pace)
         activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
-        found = session.result(_passes_at_once(program, devices, parts, session, activity))
+        found = session.result(_passes_at_once(program, devices, parts, alone_s, session, activity))
     return found
 
 
@@ -148,13 +149,15 @@ def _passes_at_once(
     program: Program,
     devices: Sequence[Device],
     parts: Parts,
+    alone_s: Floats,
     session: "_Session",
     activity: Callable[[int, int], object],
 ) -> Rows:
     """The passes of some parts; what they have packed is released before the next ones pack theirs."""
     if not session.task.wanted:
         return []
-    with closing(CoRun(program, devices, parts, session.training, session.pace.watch)) as together:
+    watch = session.pace.watch
+    with closing(CoRun(program, devices, parts, session.training, watch, alone_s.tolist())) as together:
         return _passes(together, session, activity)
 
 

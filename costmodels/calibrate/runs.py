@@ -23,6 +23,7 @@ from costmodels.host.functions import DeviceState, Function, compile_operators, 
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
+from costmodels.host.pairs import ONE, Turn, in_turns
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -69,36 +70,43 @@ class Inference(Pass, DeviceState):
         self._packed = PackedWeights()
         self._packed.check_room(program.graph, chain.from_iterable(self.kernels), torch.get_num_threads())
         self._last = _last_read(program)
-        self._functions: dict[tuple[int, range], _TimedFunction] = {}  # by thread and operators
+        self._functions: dict[tuple[int, range, bool], _TimedFunction] = {}  # by thread and operators; of pairs
         self._mark_s = _mark_s(clock) if torch_device.type == "cpu" else 0.0  # a GPU marks while it computes
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
         return self.run(dict(self.given), 0, len(self.ops))
 
-    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int, pairs: bool = False) -> list[list[float]]:
         """[1][stop - start], seconds of the operators from ``start`` to before ``stop``, on the calling thread.
 
-        ``env`` has their inputs by name; outputs are added, and inputs without further readers are removed.
+        ``env`` has their inputs by name; outputs are added, and inputs without further readers are removed. With
+        ``pairs``, the operators run for two such micro-batches if they gain by it (see `costmodels.host.pairs`), and
+        the seconds are those of one of them.
         """
         ops = range(start, min(stop, len(self.ops)))
-        timed = self._function(ops)
+        timed = self._function(ops, pairs)
         marks = timed.marks
         marks.clear()
 
         def at_fault() -> str:
-            op = self.ops[ops[len(marks) - 1]]
+            op = self.ops[timed.turns[len(marks) - 1][0]]
             return f"operator '{op.name}' ({op.kind})"
 
         with running(at_fault):
             timed.behind()
-            written = timed.function(*(env[name] for name in timed.inputs))
-        env.update(zip(timed.outputs, written, strict=True))
+            given = [env[name] for name in timed.inputs]
+            written = timed.function(*given * timed.micro_batches)
+        env.update(zip(timed.outputs * timed.micro_batches, written, strict=True))
         for name in timed.inputs:
             if self._last[name] < ops.stop:
                 del env[name]
         self.clock.settle()
-        return [[max(0.0, self.clock.seconds(before, after) - self._mark_s) for before, after in pairwise(marks)]]
+        seconds = [0.0] * len(ops)
+        for (number, _), (before, after) in zip(timed.turns, pairwise(marks), strict=True):
+            took_s = max(0.0, self.clock.seconds(before, after) - self._mark_s)
+            seconds[number - start] += took_s / timed.micro_batches
+        return [seconds]
 
     def get(self, name: str) -> torch.Tensor:
         """A parameter or buffer."""
@@ -108,16 +116,17 @@ class Inference(Pass, DeviceState):
         """A weight as a kernel packs it, once for all threads."""
         return self._packed.get(kernel, name, self.get, torch.get_num_threads())
 
-    def _function(self, ops: range) -> "_TimedFunction":
+    def _function(self, ops: range, pairs: bool) -> "_TimedFunction":
         """The calling thread's function of some operators, whose memory for results is the same from run to run."""
-        key = get_ident(), ops
+        key = get_ident(), ops, pairs
         if key not in self._functions:
             behind, marks = _marking(self.clock)
-            outputs = [name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop]
+            outputs = tuple(name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop)
             kernels = {number: self.kernels[number] for number in ops}
-            function = compile_operators(self.program, kernels, self, outputs, behind=behind)
+            turns = (in_turns(kernels) if pairs else ()) or [(number, ONE) for number in ops]
+            function = compile_operators(self.program, kernels, self, outputs, behind=behind, turns=turns)
             inputs = inputs_of(self.program.graph, ops)
-            self._functions[key] = _TimedFunction(function, inputs, outputs, behind, marks)
+            self._functions[key] = _TimedFunction(function, inputs, outputs, behind, turns, marks)
         return self._functions[key]
 
 
@@ -126,9 +135,15 @@ class _TimedFunction(NamedTuple):
 
     function: Function
     inputs: Sequence[str]
-    outputs: Sequence[str]
+    outputs: tuple[str, ...]
     behind: Callable[[], object]  # adds a mark
+    turns: Sequence[Turn]  # of operators, a mark behind each
     marks: list[Any]
+
+    @property
+    def micro_batches(self) -> int:
+        """How many it runs for."""
+        return 1 + max((max(which) for _, which in self.turns), default=0)
 
 
 def _marking(clock: Clock) -> tuple[Callable[[], object], list[Any]]:

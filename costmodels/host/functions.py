@@ -10,13 +10,14 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import fx
 
 from costmodels.host.buffers import planned_memory
 from costmodels.host.kernel import RESULT, Kernel
+from costmodels.host.pairs import ONE, Turn
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
 
@@ -45,6 +46,7 @@ def compile_operators(
     outputs: Sequence[str],
     seeded: Mapping[str, Callable[..., Any]] = {},
     behind: Callable[[], object] | None = None,
+    turns: Sequence[Turn] = (),
 ) -> Function:
     """Compile operators that run one behind the other; the calling thread is that of their device.
 
@@ -56,10 +58,11 @@ def compile_operators(
         seeded: for operators that draw random numbers by name, what takes a generator in their place. The generators
             are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
         behind: called behind each operator.
+        turns: for a function of two micro-batches, see `costmodels.host.pairs`: it takes the arguments of the second
+            one behind those of the first, and so returns results; nothing may draw random numbers.
     """
     flat = list(chain.from_iterable(kernels.values()))
     own = [{name: state.packed(kernel, name) for name in kernel.packs} for kernel in flat]
-    planned, fixed = planned_memory(program, flat, own, outputs)
     graph, held = fx.Graph(), list[torch.Tensor]()
 
     def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
@@ -67,24 +70,57 @@ def compile_operators(
         held.extend(tensors.values())
         return _placeholders(graph, "state", len(held) - len(tensors), tensors)
 
-    value = hold({name: state.get(name) for name in _kept(program.graph, flat)}) | hold(fixed)
-    packed, buffers = iter([hold(each) for each in own]), hold(planned)
+    kept = hold({name: state.get(name) for name in _kept(program.graph, flat)})
+    packed = dict(zip(map(id, flat), [hold(each) for each in own], strict=True))
+    turns = turns or [(number, ONE) for number in kernels]
+    count = 1 + max((max(which) for _, which in turns), default=0)
+    planned = [planned_memory(program, flat, own, outputs) for _ in range(count)]
+    runs = [_Run(hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
-    value |= _placeholders(graph, "arg", 0, inputs_of(program.graph, kernels))
-    for of_operator in kernels.values():
-        for kernel in of_operator:
-            reads = map(ChainMap(next(packed), value).__getitem__, kernel.reads)
-            first = kernel.op.outputs[0]
-            if first not in fixed:
-                written = add_call(graph, program, kernel, reads, drawing.get(kernel.op.name), buffers.get(first))
-                value.update(zip(kernel.op.outputs, written, strict=True))
+    inputs = inputs_of(program.graph, kernels)
+    for number, run in enumerate(runs):
+        run.value.update({**kept, **run.fixed, **_placeholders(graph, "arg", number * len(inputs), inputs)})
+    for number, which in turns:
+        for kernel in kernels[number]:
+            _add_calls(graph, program, kernel, packed[id(kernel)], [runs[i] for i in which], drawing)
         if behind:
             graph.call_function(behind)
-    graph.output(tuple(value[name] for name in outputs))
+    graph.output(tuple(run.value[name] for run in runs for name in outputs))
     graph.eliminate_dead_code(
         lambda node: node.is_impure() or node.target is behind or RESULT in node.kwargs  # a view may be read
     )
     return function_of(graph, held)
+
+
+class _Run(NamedTuple):
+    """What a function knows of one micro-batch."""
+
+    buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
+    fixed: Mapping[str, fx.Node]  # results that are always the same tensors
+    value: dict[str, fx.Node]  # tensors by name
+
+
+def _add_calls(
+    graph: fx.Graph,
+    program: Program,
+    kernel: Kernel,
+    packed: Mapping[str, fx.Node],
+    runs: Sequence[_Run],
+    drawing: Mapping[str, Seeded],
+) -> None:
+    """Add the calls of a kernel for micro-batches: one for both if it computes pairs, else one for each."""
+    outputs = kernel.op.outputs
+    first = outputs[0]
+    reads = [map(ChainMap(dict(packed), run.value).__getitem__, kernel.reads) for run in runs]
+    if kernel.pair and len(runs) > 1:
+        both = graph.call_function(kernel.pair, ([_bound(program, kernel, names)[0] for names in reads],))
+        for number, run in enumerate(runs):
+            run.value.update(zip(outputs, _results(graph, program, kernel, _item(graph, both, number)), strict=True))
+        return
+    for run, names in zip(runs, reads, strict=True):
+        if first not in run.fixed:
+            made = add_call(graph, program, kernel, names, drawing.get(kernel.op.name), run.buffers.get(first))
+            run.value.update(zip(outputs, made, strict=True))
 
 
 def inputs_of(graph: Graph, ops: Collection[int]) -> tuple[str, ...]:
@@ -118,15 +154,27 @@ def add_call(
     ``reads`` are the tensors that the kernel reads, in the order of ``kernel.reads``. It writes into ``buffer`` if that
     is given.
     """
-    op, arguments = kernel.op, iter(reads)
-    args, kwargs = kernel.bound(program, lambda _: next(arguments))
-    target = kernel.target
+    target, (args, kwargs) = kernel.target, _bound(program, kernel, reads)
     if seeded is not None:
         target, kwargs = seeded[0], {**kwargs, "generator": seeded[1]}
-    result = graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs)
+    return _results(graph, program, kernel, graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs))
+
+
+def _bound(program: Program, kernel: Kernel, reads: Iterable[fx.Node]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with what the kernel reads, in the order of ``kernel.reads``."""
+    arguments = iter(reads)
+    return kernel.bound(program, lambda _: next(arguments))
+
+
+def _results(graph: fx.Graph, program: Program, kernel: Kernel, result: fx.Node) -> tuple[fx.Node, ...]:
+    """What a kernel returned, in the order of its operator's outputs."""
     if not kernel.unpacks(program):
         return (result,)
-    return tuple(graph.call_function(operator.getitem, (result, i)) for i in range(len(op.outputs)))
+    return tuple(_item(graph, result, i) for i in range(len(kernel.op.outputs)))
+
+
+def _item(graph: fx.Graph, result: fx.Node, number: int) -> fx.Node:
+    return graph.call_function(operator.getitem, (result, number))
 
 
 def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:

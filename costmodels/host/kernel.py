@@ -114,6 +114,8 @@ class Kernel:
         torch_device: torch device of the operator.
         packs: how weights are packed once for the kernel, by the name that the kernel knows them by.
         arguments: `Read` for a tensor or a packed weight; None for the arguments of the operator's own call.
+        pair: the results of two calls, of two micro-batches, from the arguments of each; None if two calls of the
+            target take no longer.
     """
 
     op: Op
@@ -121,6 +123,7 @@ class Kernel:
     torch_device: torch.device = CPU
     packs: Mapping[str, Pack] = field(default_factory=dict)
     arguments: tuple[Any, ...] | None = None
+    pair: Callable[[Sequence[Sequence[Any]]], Sequence[Any]] | None = None
 
     @property
     def result(self) -> Strided | None:

@@ -10,6 +10,7 @@ The model keeps its own weights: what is folded is a copy that only the kernel r
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -22,7 +23,7 @@ from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_
 from costmodels.host.multiply import PackedConvolution, PackedProduct
 from costmodels.host.onednn import onednn, packs_lstm
 from costmodels.host.recurrent import SequenceLstm
-from costmodels.host.rows import row_product
+from costmodels.host.rows import PAIR_BYTES, row_product, row_products
 from graphs.ir import Op, Role
 from graphs.program.program import Program
 from graphs.rewrites.patterns import (
@@ -226,7 +227,10 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
         return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
         packs = {weight: _pack_of_rows(weight, transposed)}
-        return None if op.members else _multiplication(op, row_product, packs, (x, weight, bias))
+        if op.members:
+            return None
+        alone = _multiplication(op, row_product, packs, (x, weight, bias))
+        return replace(alone, pair=row_products) if tensor[weight].n_bytes >= PAIR_BYTES else alone
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
     packs = {weight: _pack_of(product, weight, transposed)}
     return _multiplication(op, product, packs, (x, weight, bias), steps)
@@ -323,7 +327,7 @@ def _lstm(program: Program, op: Op) -> Kernel | None:
     packs: dict[str, Pack] = {}
     for product, inputs, states in zip(lstm.products, names[::4], names[1::4], strict=True):
         packs |= {inputs: _pack_of(product, inputs), states: _pack_of_rows(states)}
-    return Kernel(op, lstm, packs=packs)
+    return Kernel(op, lstm, packs=packs, pair=lstm.pair)
 
 
 def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""LSTMs of one sequence on one core: the product of each step reads the weights once, as fast as a core can.
+"""LSTMs of one sequence, or two, on one core: the product of each step reads the weights once, as fast as a core can.
 
 Libraries multiply matrices there, of one row, and reach half of that. What a step takes from the inputs is one product
 for all steps, by oneDNN; the rows of a unit's four gates are multiplied by the state together (`costmodels.host.rows`).
@@ -13,6 +13,7 @@ import torch
 from costmodels.host.activations import tanh
 from costmodels.host.multiply import PackedProduct
 from costmodels.host.native import compiled
+from costmodels.host.rows import add_product, add_products
 
 
 class SequenceLstm:
@@ -28,54 +29,59 @@ class SequenceLstm:
         """The LSTM of so many steps and states of a size; ``widths`` of inputs are one for each layer and direction."""
         self.products = [PackedProduct((steps, width), 4 * size, bias=False) for width in widths]
 
-    def __call__(
-        self, x: torch.Tensor, hx: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], *modes: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Compute; ``modes`` are the operator's other arguments."""
-        *_, bidirectional, batch_first = modes
+    def __call__(self, *call: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Compute, of the operator's arguments."""
+        return self.pair([call])[0]
+
+    def pair(self, calls: Sequence[Sequence[Any]]) -> Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """The results of two calls, or of one, from the operator's arguments: each step reads the weights once."""
+        (_, _, weights, *_, bidirectional, batch_first), n = calls[0], len(calls)
         directions = 2 if bidirectional else 1
-        h, c = (state.clone(memory_format=torch.contiguous_format) for state in hx)
-        y = x.reshape(-1, x.shape[-1]).contiguous()
-        steps, size = len(y), h.shape[-1]
+        h, c = (torch.cat(states, 1) for states in zip(*(hx for _, hx, *_ in calls), strict=True))
+        y = torch.stack([x.reshape(-1, x.shape[-1]) for x, *_ in calls])
+        steps, size = y.shape[1], h.shape[-1]
         for i, product in enumerate(self.products):
             direction = i % directions
             if direction == 0:
-                read, y = y, y.new_empty(steps, directions * size)
+                read, y = y, y.new_empty(n, steps, directions * size)
             inputs, states, first, second = weights[4 * i : 4 * i + 4]
-            gates = product(read, inputs).add_(first + second)
-            addresses = (each.data_ptr() for each in (gates, states, h[i], c[i], y[:, direction * size :]))
-            form = np.array([steps, size, directions * size, direction], np.int64)
+            gates = y.new_empty(n, steps, 4 * size)
+            for each, result in zip(read, gates, strict=True):
+                product(each, inputs, result=result)
+            gates += first + second
+            addresses = (each.data_ptr() for each in (gates, states, h[i], c[i], y[..., direction * size :]))
+            form = np.array([n, steps, size, directions * size, direction], np.int64)
             compiled(_steps, "cppppp")(form.ctypes.data, *addresses)
-        return y.view(1, steps, -1) if batch_first else y.view(steps, 1, -1), h, c
+        shape = (1, steps, -1) if batch_first else (steps, 1, -1)
+        ends = ([state[:, number : number + 1].contiguous() for state in (h, c)] for number in range(n))
+        return [(each.view(shape), *last) for each, last in zip(y, ends, strict=True)]
 
 
 def _steps(form: Any, x: Any, weight: Any, h: Any, c: Any, y: Any) -> None:
-    """Run the steps of a direction of a layer, and leave its last states in h and c [size].
+    """Run the steps of a direction of a layer for one or two sequences; h and c [n, size] then are their last states.
 
-    The gates get ``x`` [steps, 4 size] from the inputs, and the product of ``weight`` [4 size, size] and the state. The
-    states of all steps become ``y``. The form is the number of steps, the size, how far apart ``y`` has them, and
-    whether the steps run backwards.
+    The gates get ``x`` [n, steps, 4 size] from the inputs, and the product of ``weight`` [4 size, size] and the state.
+    The states of all steps become ``y``. The form is the number of sequences, of steps, the size, how far apart ``y``
+    has states, and whether the steps run backwards.
     """
-    n_steps, size, width, backwards = form[0], form[1], form[2], form[3]
-    gates, half, part = np.empty(4 * size, np.float32), np.float32(0.5), size * size
+    n, n_steps, size, width, backwards = form[0], form[1], form[2], form[3], form[4]
+    gates, half = np.empty(4 * size * n, np.float32), np.float32(0.5)
     for step in range(n_steps):
         at = n_steps - 1 - step if backwards else step
-        for unit in range(size):
-            begin = unit * size
-            enters = stays = changes = leaves = np.float32(0)
-            for j in range(size):
-                enters += weight[begin + j] * h[j]
-                stays += weight[part + begin + j] * h[j]
-                changes += weight[2 * part + begin + j] * h[j]
-                leaves += weight[3 * part + begin + j] * h[j]
-            gates[unit], gates[size + unit] = enters, stays
-            gates[2 * size + unit], gates[3 * size + unit] = changes, leaves
-        for k in range(4 * size):
-            gates[k] += x[at * 4 * size + k]
-        for unit in range(size):
-            enters = half + half * tanh(half * gates[unit])
-            stays = half + half * tanh(half * gates[size + unit])
-            leaves = half + half * tanh(half * gates[3 * size + unit])
-            c[unit] = stays * c[unit] + enters * tanh(gates[2 * size + unit])
-            h[unit] = leaves * tanh(c[unit])
-            y[at * width + unit] = h[unit]
+        for sequence in range(n):
+            for k in range(4 * size):
+                gates[sequence * 4 * size + k] = x[(sequence * n_steps + at) * 4 * size + k]
+        if n == 1:
+            add_product(4 * size, weight, size, h, gates)
+        else:
+            add_products(4 * size, weight, size, h, gates)
+        for sequence in range(n):
+            own, number = sequence * 4 * size, sequence * n_steps + at
+            for unit in range(size):
+                enters = half + half * tanh(half * gates[own + unit])
+                stays = half + half * tanh(half * gates[own + size + unit])
+                leaves = half + half * tanh(half * gates[own + 3 * size + unit])
+                state = sequence * size + unit
+                c[state] = stays * c[state] + enters * tanh(gates[own + 2 * size + unit])
+                h[state] = leaves * tanh(c[state])
+                y[number * width + unit] = h[state]

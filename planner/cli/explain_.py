@@ -121,7 +121,8 @@ def _summary(e: Explanation) -> Iterator[str]:
         alone = f"{e.isolated.device} alone takes {format_seconds(e.isolated.objective_s)}"
         yield f"  {e.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device: {alone}."
     if max(e.copies, e.replicas) > 1:
-        yield f"  {e.division[0].upper()}{e.division[1:]}: micro-batches take turns."
+        pairs = " in pairs, which read large weights once" if e.in_pairs else ""
+        yield f"  {e.division[0].upper()}{e.division[1:]}: micro-batches take turns{pairs}."
     if e.out_of_reach:
         yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"

@@ -79,6 +79,7 @@ class Explanation:
     batch: int  # samples in a micro-batch
     in_flight: int  # micro-batches
     copies: int  # of the network, among which micro-batches take turns
+    in_pairs: bool  # whether a copy runs two micro-batches at once
     replicas: int  # of the cluster, in training
     micro_batches: int  # of one training step
     overlap: bool  # whether devices compute while they send
@@ -145,6 +146,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
         copies=len(plan.placement.copies),
+        in_pairs=plan.in_pairs,
         replicas=plan.replicas,
         micro_batches=plan.workload.micro_batches,
         overlap=plan.table.overlap,

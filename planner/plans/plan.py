@@ -153,6 +153,15 @@ class Plan:
         return self.simulate(rounds + -rounds % (2 * copies))  # each copy as often in either half
 
     @cached_property
+    def in_pairs(self) -> bool:
+        """Whether each copy of the network runs two micro-batches at once, see `costmodels.host.pairs`.
+
+        Quick kernels do where operators of some share of the time take less so than alone.
+        """
+        gains = bool(self.table.gains_by_pairs[list(self.placement.used)].all())
+        return gains and self.placement.shared_copies(self.table) and self.workload.in_pairs(len(self.placement.copies))
+
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages of inference, as timelines number them."""
         return split_stages(self.table, self.placement)
@@ -279,7 +288,7 @@ class Plan:
         used = sorted(self.placement.used, key=lambda number: (-judged.load_s[number], number))
         sent_bytes = sum(float(table.flow_bytes[flow]) for flow, _, _ in self.placement.all_cuts(table))
         work = self.workload
-        through = f" through {len(copies)} copies" if copies[1:] else ""
+        through = f"{' in pairs' * self.in_pairs} through {len(copies)} copies" if copies[1:] else ""
         streams = f"micro-batches of {work.batch}{through}, {work.in_flight} in flight"
         if work.trains:
             streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"

@@ -30,7 +30,7 @@ def lower_bound(problem: Problem) -> float:
     everything finds the others idle, so nothing is proved beyond the quickest of these.
     """
     table, bound_s = problem.table, _contended_bound(problem.contended)
-    if not table.slowdown.any() or bound_s == inf:
+    if bound_s == inf or not (table.slowdown.any() or table.copies_slowdown.any()):
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
         quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))

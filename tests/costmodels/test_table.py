@@ -81,6 +81,14 @@ def test_contention_makes_times_longer() -> None:
     assert not half.slowdown.any()
 
 
+def test_pairs_are_worth_a_share_of_the_time() -> None:
+    assert not TABLE.gains_by_pairs.any()
+    forward_s = np.array([[1.0, 1.0], [5.0, 4.0], [5.0, 4.0]])
+    table = replace(TABLE, forward_s=forward_s, copies_slowdown=np.array([[-0.4, -0.4], [0.1, 0.1], [0.0, 0.0]]))
+    assert table.gains_by_pairs.tolist() == [False, True]  # an eleventh, and a ninth
+    assert table.in_copies.forward_s[:, 0].tolist() == pytest.approx([0.6, 5.5, 5.0])
+
+
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
 def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
     with pytest.raises(InputError) as error:

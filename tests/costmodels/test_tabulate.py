@@ -6,7 +6,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster import Cluster, Device, Kernels, Link
 from costmodels.learning.learned import Learned, Predictions
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys
@@ -134,6 +134,28 @@ def test_what_was_not_measured_in_company_is_slowed_down_like_the_rest() -> None
     assert table.source[:, 0].tolist() == ["measured", "measured", "roofline"]
     training = tabulate(GRAPH, twins, Workload(mode="training"), profiles)
     assert not training.slowdown.any()  # contention was not measured in training
+
+
+@pytest.mark.parametrize(
+    ("kernels", "in_flight", "expected"),
+    [
+        ("quick", 4, [-0.4, 0.0, 0.25]),  # 5 % less is chance
+        ("quick", 3, [0.5, 0.5, 0.5]),  # one after the other
+        ("exact", 4, [0.0, 0.0, 0.25]),
+    ],
+)
+def test_two_micro_batches_at_once_take_less_time(kernels: Kernels, in_flight: int, expected: list[float]) -> None:
+    linear, relu, last = op_keys(GRAPH)
+    isolated = {key: Measurement(2.0, 0, 9) for key in (linear, relu, last)}
+    contended = {2: {key: Measurement(3.0, 0, 9) for key in isolated}}
+    copies = {2: {linear: Measurement(1.2, 0, 9), relu: Measurement(1.9, 0, 9), last: Measurement(2.5, 0, 9)}}
+    profiles = {"abc": Profile("abc", {}, isolated, {}, contended, copies=copies)}
+    one = replace(FAST, kernels=kernels)
+    twins = replace(CLUSTER, devices=(one, replace(one, name="twin")), links=())
+    table = tabulate(GRAPH, twins, Workload(in_flight=in_flight), profiles)
+    assert table.copies_slowdown.T.tolist() == [pytest.approx(expected)] * 2
+    assert table.slowdown.tolist() == [[0.5, 0.5]] * 3
+    assert table.gains_by_pairs.tolist() == [min(expected) < 0] * 2
 
 
 def test_in_training_company_slows_down_both_passes() -> None:

@@ -11,7 +11,8 @@ next on a device, and a device looks for the oldest whose next stage can run. It
 
 A network may have several copies (see `simulator.placement`): a micro-batch runs the stages of one of them, micro-batch
 j those of copy j modulo their number. Copies of one stage on devices alike compute the same bits, so there a
-micro-batch runs through the copy that is idle first: a device that others disturb holds up none of the others.
+micro-batch runs through the copy that is idle first: a device that others disturb holds up none of the others. Such a
+copy runs two micro-batches at once if they are submitted together and the stage is compiled for it.
 
 An engine may have a part of the stages only. It then calls ``hand_on`` behind each of its stages, and is told by
 `arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
@@ -30,7 +31,7 @@ from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_d
 from costmodels.host.promises import Promise
 from costmodels.host.spin import POSSIBLE, EventCount
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder
+from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder, shares
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -96,16 +97,24 @@ class Engine:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._count
 
+    @property
+    def pairs(self) -> bool:
+        """Whether it runs two micro-batches at once, given to `submit_together`."""
+        return self._idle is not None and all(stage.pair for stage in self._stages.values())
+
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Start one micro-batch; the result holds its output tensors by name."""
-        done: Promise[Tensors] = Promise()
+        return self.submit_together([inputs])[0]
+
+    def submit_together(self, several: Sequence[Mapping[str, torch.Tensor]]) -> "list[Promise[Tensors]]":
+        """Start one micro-batch, or two that run at once if the engine has `pairs`."""
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
-            events = {name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda}
-            batch = InFlight(self._count, dict(inputs), done, events)
-            self._on_way[batch.number] = batch
-            self._count += 1
+            batch, *beside = [self._entering(inputs) for inputs in several]
+            batch.beside = tuple(beside)
+            for each in beside:
+                each.leads = False
             if self._idle is None:
                 self._begin(batch, batch.number % len(self._copies))
             else:
@@ -113,8 +122,17 @@ class Engine:
                 self._begin_entered(self._idle)
             last = batch.copy is not None and not self._copies[batch.copy].ends
         if last:
-            self._answer(batch)
-        return done
+            for each in batch.together:
+                self._answer(each)
+        return [each.done for each in batch.together]
+
+    def _entering(self, inputs: Mapping[str, torch.Tensor]) -> InFlight:
+        """Number a micro-batch. The lock is held."""
+        events = {name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda}
+        batch = InFlight(self._count, dict(inputs), Promise(), events)
+        self._on_way[batch.number] = batch
+        self._count += 1
+        return batch
 
     def arrive(self, micro_batch: int, stage: int, tensors: Tensors) -> None:
         """Store what an awaited stage elsewhere wrote; nothing is kept for a micro-batch that failed."""
@@ -202,7 +220,8 @@ class Engine:
 
     def _begin(self, batch: InFlight, copy: int) -> None:
         """Give each device its stages of a micro-batch that goes through a copy. The lock is held."""
-        batch.begin(copy, self._copies[copy])
+        for each in batch.together:
+            each.begin(copy, self._copies[copy])
         for device, tasks in self._copies[copy].tasks.items():
             self._left[device][batch] = [*tasks]
             self._changes[device].advance()
@@ -233,9 +252,13 @@ class Engine:
             ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
             if self.behind is not None:
                 self.behind()  # before it wakes a thread that would disturb it
-            self._finish(task, batch, results, ran)
+            each = len(task.stage.outputs)
+            parts = [results[i * each : (i + 1) * each] for i in range(len(batch.together))]
+            for one, part, share in zip(batch.together, parts, shares(ran, len(parts)), strict=True):
+                self._finish(task, one, part, share)
         except BaseException as error:  # the caller gets any error
-            self._give_up(task.number, batch, error)
+            for one in batch.together:
+                self._give_up(task.number, one, error)
         return True
 
     def _take(self, device: int) -> tuple[DeviceTask, InFlight, bool] | None:
@@ -263,8 +286,11 @@ class Engine:
     def _bring(
         self, task: DeviceTask, batch: InFlight, torch_device: torch.device, stream: torch.cuda.Stream | None
     ) -> tuple[list[torch.Tensor], bool]:
-        """Return the inputs of a stage on its torch device, and whether any came from another torch device."""
-        tensors = [batch.slots[slot] for slot in task.reads]
+        """Return the inputs of a stage on its torch device, and whether any came from another torch device.
+
+        Those of what runs at once are one behind the other; it is on CPUs.
+        """
+        tensors = [each.slots[slot] for each in batch.together for slot in task.reads]
         if stream is None and not batch.events:
             return tensors, False
         copied = any(tensor.device != torch_device for tensor in tensors)
@@ -276,6 +302,9 @@ class Engine:
     ) -> tuple[torch.Tensor, ...]:
         """Call a stage and return what it writes; a GPU may still be writing it."""
         stage = task.stage
+        if batch.beside:
+            assert stage.pair is not None, "only an engine with pairs is given them"
+            return stage.pair(*inputs)
         generators = self._generators[task.number].at(STEP, batch.number) if stage.random else ()
         results = stage.call(*generators, *inputs)
         if stream is not None:
@@ -313,7 +342,7 @@ class Engine:
         with self._lock:
             if self._on_way.pop(batch.number, None) is None:
                 return
-            if self._idle is not None and batch.copy is not None:
+            if self._idle is not None and batch.copy is not None and batch.leads:
                 self._idle.append(batch.copy)
                 self._begin_entered(self._idle)
             elif batch in self._entered:

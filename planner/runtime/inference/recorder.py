@@ -38,6 +38,20 @@ class Ran(NamedTuple, Generic[T]):
     processor_s: float = 0.0  # processor time of the device's thread in between
 
 
+def shares(ran: Ran[Moment], count: int) -> list[Ran[Moment]]:
+    """What a device saw of each of several micro-batches that it ran at once: equal parts, one behind the other."""
+    if count == 1:
+        return [ran]
+    begin_s, end_s = ran.ready_s, ran.ended_s
+    assert isinstance(begin_s, float), "a GPU runs one at a time"
+    assert isinstance(end_s, float), "a GPU runs one at a time"
+    each_s, processor_s = (end_s - begin_s) / count, ran.processor_s / count
+    starts_s = [begin_s + number * each_s for number in range(count)]
+    parts: list[Ran[Moment]] = [Ran(False, each, each, each + each_s, processor_s) for each in starts_s]
+    parts[0] = parts[0]._replace(slept=ran.slept, taken_s=ran.taken_s)
+    return parts
+
+
 class LoggedTransfer(NamedTuple):
     """One end of a payload's way to another rank."""
 

@@ -3,11 +3,11 @@
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,7 @@ class Runner(Closing):
         program: the model, imported.
         seed: seed of operators that draw random numbers.
         pids: other processes of this host that devices run in.
+        in_pairs: whether a stream runs two micro-batches at once in each copy of the network.
     """
 
     def __init__(self, plan: Plan, program: Program, executor: "Coordinator | None" = None, seed: int = 0) -> None:
@@ -74,15 +75,16 @@ class Runner(Closing):
         if executor is None:
             settle(program.graph.largest_bytes)
             devices, used = plan.cluster.devices, plan.placement.used
-            compiled, self._state = compile_stages(program, plan.stages, devices)
+            compiled, self._state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs)
             written = {name for stage in compiled.values() for name in stage.outputs}
             outputs = tuple(name for name in plan.graph.outputs if name in written)
             isolated = len(used) == 1 and is_here(devices[used[0]])
             waits_for = ((),) * len(plan.placement.copies)  # nothing elsewhere
             self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs, waits_for)
             self._engine.seed(seed)
+            self.in_pairs = self._engine.pairs
         else:
-            self._engine, self._state = executor, executor.state
+            self._engine, self._state, self.in_pairs = executor, executor.state, False
         self.pids = () if executor is None else executor.pids
         self._ending = Ending(self, "runner", self._engine.close)
 
@@ -91,7 +93,8 @@ class Runner(Closing):
 
         Inputs with other strides than those that the model was imported with are copied.
         """
-        return self._result(self._submit(self._given(args, kwargs)))
+        (submitted,) = self._submit([self._given(args, kwargs)])
+        return self._result(submitted)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Run many micro-batches at once, as many as the plan has in flight; results come in the order of the batches.
@@ -114,18 +117,21 @@ class Runner(Closing):
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:
         waiting: deque[tuple[Promise[Tensors], Tensors]] = deque()
-        source = iter(calls)
-        while True:
+        source, failed = iter(calls), list[tuple[Promise[Tensors], Tensors]]()
+        while not failed:
+            taken: list[tuple[Tensors, Tensors]] = []
             try:
-                batch = self._given(*next(source), copied=True)
-            except StopIteration:
-                break
+                for args, kwargs in islice(source, 2 if self.in_pairs else 1):
+                    taken.append(self._given(args, kwargs, copied=True))
             except Exception as error:  # whatever the source raises: when its turn has come
-                waiting.append((_failed(error), {}))
+                failed.append((_failed(error), {}))
+            if not taken:
                 break
-            if len(waiting) >= self.plan.workload.in_flight:
+            while len(waiting) > self.plan.workload.in_flight - len(taken):
                 yield self._result(waiting.popleft(), apart=True)
-            waiting.append(self._submit(batch))
+            waiting += self._submit(taken)
+            del taken
+        waiting += failed
         while waiting:
             yield self._result(waiting.popleft(), apart=True)
 
@@ -177,23 +183,29 @@ class Runner(Closing):
         returned = self.plan.graph.outputs
         return inputs, {name: tensor for name, tensor in zip(inputs, shown, strict=True) if name in returned}
 
-    def _submit(self, given: tuple[Tensors, Tensors]) -> "tuple[Promise[Tensors], Tensors]":
-        inputs, handed = given
+    def _submit(self, given: Sequence[tuple[Tensors, Tensors]]) -> "list[tuple[Promise[Tensors], Tensors]]":
+        """Submit a micro-batch, or two that run at once."""
         with self._entering:
-            self._wait_for_room()
+            self._wait_for_room(len(given))
             try:
-                promise = self._engine.submit(inputs)
+                promises = self._submitted([inputs for inputs, _ in given])
             except Exception as error:
-                promise = _failed(error)
-            self._on_way.add(promise)
-        promise.add_done_callback(partial(_leave, self._on_way, self._left))  # the runner ends with its last reference
-        return promise, handed
+                promises = [_failed(error) for _ in given]
+            self._on_way.update(promises)
+        for promise in promises:  # the runner ends with its last reference
+            promise.add_done_callback(partial(_leave, self._on_way, self._left))
+        return [(promise, handed) for promise, (_, handed) in zip(promises, given, strict=True)]
 
-    def _wait_for_room(self) -> None:
-        """Wait until fewer micro-batches are on their way than the plan has in flight."""
+    def _submitted(self, inputs: Sequence[Tensors]) -> "list[Promise[Tensors]]":
+        if isinstance(self._engine, Engine) and len(inputs) > 1:
+            return self._engine.submit_together(inputs)
+        return [self._engine.submit(each) for each in inputs]
+
+    def _wait_for_room(self, count: int) -> None:
+        """Wait until so many micro-batches can be on their way besides, with as many as the plan has in flight."""
         while True:
             self._on_way -= {promise for promise in tuple(self._on_way) if promise.done()}
-            if len(self._on_way) < self.plan.workload.in_flight:
+            if len(self._on_way) <= self.plan.workload.in_flight - count:
                 return
             with suppress(queue.Empty):  # one may leave unnoticed when its submission is interrupted
                 self._left.get(timeout=LOOK_S)

@@ -96,10 +96,17 @@ class InFlight:
     inputs: Tensors  # until it begins
     done: "Promise[Tensors]"
     events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
+    beside: "tuple[InFlight, ...]" = ()  # what runs at once with it, and follows it everywhere
+    leads: bool = True  # whether it follows no other
     copy: int | None = None  # the copy of the network that it runs through, once it has begun
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)  # stages, here and elsewhere
     left: Iterator[int] = field(default_factory=lambda: iter(()))  # ends to come; see `NetworkCopy.ends`
+
+    @property
+    def together(self) -> "tuple[InFlight, ...]":
+        """What runs at once: itself, and what is beside it."""
+        return self, *self.beside
 
     def begin(self, number: int, copy: NetworkCopy) -> None:
         """Enter a copy of the network, which has a number."""

@@ -13,6 +13,7 @@ from costmodels.host.functions import DeviceState, Function, compile_operators, 
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import PackedWeights
+from costmodels.host.pairs import in_turns
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program, as_held
@@ -61,6 +62,7 @@ class CompiledStage:
     call: Function  # takes generators, then the inputs; returns the outputs
     label: str  # first and last operator, for people
     random: tuple[int, ...] = ()  # operators that draw random numbers, each from a generator of its own
+    pair: Function | None = None  # the same for two micro-batches, whose inputs and outputs are one behind the other
 
 
 class ShardedState:
@@ -112,10 +114,15 @@ class _OnDevice(DeviceState):
 
 
 def compile_stages(
-    program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], local: Collection[int] | None = None
+    program: Program,
+    stages: tuple[Stage, ...],
+    devices: Sequence[Device],
+    local: Collection[int] | None = None,
+    pairs: bool = False,
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of the devices of this process, ``local``; by default of all.
 
+    With ``pairs``, stages that gain by it, and draw no random numbers, also get the function of two micro-batches.
     State that only other devices hold needs no values. Raise InputError if this host does not have a device, a weight
     of a stage has no values, or an operator draws random numbers that cannot be seeded.
     """
@@ -124,7 +131,7 @@ def compile_stages(
     state = ShardedState(program.state, torch_devices)
     outputs = outputs_of(program.graph, stages)
     compiled = {
-        number: _compile(program, stage, outputs[number], state, devices[stage.device])
+        number: _compile(program, stage, outputs[number], state, devices[stage.device], pairs)
         for number, stage in enumerate(stages)
         if stage.device in used
     }
@@ -149,7 +156,7 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
 
 
 def _compile(
-    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device
+    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device, pairs: bool
 ) -> CompiledStage:
     """Compile one function: its parameters are generators and inputs; it returns a tuple of outputs."""
     kernels = {i: kernels_of(program, program.graph.ops[i], torch_device_of(device), device.kernels) for i in stage.ops}
@@ -158,6 +165,9 @@ def _compile(
     random = tuple(i for i, node in nodes.items() if is_random(node))
     seeded = {program.graph.ops[i].name: seeded_target(nodes[i]) for i in random}
     weights = _OnDevice(state, stage.device, device)
-    call = run_on(device, partial(compile_operators, program, kernels, weights, outputs, seeded))
+    make = partial(compile_operators, program, kernels, weights, outputs)
+    call = run_on(device, partial(make, seeded))
+    turns = in_turns(kernels) if pairs and not random else ()
+    pair = run_on(device, partial(make, turns=turns)) if turns else None
     label = stage.label([op.name for op in program.graph.ops])
-    return CompiledStage(stage, inputs_of(program.graph, stage.ops), outputs, call, label, random)
+    return CompiledStage(stage, inputs_of(program.graph, stage.ops), outputs, call, label, random, pair)

@@ -7,6 +7,7 @@ stages before have computed, as in a real run; each tensor that crosses between 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -233,8 +234,11 @@ class Crossing:
 class InferenceStages:
     """The stages of a plan for inference."""
 
-    def __init__(self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device]) -> None:
-        compiled, state = compile_stages(program, stages, devices)
+    def __init__(
+        self, program: Program, stages: tuple[Stage, ...], devices: Sequence[Device], pairs: bool = False
+    ) -> None:
+        """Compile the stages; with ``pairs``, what two micro-batches at once have computed is yielded as well."""
+        compiled, state = compile_stages(program, stages, devices, pairs=pairs)
         self._program, self._stages = program, tuple(compiled.values())
         self.parts = tuple(StageUnderTest(s.ops, devices[s.device], dict(state.owned(s.device))) for s in stages)
 
@@ -245,7 +249,7 @@ class InferenceStages:
             if not number or stage.stage.copy > self._stages[number - 1].stage.copy:
                 values = _inputs(self._program)
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
-            for name, got in zip(stage.outputs, results, strict=True):
+            for name, got in zip(cycle(stage.outputs), results, strict=False):
                 values[name] = got
                 yield Crossing(number, name, False, reference.values[name], got)
 
@@ -254,7 +258,9 @@ class InferenceStages:
     ) -> tuple[torch.Tensor, ...]:
         torch_device = torch_device_of(part.device)
         generators = Generators(stage.random, torch_device, SEED).at(STEP, MICRO_BATCH)
-        return _done(stage.call(*generators, *(values[name].to(torch_device) for name in stage.inputs)), torch_device)
+        inputs = [values[name].to(torch_device) for name in stage.inputs]
+        pair = stage.pair(*inputs, *inputs) if stage.pair else ()
+        return _done((*stage.call(*generators, *inputs), *pair), torch_device)
 
 
 class TrainingStages:

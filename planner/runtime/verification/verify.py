@@ -212,7 +212,7 @@ def verify(plan: Plan, program: Program, training: bool | None = None, tolerance
         on_device = [plan.cluster.devices[number] for number in on]
         stages: TrainingStages | InferenceStages = TrainingStages(program, wiring, on_device, backward)
     else:
-        stages = InferenceStages(program, plan.stages, plan.cluster.devices)
+        stages = InferenceStages(program, plan.stages, plan.cluster.devices, plan.in_pairs)
     reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:

@@ -3,6 +3,7 @@
 import os
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from costmodels.calibrate import Effort, ops, profile_contended
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster import Device
+from costmodels.host import pairs
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile
 from graphs.importers.from_torch import program_from_module
@@ -75,6 +77,23 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
     assert len(seconds) == len(program.graph.ops)
     assert all(s >= 0 for s in seconds)
     assert sorted(seen, key=str) == [("device-cpu0", (CORE,), first), ("device-cpu1", (OTHER,), second)]
+
+
+def test_copies_run_pairs_where_kernels_compute_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a product that reads its weight once counts half for each; all else runs for one after the other."""
+    monkeypatch.setattr("costmodels.host.quick.PAIR_BYTES", 0)
+    module = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3))
+    program = program_from_module(module.eval(), (torch.rand(1, 40),))
+    quick = [replace(device, kernels="quick") for device in two()]
+    everything = range(len(program.graph.ops))
+    with closing(CoRun(program, quick, (everything, everything), alone_s=[1.0, 8.0, 1.0])) as both:
+        (seconds,) = both.one_pass()
+        assert len(seconds) == len(everything)
+        assert all(each >= 0 for each in seconds)
+        both.pause()
+        functions = list(both._run._functions.values())  # type: ignore[union-attr]  # in inference
+    turns = [(0, pairs.BOTH), (1, pairs.ONE), (1, pairs.OTHER), (2, pairs.BOTH)]
+    assert [each.turns for each in functions if each.micro_batches == 2] == [turns, turns]  # of both threads
 
 
 def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:

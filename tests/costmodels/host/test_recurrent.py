@@ -1,4 +1,4 @@
-"""LSTMs of one sequence against PyTorch's."""
+"""LSTMs of one sequence, and of two in a pair, against PyTorch's."""
 
 import pytest
 import torch
@@ -63,6 +63,15 @@ def test_one_sequence_of_any_form(
     for _ in range(2):
         for got, known in zip(kernel.target(*args, **kwargs), expected, strict=True):
             assert got.shape == known.shape
+            torch.testing.assert_close(got, known, rtol=1e-5, atol=2e-6 * large)
+    assert kernel.pair is not None
+    other = [-each for each in inputs]
+    read = {**program.state, **dict(zip(program.graph.inputs, other, strict=True)), **packed}
+    pair = kernel.pair([args, kernel.bound(program, read.__getitem__)[0]])
+    for results, known_ones in zip(pair, (expected, program.run(*other)), strict=True):
+        for got, known in zip(results, known_ones, strict=True):
+            assert got.shape == known.shape
+            assert got.is_contiguous()
             torch.testing.assert_close(got, known, rtol=1e-5, atol=2e-6 * large)
     assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
 

@@ -194,6 +194,76 @@ def test_a_micro_batch_goes_to_the_copy_that_is_idle_first(kernels: Kernels) -> 
         assert [value(each, "y") for each in done[::2]] == [0, -2 if kernels == "exact" else 2]
 
 
+def in_pairs(devices: list[Device], call: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Engine:
+    """x ─► [y] 0, or x ─► [y] 1, where y = -x; ``call`` computes two at once."""
+    one = {i: stage(i, "x", "y", torch.neg) for i in range(len(devices))}
+    both = {i: replace(each, stage=Stage(i, (0,), (), (), (), i), pair=call) for i, each in one.items()}
+    return Engine(devices, both, ("y",), awaited=((),) * len(devices))
+
+
+def test_two_micro_batches_run_at_once_and_each_gets_its_answer() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((first.item(), second.item()))
+        return -first, -second
+
+    with closing(in_pairs([cpu("cpu0"), cpu("cpu1")], both)) as engine:
+        assert engine.pairs
+        engine.record()
+        done = [*engine.submit_together([number(0), number(1)]), engine.submit(number(2))]
+        done += engine.submit_together([number(3), number(4)])
+        assert [value(each, "y") for each in done] == [0, -1, -2, -3, -4]
+        eventually(lambda: engine.on_way() == ())
+        assert sorted(seen) == [(0, 1), (3, 4)]
+        assert [engine._idle is not None and sorted(engine._idle)] == [[0, 1]]  # each copy is idle once
+        spans = {span.micro_batch: span for span in engine.spans()}
+    assert sorted(spans) == [0, 1, 2, 3, 4]
+    for first, second in ((0, 1), (3, 4)):  # the time of a pair is divided
+        assert spans[first].resource == spans[second].resource
+        assert spans[first].end_s == pytest.approx(spans[second].start_s)
+        lengths = [spans[each].end_s - spans[each].start_s for each in (first, second)]
+        assert lengths[0] == pytest.approx(lengths[1])
+
+
+def test_a_pair_that_fails_fails_both_and_nothing_else() -> None:
+    def both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        if first < 0:
+            raise ZeroDivisionError("below zero")
+        return -first, -second
+
+    with closing(in_pairs([cpu("cpu0")], both)) as engine:
+        failed, good = engine.submit_together([number(-1), number(1)]), engine.submit_together([number(2), number(3)])
+        for each in failed:
+            with pytest.raises(StageError, match="below zero"):
+                each.result(PATIENCE_S)
+        assert [value(each, "y") for each in good] == [-2, -3]
+        eventually(lambda: engine.on_way() == ())
+        assert engine._idle is not None
+        assert list(engine._idle) == [0]
+
+
+def test_pairs_that_wait_when_the_engine_closes_fail() -> None:
+    began, held = threading.Event(), threading.Event()
+
+    def both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        began.set()
+        wait(held)
+        return -first, -second
+
+    engine = in_pairs([cpu("cpu0")], both)
+    running, waiting = (engine.submit_together([number(i), number(i + 1)]) for i in (0, 2))
+    wait(began)
+    closed = begin(engine.close)
+    eventually(lambda: engine._closing)
+    held.set()
+    closed.result(PATIENCE_S)
+    assert [value(each, "y") for each in running] == [0, -1]
+    for each in waiting:
+        with pytest.raises(RuntimeError, match=CLOSED):
+            each.result(PATIENCE_S)
+
+
 def test_a_tensor_is_handed_over_without_a_copy(engines: Callable[..., Engine]) -> None:
     places: list[int] = []
 

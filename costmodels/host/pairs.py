@@ -1,0 +1,40 @@
+"""The order in which a core runs two micro-batches at once: kernels that read a weight once for both run for both.
+
+::
+
+    a b c of one micro-batch, a b c of the other, d of both, e of both        d and e are products of one row
+
+These are kernels of one row (`costmodels.host.rows`) and of one sequence (`costmodels.host.recurrent`), which the
+memory's bandwidth limits. What stands between two of them runs for one micro-batch, then for the other: in step, each
+would find in the core's cache what the other has left there.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from costmodels.host.kernel import Kernel
+from costmodels.table import PAIR_SHARE
+
+Turn: TypeAlias = tuple[int, tuple[int, ...]]
+"""An operator, and the micro-batches, of the first (0) and the second (1), that it runs for."""
+
+ONE, OTHER, BOTH = (0,), (1,), (0, 1)
+
+
+def gains_by_pairs(kernels: Sequence[Sequence[Kernel]], alone_s: Sequence[float]) -> bool:
+    """Whether operators that compute pairs, [n_ops] by their kernels and seconds, take the share that is worth it."""
+    paired_s = sum(each_s for each, each_s in zip(kernels, alone_s, strict=False) if any(one.pair for one in each))
+    return 0 < paired_s >= PAIR_SHARE * sum(alone_s)
+
+
+def in_turns(kernels: Mapping[int, Sequence[Kernel]]) -> list[Turn]:
+    """The turns of operators, given by their kernels, for two micro-batches; none if no kernel computes pairs."""
+    pairs = {number: any(kernel.pair for kernel in each) for number, each in kernels.items()}
+    if not any(pairs.values()):
+        return []
+    turns: list[Turn] = []
+    for both, run in groupby(kernels, pairs.__getitem__):
+        ops = list(run)
+        turns += [(number, which) for which in ((BOTH,) if both else (ONE, OTHER)) for number in ops]
+    return turns
