@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.peers [NETWORK | MODULE:FACTORY ...] [--batch N] [--rounds N] [--quick] [--json FILE]
 
-Plans have quick kernels. All contenders take turns and medians of the rounds' ratios are shown: how many times as fast
-as eager PyTorch on one core each is. Each peer counts with its better mode. All compute in float32: OpenVINO takes
+Plans have quick kernels and four micro-batches in flight, of which a copy of the network may run two at once, where
+that reads large weights once. All contenders take turns and medians of the rounds' ratios are shown: how many times as
+fast as eager PyTorch on one core each is. Each peer counts with its better mode. All compute in float32: OpenVINO takes
 bfloat16 by itself where the processor can, and is then off by a hundredth of the largest element; how fast it is so is
 shown in ``bf16`` and judged by no bar. ``off`` is by what share of the largest element our outputs are off. ``foreign``
 is the processor time that other processes took meanwhile, in cores: above 0.1 a row is disturbed.
