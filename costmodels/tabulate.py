@@ -36,6 +36,7 @@ LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
 """What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
 
 SOURCE = f"<U{max(map(len, Source))}"
+LEAST = -0.5  # of an operator that takes no longer for two micro-batches than for one
 PAIR_GAIN = 0.1  # above it, an operator takes less time in copies since two micro-batches run at once; below, by chance
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
@@ -256,7 +257,7 @@ def _column(
         isolated, contended = (operator_paces(kinds, pace_ratios(usual, profile.pace, n)) for n in (1, equals))
         slowdown, copies = ((1 + share) * contended / isolated - 1 for share in (slowdown, copies))
         paired = (copies < -PAIR_GAIN) & (device.kernels == "quick")
-        slowdown, copies = np.maximum(0.0, slowdown), np.where(paired, copies, np.maximum(0.0, copies))
+        slowdown, copies = np.maximum(0.0, slowdown), np.maximum(np.where(paired, LEAST, 0.0), copies)
         paces = np.where(source == Source.MEASURED, isolated, 1.0)
         forward_s, backward_s = forward_s * paces, backward_s * paces
     forward_s = forward_s + operators.requests * device.request_s
