@@ -119,7 +119,7 @@ class CostTable(Brief):
             group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
         copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; who
             is a little behind finds the other one's weights in the cache, and two micro-batches at once read a weight
-            once, so that it is down to -0.5; ``slowdown`` if left out.
+            once, so that it may be far below 0; ``slowdown`` if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.

@@ -36,7 +36,9 @@ LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
 """What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
 
 SOURCE = f"<U{max(map(len, Source))}"
-LEAST = -0.5  # of an operator that takes no longer for two micro-batches than for one
+LEAST = (
+    -0.75
+)  # of an operator that takes no longer for two micro-batches than for one, with weights from the last cache
 PAIR_GAIN = 0.1  # above it, an operator takes less time in copies since two micro-batches run at once; below, by chance
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
