@@ -204,7 +204,7 @@ class CostTable(Brief):
     def gains_by_pairs(self) -> NDArray[np.bool_]:
         """[n_devices], whether the operators that take less time in copies than alone are worth pairs, `PAIR_SHARE`."""
         paired_s = np.where(self.copies_slowdown < 0, self.forward_s, 0.0).sum(axis=0)
-        return np.asarray((paired_s > 0) & (paired_s >= PAIR_SHARE * self.forward_s.sum(axis=0)))
+        return np.asarray(worth_pairs(paired_s, self.forward_s.sum(axis=0)))
 
     def with_contention(self, share: Floats) -> "CostTable":
         """The costs where the others of a device's group compute during a share of its work, [n_devices].
@@ -348,6 +348,11 @@ def _arrays(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
         part, _, _ = name.rpartition(".")
         if not part or getattr(table, part):
             yield name, attrgetter(name)(table)
+
+
+def worth_pairs(paired_s: Floats | float, whole_s: Floats | float) -> NDArray[np.bool_] | np.bool_:
+    """Whether micro-batches had better run in pairs, by the seconds of operators that gain by it and of all."""
+    return np.logical_and(np.greater(paired_s, 0), np.greater_equal(paired_s, np.multiply(PAIR_SHARE, whole_s)))
 
 
 def _check_shapes(table: CostTable) -> None:

@@ -36,9 +36,7 @@ LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
 """What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
 
 SOURCE = f"<U{max(map(len, Source))}"
-LEAST = (
-    -0.75
-)  # of an operator that takes no longer for two micro-batches than for one, with weights from the last cache
+LEAST = -0.75  # copies' slowdown, where two micro-batches take as long as one, with weights from the last cache
 PAIR_GAIN = 0.1  # above it, an operator takes less time in copies since two micro-batches run at once; below, by chance
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
@@ -167,8 +165,8 @@ def operator_times(
         alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.request_s, device.profile)
         if alike not in known:
             count = equals[device.profile]
-            pairs = device.kernels == "exact" or workload.in_pairs(count)
-            known[alike] = _column(operators, device, profiles.get(device.profile), count, pairs, learned)
+            in_copies = device.kernels == "exact" or workload.in_pairs(count)
+            known[alike] = _column(operators, device, profiles.get(device.profile), count, in_copies, learned)
         columns.append(vars(known[alike]))
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
     return times if workload.trains else replace(times, backward_s=np.zeros(0))

@@ -35,7 +35,6 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
-from costmodels.host.pairs import gains_by_pairs
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
@@ -64,23 +63,25 @@ class CoRun(Pass):
         first operator are copies. The thread of a device calls ``behind`` after each part. ``alone_s`` are the seconds
         of the operators alone, by which copies run pairs or do not; they do not if these are left out.
         """
-        torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels
+        self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
+        torch_device, kernels, copies_s = (
+            torch_device_of(devices[0]),
+            devices[0].kernels,
+            alone_s if self._ahead else (),
+        )
         clock = clock_of(devices[0], waits=not training)  # a step calls the interpreter more seldom than `Training`
 
         def brought() -> Inference | Training:
             return (
                 Training(program, torch_device, clock)
                 if training
-                else Inference(program, torch_device, clock, kernels=kernels)
+                else Inference(program, torch_device, clock, kernels=kernels, copies_s=copies_s)
             )
 
         self._run = run_on(devices[0], brought)
         self._torch_device = torch_device
         self._parts = parts
         self._behind = behind
-        self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
-        run = self._run
-        self._pairs = isinstance(run, Inference) and bool(self._ahead) and gains_by_pairs(run.kernels, alone_s)
         self._start = Barrier(1 if self._ahead else len(devices))
         self._inbox: list[queue.SimpleQueue[Tensors | None]] = [queue.SimpleQueue() for _ in devices]
         self._outbox: list[queue.SimpleQueue[PartResult]] = [queue.SimpleQueue() for _ in devices]
@@ -141,19 +142,12 @@ class CoRun(Pass):
         """The seconds of a part of one pass, or its error, which also aborts the other parts."""
         try:
             self._start.wait(MEET_S)
-            seconds = self._timed(env, self._parts[part])
+            seconds = self._run.run(env, self._parts[part].start, self._parts[part].stop)
             self._behind()
             return seconds
         except BaseException as error:  # `one_pass` raises it
             self._start.abort()
             return error
-
-    def _timed(self, env: Tensors, part: range) -> list[list[float]]:
-        """Run a part, or a copy, and return the seconds of its operators."""
-        if self._pairs:
-            assert isinstance(self._run, Inference), "copies are for inference"
-            return self._run.run(env, part.start, part.stop, pairs=True)
-        return self._run.run(env, part.start, part.stop)
 
     def _serve(self, part: int) -> None:
         """Run a device's part of one pass after the other, on the device's thread."""

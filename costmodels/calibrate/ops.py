@@ -141,23 +141,16 @@ def profile_contended(
         keep = partial(_with_contended, found, pace, name, count)
         session = _Session(keys, _phases(known, training, keys), effort, training, keep, cache, pace)
         activity = partial(on_step, f"measuring {program.graph.name} on {count} devices at once")
-        found = session.result(_passes_at_once(program, devices, parts, alone_s, session, activity))
+        make = partial(CoRun, program, devices, parts, training, pace.watch, alone_s.tolist())
+        found = session.result(_passes_at_once(make, session, activity))
     return found
 
 
-def _passes_at_once(
-    program: Program,
-    devices: Sequence[Device],
-    parts: Parts,
-    alone_s: Floats,
-    session: "_Session",
-    activity: Callable[[int, int], object],
-) -> Rows:
-    """The passes of some parts; what they have packed is released before the next ones pack theirs."""
+def _passes_at_once(make: Callable[[], CoRun], session: "_Session", activity: Callable[[int, int], object]) -> Rows:
+    """The passes of devices at once; what they have packed is released before the next ones pack theirs."""
     if not session.task.wanted:
         return []
-    watch = session.pace.watch
-    with closing(CoRun(program, devices, parts, session.training, watch, alone_s.tolist())) as together:
+    with closing(make()) as together:
         return _passes(together, session, activity)
 
 

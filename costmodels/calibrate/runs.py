@@ -19,11 +19,11 @@ from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
-from costmodels.host.pairs import ONE, Turn, in_turns
+from costmodels.host.pairs import Turn, gains_by_pairs, in_turns, micro_batches, one_by_one
 from costmodels.memory.passes import inference_bytes
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
@@ -60,8 +60,13 @@ class Inference(Pass, DeviceState):
         clock: Clock,
         n_ops: int | None = None,
         kernels: Kernels = "exact",
+        copies_s: Sequence[float] = (),
     ) -> None:
-        """Bring the program's state to the device, with values where it has none; ``n_ops`` operators run, or all."""
+        """Bring the program's state to the device, with values where it has none; ``n_ops`` operators run, or all.
+
+        For copies of the program, ``copies_s`` are the seconds of its operators alone. Copies run two micro-batches at
+        once if they gain by it (see `costmodels.host.pairs`), and the seconds are then those of one of them.
+        """
         self.program = program
         self.clock = clock
         self.ops = program.graph.ops[:n_ops]
@@ -70,23 +75,22 @@ class Inference(Pass, DeviceState):
         self._packed = PackedWeights()
         self._packed.check_room(program.graph, chain.from_iterable(self.kernels), torch.get_num_threads())
         self._last = _last_read(program)
-        self._functions: dict[tuple[int, range, bool], _TimedFunction] = {}  # by thread and operators; of pairs
+        self._pairs = gains_by_pairs(self.kernels, copies_s)
+        self._functions: dict[tuple[int, range], _TimedFunction] = {}  # by thread and operators
         self._mark_s = _mark_s(clock) if torch_device.type == "cpu" else 0.0  # a GPU marks while it computes
 
     def one_pass(self) -> list[list[float]]:
         """[1][n_ops], seconds."""
         return self.run(dict(self.given), 0, len(self.ops))
 
-    def run(self, env: dict[str, torch.Tensor], start: int, stop: int, pairs: bool = False) -> list[list[float]]:
+    def run(self, env: dict[str, torch.Tensor], start: int, stop: int) -> list[list[float]]:
         """[1][stop - start], seconds of the operators from ``start`` to before ``stop``, on the calling thread.
 
-        ``env`` has their inputs by name; outputs are added, and inputs without further readers are removed. With
-        ``pairs``, the operators run for two such micro-batches if they gain by it (see `costmodels.host.pairs`), and
-        the seconds are those of one of them.
+        ``env`` has their inputs by name; outputs are added, and inputs without further readers are removed.
         """
         ops = range(start, min(stop, len(self.ops)))
-        timed = self._function(ops, pairs)
-        marks = timed.marks
+        timed = self._function(ops)
+        marks, count = timed.marks, micro_batches(timed.turns)
         marks.clear()
 
         def at_fault() -> str:
@@ -96,8 +100,8 @@ class Inference(Pass, DeviceState):
         with running(at_fault):
             timed.behind()
             given = [env[name] for name in timed.inputs]
-            written = timed.function(*given * timed.micro_batches)
-        env.update(zip(timed.outputs * timed.micro_batches, written, strict=True))
+            written = timed.function(*given * count)
+        env.update(zip(timed.outputs * count, written, strict=True))
         for name in timed.inputs:
             if self._last[name] < ops.stop:
                 del env[name]
@@ -105,7 +109,7 @@ class Inference(Pass, DeviceState):
         seconds = [0.0] * len(ops)
         for (number, _), (before, after) in zip(timed.turns, pairwise(marks), strict=True):
             took_s = max(0.0, self.clock.seconds(before, after) - self._mark_s)
-            seconds[number - start] += took_s / timed.micro_batches
+            seconds[number - start] += took_s / count
         return [seconds]
 
     def get(self, name: str) -> torch.Tensor:
@@ -116,15 +120,16 @@ class Inference(Pass, DeviceState):
         """A weight as a kernel packs it, once for all threads."""
         return self._packed.get(kernel, name, self.get, torch.get_num_threads())
 
-    def _function(self, ops: range, pairs: bool) -> "_TimedFunction":
+    def _function(self, ops: range) -> "_TimedFunction":
         """The calling thread's function of some operators, whose memory for results is the same from run to run."""
-        key = get_ident(), ops, pairs
+        key = get_ident(), ops
         if key not in self._functions:
             behind, marks = _marking(self.clock)
             outputs = tuple(name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop)
             kernels = {number: self.kernels[number] for number in ops}
-            turns = (in_turns(kernels) if pairs else ()) or [(number, ONE) for number in ops]
-            function = compile_operators(self.program, kernels, self, outputs, behind=behind, turns=turns)
+            turns = (in_turns(kernels) if self._pairs else ()) or one_by_one(ops)
+            subgraph = Subgraph(self.program, kernels, outputs)
+            function = compile_operators(subgraph, self, behind=behind, turns=turns)
             inputs = inputs_of(self.program.graph, ops)
             self._functions[key] = _TimedFunction(function, inputs, outputs, behind, turns, marks)
         return self._functions[key]
@@ -139,11 +144,6 @@ class _TimedFunction(NamedTuple):
     behind: Callable[[], object]  # adds a mark
     turns: Sequence[Turn]  # of operators, a mark behind each
     marks: list[Any]
-
-    @property
-    def micro_batches(self) -> int:
-        """How many it runs for."""
-        return 1 + max((max(which) for _, which in self.turns), default=0)
 
 
 def _marking(clock: Clock) -> tuple[Callable[[], object], list[Any]]:

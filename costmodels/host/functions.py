@@ -17,7 +17,7 @@ from torch import fx
 
 from costmodels.host.buffers import planned_memory
 from costmodels.host.kernel import RESULT, Kernel
-from costmodels.host.pairs import ONE, Turn
+from costmodels.host.pairs import Turn, micro_batches, one_by_one
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
 
@@ -39,28 +39,33 @@ class DeviceState(Protocol):
         ...
 
 
+class Subgraph(NamedTuple):
+    """Operators of a network that run one behind the other."""
+
+    program: Program  # the network
+    kernels: Mapping[int, Sequence[Kernel]]  # by operator, in their order, see `costmodels.host.kernels.kernels_of`
+    outputs: Sequence[str]  # the tensors that are read after them
+
+
 def compile_operators(
-    program: Program,
-    kernels: Mapping[int, Sequence[Kernel]],
+    subgraph: Subgraph,
     state: DeviceState,
-    outputs: Sequence[str],
     seeded: Mapping[str, Callable[..., Any]] = {},
     behind: Callable[[], object] | None = None,
     turns: Sequence[Turn] = (),
 ) -> Function:
-    """Compile operators that run one behind the other; the calling thread is that of their device.
+    """Compile operators, whose outputs the function returns; the calling thread is that of their device.
 
     Args:
-        program: their network.
-        kernels: by operator, in their order, see `costmodels.host.kernels.kernels_of`.
+        subgraph: the operators.
         state: what they read of it. Other tensors are the function's last arguments, see `inputs_of`.
-        outputs: the tensors that the function returns.
         seeded: for operators that draw random numbers by name, what takes a generator in their place. The generators
             are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
         behind: called behind each operator.
         turns: for a function of two micro-batches, see `costmodels.host.pairs`: it takes the arguments of the second
             one behind those of the first, and so returns results; nothing may draw random numbers.
     """
+    program, kernels, outputs = subgraph
     flat = list(chain.from_iterable(kernels.values()))
     own = [{name: state.packed(kernel, name) for name in kernel.packs} for kernel in flat]
     graph, held = fx.Graph(), list[torch.Tensor]()
@@ -71,18 +76,18 @@ def compile_operators(
         return _placeholders(graph, "state", len(held) - len(tensors), tensors)
 
     kept = hold({name: state.get(name) for name in _kept(program.graph, flat)})
-    packed = dict(zip(map(id, flat), [hold(each) for each in own], strict=True))
-    turns = turns or [(number, ONE) for number in kernels]
-    count = 1 + max((max(which) for _, which in turns), default=0)
-    planned = [planned_memory(program, flat, own, outputs) for _ in range(count)]
+    weights = iter([hold(each) for each in own])
+    packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
+    turns = turns or one_by_one(kernels)
+    planned = [planned_memory(program, flat, own, outputs) for _ in range(micro_batches(turns))]
     runs = [_Run(hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
     for number, run in enumerate(runs):
         run.value.update({**kept, **run.fixed, **_placeholders(graph, "arg", number * len(inputs), inputs)})
     for number, which in turns:
-        for kernel in kernels[number]:
-            _add_calls(graph, program, kernel, packed[id(kernel)], [runs[i] for i in which], drawing)
+        for kernel, own_weights in zip(kernels[number], packed[number], strict=True):
+            _add_calls(graph, program, kernel, own_weights, [runs[i] for i in which], drawing)
         if behind:
             graph.call_function(behind)
     graph.output(tuple(run.value[name] for run in runs for name in outputs))
@@ -109,8 +114,7 @@ def _add_calls(
     drawing: Mapping[str, Seeded],
 ) -> None:
     """Add the calls of a kernel for micro-batches: one for both if it computes pairs, else one for each."""
-    outputs = kernel.op.outputs
-    first = outputs[0]
+    outputs, first = kernel.op.outputs, kernel.op.outputs[0]
     reads = [map(ChainMap(dict(packed), run.value).__getitem__, kernel.reads) for run in runs]
     if kernel.pair and len(runs) > 1:
         both = graph.call_function(kernel.pair, ([_bound(program, kernel, names)[0] for names in reads],))

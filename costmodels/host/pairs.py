@@ -9,12 +9,12 @@ memory's bandwidth limits. What stands between two of them runs for one micro-ba
 would find in the core's cache what the other has left there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 from costmodels.host.kernel import Kernel
-from costmodels.table import PAIR_SHARE
+from costmodels.table import worth_pairs
 
 Turn: TypeAlias = tuple[int, tuple[int, ...]]
 """An operator, and the micro-batches, of the first (0) and the second (1), that it runs for."""
@@ -22,15 +22,30 @@ Turn: TypeAlias = tuple[int, tuple[int, ...]]
 ONE, OTHER, BOTH = (0,), (1,), (0, 1)
 
 
+def computes_pairs(kernels: Sequence[Kernel]) -> bool:
+    """Whether one of the kernels of an operator computes two micro-batches at once."""
+    return any(kernel.pair for kernel in kernels)
+
+
 def gains_by_pairs(kernels: Sequence[Sequence[Kernel]], alone_s: Sequence[float]) -> bool:
     """Whether operators that compute pairs, [n_ops] by their kernels and seconds, take the share that is worth it."""
-    paired_s = sum(each_s for each, each_s in zip(kernels, alone_s, strict=False) if any(one.pair for one in each))
-    return 0 < paired_s >= PAIR_SHARE * sum(alone_s)
+    paired_s = sum(each_s for each, each_s in zip(kernels, alone_s, strict=False) if computes_pairs(each))
+    return bool(worth_pairs(paired_s, sum(alone_s)))
+
+
+def one_by_one(ops: Iterable[int]) -> list[Turn]:
+    """The turns of operators for a single micro-batch."""
+    return [(number, ONE) for number in ops]
+
+
+def micro_batches(turns: Sequence[Turn]) -> int:
+    """How many micro-batches turns are of."""
+    return 1 + max((max(which) for _, which in turns), default=0)
 
 
 def in_turns(kernels: Mapping[int, Sequence[Kernel]]) -> list[Turn]:
     """The turns of operators, given by their kernels, for two micro-batches; none if no kernel computes pairs."""
-    pairs = {number: any(kernel.pair for kernel in each) for number, each in kernels.items()}
+    pairs = {number: computes_pairs(each) for number, each in kernels.items()}
     if not any(pairs.values()):
         return []
     turns: list[Turn] = []

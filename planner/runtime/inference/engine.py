@@ -252,10 +252,10 @@ class Engine:
             ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
             if self.behind is not None:
                 self.behind()  # before it wakes a thread that would disturb it
-            each = len(task.stage.outputs)
-            parts = [results[i * each : (i + 1) * each] for i in range(len(batch.together))]
-            for one, part, share in zip(batch.together, parts, shares(ran, len(parts)), strict=True):
-                self._finish(task, one, part, share)
+            if batch.beside:
+                self._finish_pair(task, batch, results, ran)
+            else:
+                self._finish(task, batch, results, ran)
         except BaseException as error:  # the caller gets any error
             for one in batch.together:
                 self._give_up(task.number, one, error)
@@ -310,6 +310,14 @@ class Engine:
         if stream is not None:
             batch.events.update(dict.fromkeys(stage.outputs, mark(stream.device)))
         return results
+
+    def _finish_pair(
+        self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]
+    ) -> None:
+        """Finish what has run at once, each with its part of the results and of the time."""
+        count = len(task.stage.outputs)
+        for i, (one, share) in enumerate(zip(batch.together, shares(ran, len(batch.together)), strict=True)):
+            self._finish(task, one, results[i * count : (i + 1) * count], share)
 
     def _finish(self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
         """Store what the stage wrote, wake the devices that wait for it, and answer if it was the last one."""

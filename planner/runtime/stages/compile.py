@@ -9,7 +9,7 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import DeviceState, Function, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import PackedWeights
@@ -165,7 +165,7 @@ def _compile(
     random = tuple(i for i, node in nodes.items() if is_random(node))
     seeded = {program.graph.ops[i].name: seeded_target(nodes[i]) for i in random}
     weights = _OnDevice(state, stage.device, device)
-    make = partial(compile_operators, program, kernels, weights, outputs)
+    make = partial(compile_operators, Subgraph(program, kernels, outputs), weights)
     call = run_on(device, partial(make, seeded))
     turns = in_turns(kernels) if pairs and not random else ()
     pair = run_on(device, partial(make, turns=turns)) if turns else None

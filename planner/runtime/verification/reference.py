@@ -7,7 +7,6 @@ stages before have computed, as in a real run; each tensor that crosses between 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -249,13 +248,14 @@ class InferenceStages:
             if not number or stage.stage.copy > self._stages[number - 1].stage.copy:
                 values = _inputs(self._program)
             results = run_stage(number, part, lambda: self._run(stage, part, values))  # noqa: B023 - called at once
-            for name, got in zip(cycle(stage.outputs), results, strict=False):
+            for name, got in zip(stage.outputs * (3 if stage.pair else 1), results, strict=True):
                 values[name] = got
                 yield Crossing(number, name, False, reference.values[name], got)
 
     def _run(
         self, stage: CompiledStage, part: StageUnderTest, values: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
+        """Call a stage, and the function of a pair behind it with the same inputs twice."""
         torch_device = torch_device_of(part.device)
         generators = Generators(stage.random, torch_device, SEED).at(STEP, MICRO_BATCH)
         inputs = [values[name].to(torch_device) for name in stage.inputs]

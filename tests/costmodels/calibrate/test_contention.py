@@ -93,7 +93,10 @@ def test_copies_run_pairs_where_kernels_compute_them(monkeypatch: pytest.MonkeyP
         both.pause()
         functions = list(both._run._functions.values())  # type: ignore[union-attr]  # in inference
     turns = [(0, pairs.BOTH), (1, pairs.ONE), (1, pairs.OTHER), (2, pairs.BOTH)]
-    assert [each.turns for each in functions if each.micro_batches == 2] == [turns, turns]  # of both threads
+    assert [each.turns for each in functions if pairs.micro_batches(each.turns) == 2] == [
+        turns,
+        turns,
+    ]  # of both threads
 
 
 def test_copies_run_everything_from_the_same_inputs(program: Program) -> None:

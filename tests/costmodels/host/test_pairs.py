@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from costmodels.host import quick
-from costmodels.host.functions import DeviceState, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
 from costmodels.host.pairs import BOTH, ONE, OTHER, gains_by_pairs, in_turns
@@ -87,8 +87,9 @@ def test_the_function_of_both_computes_what_two_calls_compute(program: Program) 
     kernels, outputs = quick_kernels(program), list(program.graph.outputs)
     calls: list[int] = []
     turns = in_turns(kernels)
-    alone = compile_operators(program, kernels, State(program), outputs)
-    both = compile_operators(program, kernels, State(program), outputs, behind=lambda: calls.append(1), turns=turns)
+    subgraph, state = Subgraph(program, kernels, outputs), State(program)
+    alone = compile_operators(subgraph, state)
+    both = compile_operators(subgraph, state, behind=lambda: calls.append(1), turns=turns)
     assert inputs_of(program.graph, kernels) == program.graph.inputs
     for seed in range(3):
         torch.manual_seed(seed)
@@ -104,7 +105,7 @@ def test_the_function_of_both_computes_what_two_calls_compute(program: Program) 
 
 def test_results_of_one_micro_batch_lie_apart_from_those_of_the_other(program: Program) -> None:
     kernels, outputs = quick_kernels(program), list(program.graph.outputs)
-    both = compile_operators(program, kernels, State(program), outputs, turns=in_turns(kernels))
+    both = compile_operators(Subgraph(program, kernels, outputs), State(program), turns=in_turns(kernels))
     first, second = torch.randn(1, 3, 8, 8), torch.randn(1, 3, 8, 8)
     once = [each.clone() for each in both(first, second)]
     swapped = both(second, first)
