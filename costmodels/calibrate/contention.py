@@ -64,11 +64,8 @@ class CoRun(Pass):
         of the operators alone, by which copies run pairs or do not; they do not if these are left out.
         """
         self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
-        torch_device, kernels, copies_s = (
-            torch_device_of(devices[0]),
-            devices[0].kernels,
-            alone_s if self._ahead else (),
-        )
+        torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels
+        copies_s = alone_s if self._ahead else ()
         clock = clock_of(devices[0], waits=not training)  # a step calls the interpreter more seldom than `Training`
 
         def brought() -> Inference | Training:
