@@ -100,7 +100,12 @@ class Engine:
     @property
     def pairs(self) -> bool:
         """Whether it runs two micro-batches at once, given to `submit_together`."""
-        return self._idle is not None and all(stage.pair for stage in self._stages.values())
+        return self.queues and all(stage.pair for stage in self._stages.values())
+
+    @property
+    def queues(self) -> bool:
+        """Whether micro-batches wait for an idle copy of the network, and hold nothing but their inputs meanwhile."""
+        return self._idle is not None
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Start one micro-batch; the result holds its output tensors by name."""

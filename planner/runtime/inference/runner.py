@@ -25,6 +25,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.prefetch import prefetched
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.compile import compile_stages
@@ -86,6 +87,10 @@ class Runner(Closing):
         else:
             self._engine, self._state, self.in_pairs = executor, executor.state, False
         self.pids = () if executor is None else executor.pids
+        self._at_once = 2 if self.in_pairs else 1
+        queues = isinstance(self._engine, Engine) and self._engine.queues
+        self._prefetched = prefetched(plan, self._at_once) if queues else 0
+        self._room = plan.workload.in_flight + self._prefetched  # for micro-batches on their way
         self._ending = Ending(self, "runner", self._engine.close)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +104,8 @@ class Runner(Closing):
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Run many micro-batches at once, as many as the plan has in flight; results come in the order of the batches.
 
+        Copies of a network on the devices of this process have a few more waiting for them, if these are short: see
+        `planner.runtime.inference.prefetch`.
         A batch is copied when it is taken, so its memory may be used again for the next one; results share no memory
         with batches and weights. If a batch fails, or taking one does, the results of all earlier ones come first.
 
@@ -119,16 +126,20 @@ class Runner(Closing):
         waiting: deque[tuple[Promise[Tensors], Tensors]] = deque()
         source, failed = iter(calls), list[tuple[Promise[Tensors], Tensors]]()
         while not failed:
+            full = self._room - self._at_once
+            if len(waiting) > full:
+                self._ending.check()  # a stream may go on in a fork
+                waiting[max(self._prefetched, 1) - 1][0].wait()
+            while waiting and (waiting[0][0].done() or len(waiting) > full):
+                yield self._result(waiting.popleft(), apart=True)
             taken: list[tuple[Tensors, Tensors]] = []
             try:
-                for args, kwargs in islice(source, 2 if self.in_pairs else 1):
+                for args, kwargs in islice(source, self._at_once):
                     taken.append(self._given(args, kwargs, copied=True))
             except Exception as error:  # whatever the source raises: when its turn has come
                 failed.append((_failed(error), {}))
             if not taken:
                 break
-            while len(waiting) > self.plan.workload.in_flight - len(taken):
-                yield self._result(waiting.popleft(), apart=True)
             waiting += self._submit(taken)
             del taken
         waiting += failed
@@ -202,10 +213,10 @@ class Runner(Closing):
         return [self._engine.submit(each) for each in inputs]
 
     def _wait_for_room(self, count: int) -> None:
-        """Wait until so many micro-batches can be on their way besides, with as many as the plan has in flight."""
+        """Wait until there is room for so many micro-batches besides those that are on their way."""
         while True:
             self._on_way -= {promise for promise in tuple(self._on_way) if promise.done()}
-            if len(self._on_way) <= self.plan.workload.in_flight - count:
+            if len(self._on_way) <= self._room - count:
                 return
             with suppress(queue.Empty):  # one may leave unnoticed when its submission is interrupted
                 self._left.get(timeout=LOOK_S)

@@ -85,7 +85,11 @@ def test_fewer_in_flight_or_nothing_to_gain_run_one_by_one(
     assert pairs_of == [1] * 5
 
 
-def test_no_more_are_on_their_way_than_the_plan_has_in_flight(program: Program) -> None:
+@pytest.mark.parametrize(("late_s", "waiting"), [(0.0, 0), (1.0, 8)])
+def test_no_more_are_on_their_way_than_are_in_flight_and_prefetched(
+    program: Program, monkeypatch: pytest.MonkeyPatch, late_s: float, waiting: int
+) -> None:
+    monkeypatch.setattr("planner.runtime.inference.prefetch.LATE_S", late_s)
     taken: list[int] = []
 
     def source() -> Iterator[torch.Tensor]:
@@ -95,7 +99,7 @@ def test_no_more_are_on_their_way_than_the_plan_has_in_flight(program: Program) 
 
     with Runner(plan_of(program, in_flight=5), program) as runner:
         for number, _ in enumerate(runner.stream(source())):
-            assert len(taken) <= number + 5 + 2  # the next pair is taken before its room is free
+            assert len(taken) <= number + 5 + waiting
 
 
 @pytest.mark.parametrize("good", [2, 3])
