@@ -102,7 +102,7 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
             if by_address or is_state or _read_elsewhere(target, node, shown, position):
                 return False
             if node.target in FUNCTIONAL:
-                node.args = _with_defaults(node)
+                node.args = with_defaults(node)
             variant = _functional_variant(node)
             if variant is None:
                 return False
@@ -191,7 +191,7 @@ def running_statistics(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(n for n in (mean, variance) if isinstance(n, fx.Node)) if training else ()
 
 
-def _with_defaults(node: fx.Node) -> tuple[Any, ...]:
+def with_defaults(node: fx.Node) -> tuple[Any, ...]:
     """All positional arguments with defaults filled in, since the variant may have no defaults."""
     assert isinstance(node.target, OpOverload)
     left_out = node.target._schema.arguments[len(node.args) :]

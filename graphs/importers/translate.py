@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
-from graphs.importers.functionalize import running_statistics, written_by
+from graphs.importers.functionalize import running_statistics, with_defaults, written_by
 from graphs.importers.source_location import at_node, module_path
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.program.program import Call, Leaf, Program
@@ -23,6 +23,13 @@ STATE_ROLES = {
     InputKind.CONSTANT_TENSOR: Role.BUFFER,
 }
 
+NUMBERED = {
+    torch.ops.aten.conv1d.padding: torch.ops.aten.conv1d.default,
+    torch.ops.aten.conv2d.padding: torch.ops.aten.conv2d.default,
+    torch.ops.aten.conv3d.padding: torch.ops.aten.conv3d.default,
+}
+"""Convolutions that are padded by numbers, for those that are padded by a name."""
+
 
 def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.Module) -> Program:
     """Build the Program of ``code``, a rewritten graph of ``exported``.
@@ -30,6 +37,7 @@ def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.M
     Raise InputError if a shape is not fixed, an operator yields no tensors, or updated statistics have another reader.
     """
     _drop_checks(code)
+    _number_paddings(code)
     return _Translation(exported, code, name).program(module)
 
 
@@ -43,6 +51,23 @@ def _drop_checks(code: fx.Graph) -> None:
         if value is None or (node in read_by_checks and not isinstance(value, torch.Tensor | tuple | list)):
             read_by_checks.update(node.all_input_nodes)
             code.erase_node(node)
+
+
+def _number_paddings(code: fx.Graph) -> None:
+    """Give convolutions that are padded by a name, ``same`` or ``valid``, the numbers that PyTorch calls them with.
+
+    One that would need more zeros on one side than on the other is left as it is.
+    """
+    for node in code.nodes:
+        if node.op != "call_function" or node.target not in NUMBERED or node.kwargs:
+            continue
+        x, weight, bias, stride, padding, dilation, groups = with_defaults(node)
+        sizes = weight.meta["val"].shape[2:]
+        gaps = [*dilation] * (len(sizes) if len(dilation) == 1 else 1)
+        zeros = [gap * (size - 1) if padding == "same" else 0 for size, gap in zip(sizes, gaps, strict=True)]
+        if not any(both % 2 for both in zeros):
+            node.target = NUMBERED[node.target]
+            node.args, node.kwargs = (x, weight, bias, stride, [both // 2 for both in zeros], dilation, groups), {}
 
 
 class _Translation:

@@ -271,3 +271,24 @@ def test_state_that_is_no_tensor() -> None:
     with pytest.raises(InputError) as error:
         program_from_exported(exported, "net", nn.Linear(4, 4))
     assert str(error.value) == "model 'net' has the state 'weight', a int; only tensors fit"
+
+
+@pytest.mark.parametrize(
+    ("conv", "sizes", "padding"),
+    [
+        (nn.Conv2d(4, 8, (3, 5), padding="same", dilation=(2, 1)), (9, 9), (2, 2)),
+        (nn.Conv2d(4, 8, 3, stride=2, padding="valid", groups=2), (9, 9), (0, 0)),
+        (nn.Conv1d(4, 8, 7, padding="same", bias=False), (12,), (3,)),
+        (nn.Conv3d(4, 8, 3, padding="same"), (5, 4, 3), (1, 1, 1)),
+        (nn.Conv2d(4, 8, 4, padding="same"), (9, 9), "same"),  # more zeros behind than before
+    ],
+)
+def test_a_convolution_is_padded_by_numbers(
+    conv: nn.Module, sizes: tuple[int, ...], padding: tuple[int, ...] | str
+) -> None:
+    x = torch.randn(1, 4, *sizes)
+    program = program_from_module(conv.eval(), (x,))
+    (op,) = program.graph.ops
+    assert op.attrs["padding"] == padding
+    assert op.kind.endswith(".padding" if padding == "same" else ".default")
+    assert torch.equal(program.run(x), conv(x))
