@@ -57,7 +57,8 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
         None for other operators, and for an LSTM with dropout, with projections, of another dtype than float32, or with
         weights that the network computes or reads twice; None if PyTorch has no oneDNN.
     """
-    if not packs_lstm(program, op):
+    target = program.calls[op.name].node.target
+    if target is not torch.ops.aten.lstm.input or not packs_recurrent(program, op):
         return None
     tensor = program.graph.tensor
     (x, hx, names, *_, bidirectional, batch_first), _ = program.arguments(op, str)
@@ -74,10 +75,10 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, lstm, packs=packs)
 
 
-def packs_lstm(program: Program, op: Op) -> bool:
-    """Whether an operator is an LSTM whose weights can be packed."""
-    call, tensor = program.calls[op.name], program.graph.tensor
-    if call.node.target is not torch.ops.aten.lstm.input or call.node.kwargs or not onednn():
+def packs_recurrent(program: Program, op: Op) -> bool:
+    """Whether the weights of an LSTM or a GRU can be packed."""
+    tensor = program.graph.tensor
+    if program.calls[op.name].node.kwargs or not onednn():
         return False
     (x, _, names, has_biases, num_layers, _, train, bidirectional, _), _ = program.arguments(op, str)
     weights = [name for i, name in enumerate(names) if i % 4 < 2]

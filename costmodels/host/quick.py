@@ -21,8 +21,8 @@ from costmodels.host import norms
 from costmodels.host.attention import Attention
 from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from costmodels.host.multiply import PackedConvolution, PackedProduct
-from costmodels.host.onednn import onednn, packs_lstm
-from costmodels.host.recurrent import SequenceLstm
+from costmodels.host.onednn import onednn, packs_recurrent
+from costmodels.host.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
 from costmodels.host.rows import PAIR_BYTES, row_product, row_products
 from graphs.ir import Op, Role
 from graphs.program.program import Program
@@ -313,21 +313,21 @@ def _scaled_channels(program: Program, op: Op) -> Kernel | None:
     return Kernel(op, norms.scaled_channels(shape), arguments=(Read(x), Read(scale), shape[2] * shape[3]))
 
 
-def _lstm(program: Program, op: Op) -> Kernel | None:
-    """The kernel of an LSTM of one sequence; libraries are quick at several, whose rows they multiply together."""
-    if not packs_lstm(program, op):
+def _recurrent(kind: type[SequenceRecurrence], program: Program, op: Op) -> Kernel | None:
+    """The kernel of an LSTM or a GRU of one sequence; libraries multiply the rows of several together."""
+    if not packs_recurrent(program, op):
         return None
     tensor = program.graph.tensor
-    (x, hx, names, *_, batch_first), _ = program.arguments(op, str)
+    (x, _, names, *_, batch_first), _ = program.arguments(op, str)
     n, steps = tensor[x].shape[:2] if batch_first else tensor[x].shape[1::-1]
     if n != 1:
         return None
-    widths = [tensor[name].shape[1] for name in names[::4]]
-    lstm = SequenceLstm(steps, widths, tensor[hx[0]].shape[-1])
+    widths, size = [tensor[name].shape[1] for name in names[::4]], tensor[names[1]].shape[1]
+    recurrent = kind(steps, widths, size)
     packs: dict[str, Pack] = {}
-    for product, inputs, states in zip(lstm.products, names[::4], names[1::4], strict=True):
+    for product, inputs, states in zip(recurrent.products, names[::4], names[1::4], strict=True):
         packs |= {inputs: _pack_of(product, inputs), states: _pack_of_rows(states)}
-    return Kernel(op, lstm, packs=packs, pair=lstm.pair)
+    return Kernel(op, recurrent, packs=packs, pair=recurrent.pair)
 
 
 def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -349,13 +349,14 @@ MULTIPLICATIONS = {
 }
 """What builds the kernel of a multiplication and of what follows it, by its operator."""
 
-SINGLE = {
+SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.layer_norm.default: _layer_norm,
     torch.ops.aten.add.Tensor: _sum,
     torch.ops.aten.cat.default: _concatenation,
     torch.ops.aten.mean.dim: _mean,
     torch.ops.aten.adaptive_avg_pool2d.default: _mean,
     torch.ops.aten.mul.Tensor: _scaled_channels,
-    torch.ops.aten.lstm.input: _lstm,
+    torch.ops.aten.lstm.input: partial(_recurrent, SequenceLstm),
+    torch.ops.aten.gru.input: partial(_recurrent, SequenceGru),
 }
 """What builds the kernel of an operator that is no multiplication."""

@@ -1,4 +1,4 @@
-"""LSTMs of one sequence, and of two in a pair, against PyTorch's."""
+"""LSTMs and GRUs of one sequence, and of two in a pair, against PyTorch's."""
 
 import pytest
 import torch
@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.host.kernels import kernel_of
-from costmodels.host.recurrent import SequenceLstm
+from costmodels.host.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
 from graphs.importers.from_torch import program_from_module
+from graphs.ir import Op
 from graphs.program.program import Program
 
 CPU = torch.device("cpu")
@@ -16,29 +17,40 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+KINDS: dict[type[SequenceRecurrence], type[nn.LSTM | nn.GRU]] = {SequenceLstm: nn.LSTM, SequenceGru: nn.GRU}
+
+
 class Begun(nn.Module):
-    """An LSTM that begins with given states."""
+    """An LSTM or a GRU that begins with given states."""
 
-    def __init__(self, *sizes: int, **modes: bool) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], *sizes: int, **modes: bool) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(*sizes, **modes)
+        self.recurrent = kind(*sizes, **modes)
 
-    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y, states = self.lstm(x, (h, c))
-        return y, *states
+    def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, last = self.recurrent(x, states if len(states) > 1 else states[0])
+        return y, *([last] if isinstance(last, torch.Tensor) else last)
 
 
-def began(n: int, steps: int, sizes: tuple[int, int, int], both: bool, first: bool) -> Program:
+def began(
+    kind: type[SequenceRecurrence], n: int, steps: int, sizes: tuple[int, int, int], both: bool, first: bool
+) -> Program:
     """A program of sizes: width of the inputs, size of the states, layers."""
     directions = sizes[2] * (2 if both else 1)
     x = torch.randn(n, steps, sizes[0]) if first else torch.randn(steps, n, sizes[0])
-    states = [torch.randn(directions, n, sizes[1]) for _ in range(2)]
-    module = Begun(*sizes, bidirectional=both, batch_first=first).eval()
+    states = [torch.randn(directions, n, sizes[1]) for _ in range(2 if kind is SequenceLstm else 1)]
+    module = Begun(KINDS[kind], *sizes, bidirectional=both, batch_first=first).eval()
     return program_from_module(module, (x, *states))
 
 
-@settings(max_examples=20, deadline=None)
+def recurrent_of(program: Program) -> Op:
+    (op,) = (each for each in program.graph.ops if each.kind.startswith(("aten.lstm", "aten.gru")))
+    return op
+
+
+@settings(max_examples=30, deadline=None)
 @given(
+    kind=st.sampled_from(list(KINDS)),
     steps=st.integers(1, 9),
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 3)),
     both=st.booleans(),
@@ -46,16 +58,23 @@ def began(n: int, steps: int, sizes: tuple[int, int, int], both: bool, first: bo
     large=st.sampled_from([1.0, 100.0]),
 )
 def test_one_sequence_of_any_form(
-    steps: int, sizes: tuple[int, int, int], both: bool, first: bool, large: float
+    kind: type[SequenceRecurrence],
+    steps: int,
+    sizes: tuple[int, int, int],
+    both: bool,
+    first: bool,
+    large: float,
 ) -> None:
     """Also where gates are closed or wide open; given states stay as they are."""
     torch.manual_seed(0)
-    program = began(1, steps, sizes, both, first)
-    (op,) = (each for each in program.graph.ops if each.kind.startswith("aten.lstm"))
+    program = began(kind, 1, steps, sizes, both, first)
+    op = recurrent_of(program)
     kernel = kernel_of(program, op, CPU, "quick")
-    assert isinstance(kernel.target, SequenceLstm)
+    assert isinstance(kernel.target, kind)
     packed = {name: pack(program.state.__getitem__) for name, pack in kernel.packs.items()}
-    inputs = [large * each for each in program.example_inputs]
+    x, *states = program.example_inputs
+    wide = large if kind is SequenceLstm else 1.0  # what a gate is off by counts a state of a GRU so many times
+    inputs = [large * x, *(wide * state for state in states)]
     given = dict(zip(program.graph.inputs, inputs, strict=True))
     args, kwargs = kernel.bound(program, {**program.state, **given, **packed}.__getitem__)
     before = [each.clone() for each in inputs]
@@ -76,7 +95,12 @@ def test_one_sequence_of_any_form(
     assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
 
 
-def test_several_sequences_are_the_library_s() -> None:
-    program = began(2, 3, (4, 5, 1), False, False)
-    (op,) = (each for each in program.graph.ops if each.kind.startswith("aten.lstm"))
-    assert not isinstance(kernel_of(program, op, CPU, "quick").target, SequenceLstm)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_several_sequences_are_the_library_s(kind: type[SequenceRecurrence]) -> None:
+    program = began(kind, 2, 3, (4, 5, 1), False, False)
+    assert not isinstance(kernel_of(program, recurrent_of(program), CPU, "quick").target, SequenceRecurrence)
+
+
+def test_without_biases_it_is_the_library_s() -> None:
+    program = program_from_module(nn.GRU(4, 5, bias=False).eval(), (torch.randn(3, 1, 4),))
+    assert not isinstance(kernel_of(program, recurrent_of(program), CPU, "quick").target, SequenceRecurrence)
