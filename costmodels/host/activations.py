@@ -1,7 +1,8 @@
-"""tanh for compiled kernels, and GELU by it, for which oneDNN takes five times as long on processors without AVX-512.
+"""tanh and exp for compiled kernels, and GELU by tanh, for which oneDNN takes five times as long without AVX-512.
 
 tanh(t) is t * p(t * t) / q(t * t) between limits, beyond which it is nearly -1 or 1. The coefficients are those of
-Eigen (https://gitlab.com/libeigen/eigen, MathFunctionsImpl.h); they are good to a few last digits.
+Eigen (https://gitlab.com/libeigen/eigen, MathFunctionsImpl.h); they are good to a few last digits. exp(t) is a power of
+two by a polynomial of what is left, as in Cephes (Moshier, Methods and Programs for Mathematical Functions, 1989).
 """
 
 from typing import Any
@@ -19,6 +20,20 @@ P0, P1, P2, P3, P4, P5, P6 = np.array(
 Q0, Q1, Q2, Q3 = np.array(
     [4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06], np.float32
 )
+
+EXP_LEAST, LOG2E, LN2_HIGH, LN2_LOW = np.array([-80, 1.44269504, 0.693359375, -2.12194440e-4], np.float32)
+E2, E3, E4, E5, E6, E7 = np.array(
+    [5.0000001201e-1, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4], np.float32
+)
+
+
+def exp(t: Any) -> Any:
+    """e to a number from `EXP_LEAST` to 80, for compiled kernels."""
+    whole = np.floor(t * LOG2E + np.float32(0.5))
+    left = t - whole * LN2_HIGH - whole * LN2_LOW
+    p = ((((E7 * left + E6) * left + E5) * left + E4) * left + E3) * left + E2
+    power = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)  # the bits of 2 ** whole
+    return (p * left * left + left + np.float32(1)) * power
 
 
 def tanh(t: Any) -> Any:

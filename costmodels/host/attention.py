@@ -1,4 +1,4 @@
-"""Attention on one core by oneDNN: scores, softmax and mixing, for as many heads at once as fit into the core's cache.
+"""Attention on one core: scores and mixing by oneDNN, for as many heads at once as fit into the core's cache.
 
 It takes half of the time of PyTorch's fused operator, whose small blocks of the scores keep its products slow. Queries,
 keys and values are read where they lie, and the result lies so that the heads of a token are beside each other: nothing
@@ -16,9 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from costmodels.host.dnnl import (
     DESTINATION,
-    INFERENCE,
-    SECOND_OTHER,
-    SOFTMAX,
     SOURCE,
     WEIGHTS,
     Execution,
@@ -27,12 +24,14 @@ from costmodels.host.dnnl import (
     scratchpad,
 )
 from costmodels.host.kernel import Strided, Writer
-from graphs.rewrites.patterns import Step
+from costmodels.host.native import compiled
+from costmodels.host.norms import soften, soften_masked
 
 CACHE_BYTES = 2**18  # of the scores of some heads
 MOST_BYTES = 2**25  # of the scores of a head; PyTorch's operator never has them all in memory
 LEAST_QUERIES, LEAST_KEYS = 8, 4  # fewer are no products of matrices
 LEAST_PRODUCTS = 2**18  # of a sample: for fewer, three calls take longer than one
+PAGE_BYTES, CROWD = 2**12, 64  # so many rows, whole pages apart, are copied
 BLOCK, MOST_BLOCKS = 64, 8  # queries that are computed together, at least; blocks of them
 
 
@@ -101,7 +100,7 @@ class Attention(Writer):
         dnnl = library() if torch.get_num_threads() == 1 else None
         if dnnl is None:
             return False
-        q, k, v = (each if each.stride(-1) == 1 else each.contiguous() for each in (q, k, v))
+        q, k, v = map(_readable, (q, k, v))
         lying = tuple((each.shape, each.stride()) for each in (q, k, v))
         key = get_ident(), lying, *(block.keys for block in blocks), blocks[0].mask is not None and blocks[0].mask.shape
         if key not in self._parts:
@@ -113,6 +112,15 @@ class Attention(Writer):
         for block, own in zip(blocks, parts or (), strict=parts is not None):
             own(block.mask, q, k, v, result)
         return parts is not None
+
+
+def _readable(x: torch.Tensor) -> torch.Tensor:
+    """Queries, keys or values as products read them quickly.
+
+    Rows that are some pages apart share a few sets of the core's first cache, so that they push each other out.
+    """
+    crowds = x.shape[-2] >= CROWD and 4 * x.stride(-2) % PAGE_BYTES == 0
+    return x.contiguous() if x.stride(-1) != 1 or crowds else x
 
 
 def _kept_blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> Sequence[_Block]:
@@ -133,7 +141,7 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, skips: 
 
     A mask that changes is added as it is, and one that does not ``skips`` what no query of a block reads.
     """
-    (heads, rows), columns = q.shape[1:3], k.shape[2]
+    rows, columns = q.shape[2], k.shape[2]
     if mask is None:
         step = rows if 4 * rows * columns <= CACHE_BYTES else max(BLOCK, CACHE_BYTES // (4 * columns))
         return [_Block((at, min(at + step, rows)), (0, columns), None) for at in range(0, rows, step)]
@@ -141,7 +149,7 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, skips: 
     if bool((added.amax(-1) == -torch.inf).any()):
         return []
     if not skips or added.shape[2] == 1:
-        return [_Block((0, rows), (0, columns), _widened(added, heads, rows))]
+        return [_Block((0, rows), (0, columns), added)]
     step = max(BLOCK, ceil(rows / MOST_BLOCKS / BLOCK) * BLOCK)
     read = (added != -torch.inf).flatten(0, 1).any(0)  # [rows, columns]
     blocks = []
@@ -153,13 +161,8 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, skips: 
     return blocks
 
 
-def _widened(added: torch.Tensor, heads: int, rows: int) -> torch.Tensor:
-    """What is added to the scores, as a quick primitive can add it to several heads."""
-    return added.expand(-1, -1, rows, -1).contiguous() if added.shape[1] > added.shape[2] == 1 and heads > 1 else added
-
-
 class _Primitives:
-    """The three primitives of some heads of a sample for one block."""
+    """The products and the softmax of some heads of a sample for one block."""
 
     def __init__(self, dnnl: Library, scale: float, block: _Block, moving: Sequence[torch.Tensor]) -> None:
         rows, columns = (stop - start for start, stop in (block.rows, block.keys))
@@ -171,27 +174,26 @@ class _Primitives:
             4 * int(own.storage_offset() - whole.storage_offset()) for own, whole in zip(seen, moving, strict=True)
         ]
         self._steps = [_steps(each, heads) for each in seen]
-        self._mask_steps = _steps(block.mask, heads) if block.mask is not None else (0, 0)
+        shown = block.mask if block.mask is not None else q.new_empty(1, 1, 1, 1)
+        self._mask_steps = _steps(shown, heads)
+        sizes, strides = shown.shape[1:3], shown.stride()[1:3]
+        self._own_steps = [step if size > 1 else 0 for size, step in zip(sizes, strides, strict=True)]
         self._parts = samples, all_heads // heads
         q_part, k_part, v_part, y_part = (each[:1, :heads] for each in (q, k, v, y))
         q_layout, k_layout, v_layout, y_layout = map(dnnl.layout_of, (q_part, k_part.mT, v_part, y_part))
         shape = 1, heads, rows, columns
         scores = dnnl.layout(*astuple(Strided.contiguous(shape)))
         self._scores = scratchpad(4 * prod(shape), "scores")
-        masks = []
-        if block.mask is not None:  # dense: no stride beside an axis of 1
-            masks = [dnnl.layout(*astuple(Strided.contiguous(tuple(block.mask[:1, :heads].shape))))]
-        steps = [Step("scale", (scale,)), *(Step("add", other="mask") for _ in masks)]
-        score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, dnnl.attributes(steps, *masks))
-        read = {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores}
-        self._score = Execution(dnnl, score, read | ({SECOND_OTHER: masks[0]} if masks else {}))
-        soften = dnnl.describe("softmax_forward", dnnl.engine, INFERENCE, SOFTMAX, scores, scores, 3, dnnl.attributes())
-        self._soften = Execution(dnnl, soften, {SOURCE: scores, DESTINATION: scores})
+        # the softmax scales and masks, since steps behind a product make it up to a quarter slower
+        score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, dnnl.attributes())
+        self._score = Execution(dnnl, score, {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores})
+        self._form = heads, rows, columns, scale
         mix = dnnl.describe("matmul", dnnl.engine, scores, v_layout, None, y_layout, dnnl.attributes())
         self._mix = Execution(dnnl, mix, {SOURCE: scores, WEIGHTS: v_layout, DESTINATION: y_layout})
 
     def __call__(self, mask: torch.Tensor | None, *moving: torch.Tensor) -> None:
         scores = self._scores.data_ptr()
+        softmax = compiled(soften, "pnnnx") if mask is None else compiled(soften_masked, "pnnnxpnn")
         begin = [each.data_ptr() + offset for each, offset in zip(moving, self._begin, strict=True)]
         (mask_sample, mask_head), (samples, parts) = self._mask_steps, self._parts
         for i in range(samples):
@@ -199,9 +201,9 @@ class _Primitives:
                 q, k, v, y = (
                     start + i * sample + j * head for start, (sample, head) in zip(begin, self._steps, strict=True)
                 )
-                added = () if mask is None else (mask.data_ptr() + i * mask_sample + j * mask_head,)
-                self._score(q, k, scores, *added)
-                self._soften(scores, scores)
+                own = () if mask is None else (mask.data_ptr() + i * mask_sample + j * mask_head, *self._own_steps)
+                self._score(q, k, scores)
+                softmax(scores, *self._form, *own)
                 self._mix(scores, v, y)
 
 

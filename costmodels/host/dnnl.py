@@ -21,8 +21,6 @@ WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
 CPU, IN_ORDER, INFERENCE, DIRECT, FLOAT32, ANY = 1, 1, 96, 1, 3, 1
 SOURCE, DESTINATION, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80  # arguments of a primitive
 OTHER = 32768 | 2  # the second operand of the first operation behind a primitive
-SECOND_OTHER = 65536 | 2  # and of the second one
-SOFTMAX = 0x30000
 IMPLEMENTATION, WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 8, 131, 136  # what the description of a primitive can be asked for
 PACKS_NOTHING = "gemm"  # what computes "matmul" on processors without AVX-512; it reads a weight as it lies
 CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
@@ -37,7 +35,6 @@ ACTIVATIONS: dict[str, Callable[[Step], tuple[int, float, float]]] = {
     "swish": lambda _: (0x2C, 1.0, 0.0),
     "hardtanh": lambda step: (0x2E, step.scalars[0], step.scalars[1]),
     "hardswish": lambda _: (0x34, 1 / 6, 1 / 2),
-    "scale": lambda step: (0x26, step.scalars[0], 0.0),
 }
 """Number and parameters of an activation."""
 

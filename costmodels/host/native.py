@@ -32,11 +32,23 @@ def compiled(kernel: Callable[..., None], parameters: str) -> Any:
 
     types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
     options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
-    for name in kernel.__code__.co_names:
-        if isinstance(called := kernel.__globals__.get(name), FunctionType):
-            register_jitable(**options)(called)
+    for called in _called(kernel):
+        register_jitable(**options)(called)
     with signals_held():
         made = cfunc(f"void({', '.join(types)})", cache=True, **options)(kernel)
     function = ctypes.CFUNCTYPE(None, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function
+
+
+def _called(kernel: Callable[..., None]) -> set[FunctionType]:
+    """The functions of its module that a kernel calls, and those that they call."""
+    found: set[FunctionType] = set()
+    waiting = [kernel]
+    while waiting:
+        function = waiting.pop()
+        called = {function.__globals__.get(name) for name in function.__code__.co_names}
+        new = {each for each in called if isinstance(each, FunctionType)} - found
+        found |= new
+        waiting += new
+    return found

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from costmodels.host.activations import EXP_LEAST, exp
 from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 
 EXPONENT = 0.75  # the only one in use; two square roots compute it
+BELOW_SIGN, LEAST_KEY = np.array([2**31 - 1, -(2**31)], np.int32)
 
 
 class Norm(Writer):
@@ -61,6 +63,11 @@ def rms_norm(shape: tuple[int, ...]) -> Norm:
 def layer_norm(shape: tuple[int, ...]) -> Norm:
     """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight and bias, and eps."""
     return Norm(_layer_norm, "px", Strided.contiguous(shape), images=False)
+
+
+def softmax(shape: tuple[int, ...]) -> Norm:
+    """exp(x) / sum of exp(x) over the last axis."""
+    return Norm(_softmax, "", Strided.contiguous(shape), images=False)
 
 
 def sum_of_three(shape: tuple[int, ...]) -> Norm:
@@ -117,6 +124,53 @@ def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any)
 def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> None:
     for i in range(n_rows * n):
         result[i] = x[i] + y[i] + z[i]
+
+
+def soften(x: Any, heads: int, rows: int, n: int, scale: Any) -> None:
+    """Replace the rows of x [heads, rows, n] by the softmax of each times a scale above 0."""
+    for row in range(heads * rows):
+        _soften_row(x, row * n, n, scale)
+
+
+def soften_masked(x: Any, heads: int, rows: int, n: int, scale: Any, mask: Any, head_step: int, row_step: int) -> None:
+    """Replace the rows of x [heads, rows, n] by the softmax of each times a scale, plus a row of the mask.
+
+    The mask goes on by these steps from one head to the next and from one row to the next.
+    """
+    for head in range(heads):
+        for row in range(rows):
+            at, begin = (head * rows + row) * n, head * head_step + row * row_step
+            for j in range(n):
+                x[at + j] = scale * x[at + j] + mask[begin + j]
+            _soften_row(x, at, n, np.float32(1))
+
+
+def _soften_row(x: Any, at: int, n: int, scale: Any) -> None:
+    """Replace n elements by their softmax.
+
+    The largest element is found by whole numbers in the order of the elements, which compilers know how to compare
+    sixteen at a time.
+    """
+    key = LEAST_KEY
+    for j in range(n):
+        bits = np.float32(x[at + j]).view(np.int32)
+        key = max(key, np.int32(bits ^ ((bits >> np.int32(31)) & BELOW_SIGN)))
+    most = np.int32(key ^ ((key >> np.int32(31)) & BELOW_SIGN)).view(np.float32)
+    total = np.float32(0)
+    for j in range(n):
+        below = scale * (x[at + j] - most)
+        x[at + j] = exp(max(below, EXP_LEAST)) if below > EXP_LEAST else np.float32(0)
+        total += x[at + j]
+    share = np.float32(1) / total
+    for j in range(n):
+        x[at + j] *= share
+
+
+def _softmax(x: Any, m: int, n: int, y: Any) -> None:
+    for i in range(m):
+        for j in range(n):
+            y[i * n + j] = x[i * n + j]
+        _soften_row(y, i * n, n, np.float32(1))
 
 
 def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: Any) -> None:

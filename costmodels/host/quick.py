@@ -252,10 +252,12 @@ def _attention(program: Program, op: Op) -> Kernel | None:
     tensor = program.graph.tensor
     shapes = [tensor[name].shape for name in read]
     plain = {"float32"} == {tensor[name].dtype for name in op.inputs if tensor[name].dtype != "bool"}
-    if not plain or dropout or kwargs.keys() - {"scale"} or not Attention.knows(*shapes):
+    scale = kwargs.get("scale")
+    known = Attention.knows(*shapes) and (scale is None or scale > 0)
+    if not plain or dropout or kwargs.keys() - {"scale"} or not known:
         return None
     always = {name for number in unchanging(program.graph) for name in program.graph.ops[number].outputs}
-    attention = Attention(shapes, kwargs.get("scale"), bool(causal), mask in always or held(program, mask))
+    attention = Attention(shapes, scale, bool(causal), mask in always or held(program, mask))
     return Kernel(op, attention, arguments=tuple(name and Read(name) for name in (*read, mask)))
 
 
@@ -268,6 +270,14 @@ def _layer_norm(program: Program, op: Op) -> Kernel | None:
     norm, both = norms.layer_norm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
     packs = {both: Pack((weight, bias), lambda w, b: torch.stack((w, b)))}
     return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(both), 1e-5 if eps is None else eps))
+
+
+def _softmax(program: Program, op: Op) -> Kernel | None:
+    (x, axis, dtype), _ = _given(program, op, 3)
+    shape = program.graph.tensor[x].shape
+    if dtype is not None or 0 in shape or axis not in (-1, len(shape) - 1):
+        return None
+    return Kernel(op, norms.softmax(shape), arguments=(Read(x),))
 
 
 def _sum(program: Program, op: Op) -> Kernel | None:
@@ -351,6 +361,7 @@ MULTIPLICATIONS = {
 
 SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.layer_norm.default: _layer_norm,
+    torch.ops.aten.softmax.int: _softmax,
     torch.ops.aten.add.Tensor: _sum,
     torch.ops.aten.cat.default: _concatenation,
     torch.ops.aten.mean.dim: _mean,

@@ -61,6 +61,12 @@ def test_keys_that_no_query_of_a_block_reads_are_not_looked_at() -> None:
     assert [block.keys for block in blocks] == [(0, 2), (0, 4), (1, 6), (3, 8)]
 
 
+def test_rows_that_are_whole_pages_apart() -> None:
+    q, k, v = (laid_out((1, 16, 70, 64), heads_first=False) for _ in range(3))
+    own = Attention((q.shape, k.shape, v.shape), None, causal=False)
+    torch.testing.assert_close(own(q, k, v), attend(q, k, v), rtol=1e-4, atol=1e-5)
+
+
 def test_queries_that_read_no_key_are_as_pytorch_has_them() -> None:
     q, k, v = (torch.randn(1, 2, 8, 4) for _ in range(3))
     mask = torch.ones(8, 8, dtype=torch.bool)
