@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from costmodels.host.activations import tanh_gelu
+from costmodels.host.activations import sigmoid, swish, tanh_gelu
 from costmodels.host.buffers import LINE
 from costmodels.host.dnnl import (
     BIAS,
@@ -38,7 +38,8 @@ from costmodels.host.native import compiled
 from costmodels.host.winograd import Winograd
 from graphs.rewrites.patterns import Step, activation
 
-TANH_GELU = Step("gelu", algorithm="tanh")
+OWN = {Step("gelu", algorithm="tanh"): tanh_gelu, Step("swish"): swish, Step("sigmoid"): sigmoid}
+"""Activations that a pass of our own computes behind a primitive, if they are its last step."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,22 @@ class Primitive:
         """The step that has a second operand, if there is one."""
         return next((step for step in self.steps if step.other), None)
 
+    @property
+    def own(self) -> Callable[..., None] | None:
+        """The kernel of the last step, if it is no part of the primitive."""
+        return OWN.get(self.steps[-1]) if self.steps else None
+
     def described(self, dnnl: Library) -> Object:
         """The description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
         dnnl.use_threads(1)
         x, y, weight = dnnl.layout(*astuple(self.x)), dnnl.layout(*astuple(self.y)), dnnl.layout(self.weight)
         bias = dnnl.layout(*astuple(self.bias)) if self.bias else None
         geometry = ((c_int64 * len(each))(*each) for each in self.geometry)
-        after = dnnl.attributes(self.steps, y)
+        after = dnnl.attributes(self.steps[:-1] if self.own else self.steps, y)
         if self.kind == "matmul":
             description = dnnl.describe("matmul", dnnl.engine, x, weight, bias, y, after)
             if dnnl.implementation(description).startswith(PACKS_NOTHING):
                 apart = dnnl.layout(self.weight, _rows_apart(self.weight[1]))
-                after = dnnl.attributes([step for step in self.steps if step != TANH_GELU], y)
                 description = dnnl.describe("matmul", dnnl.engine, x, apart, bias, y, after)
             return description
         name = "convolution_forward"
@@ -104,8 +109,7 @@ class Primitive:
         y = dnnl.layout(*astuple(self.y))
         moving = {SOURCE: dnnl.layout(*astuple(self.x)), DESTINATION: y}
         execution = Execution(dnnl, description, moving | {OTHER: y} if self.second else moving, held)
-        leaves = self.kind == "matmul" and dnnl.implementation(description).startswith(PACKS_NOTHING)
-        return _with_gelu(execution, prod(self.y.shape)) if leaves and TANH_GELU in self.steps else execution
+        return _followed(execution, self.own, prod(self.y.shape)) if self.own else execution
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
@@ -116,12 +120,13 @@ def _rows_apart(length: int) -> tuple[int, int]:
     return (ceil(length / LINE) | 1) * LINE, 1
 
 
-def _with_gelu(execution: Execution, n: int) -> Callable[..., None]:
-    """A product of n numbers, and the activation that oneDNN would be slow at."""
+def _followed(execution: Execution, own: Callable[..., None], n: int) -> Callable[..., None]:
+    """A primitive of n results, and the kernel of an activation of these."""
+    activate = compiled(own, "pn")
 
-    def run(x: int, result: int) -> None:
-        execution(x, result)
-        compiled(tanh_gelu, "pn")(result, n)
+    def run(x: int, result: int, *other: int) -> None:
+        execution(x, result, *other)
+        activate(result, n)
 
     return run
 

@@ -186,7 +186,7 @@ class Eager:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """Context in which `call` runs the model as it was imported."""
-        with _evaluating(self._module), without_caches(self._module):
+        with evaluating(self._module), without_caches(self._module):
             yield
 
     def call(self) -> Any:
@@ -348,7 +348,7 @@ def speedup(base_s: Sequence[float], own_s: Sequence[float]) -> float:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode and back, submodule by submodule; an exported module has no ``eval()``."""
     modes = {part: part.training for part in module.modules()}
     for part in modes:

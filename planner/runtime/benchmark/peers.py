@@ -5,7 +5,6 @@ streams faster depends on the network: one run that all cores share, and as many
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,8 +24,9 @@ from costmodels.cluster import Device
 from costmodels.host.affinity import run_on
 from graphs.checks import one_of
 from graphs.errors import InputError, first_line
+from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
-from planner.runtime.benchmark.measure import Contender, timed
+from planner.runtime.benchmark.measure import Contender, evaluating, timed
 
 Feeds: TypeAlias = Mapping[str, NDArray[Any]]
 """The inputs of a network by their names in the ONNX file."""
@@ -189,14 +189,13 @@ def _exported(program: Program, folder: Path) -> tuple[Path, Feeds]:
     args, kwargs = program.example_arguments
     path = folder / "model.onnx"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporter, about its own workings
+        with quiet(), evaluating(program.module):  # as it was imported
             exported = torch.onnx.export(program.module, tuple(args), kwargs=dict(kwargs), dynamo=True, verbose=False)
         assert exported is not None
         exported.save(path, external_data=True)
     except Exception as error:  # the exporter raises what its passes raise
         raise InputError(
-            f"'{program.graph.name}' cannot be written as ONNX: {first_line(error)}; leave --against out"
+            f"'{program.graph.name}' cannot be written as ONNX: {first_line(error.__cause__ or error)}; leave --against out"
         ) from error
     names = [each.name for each in exported.model.graph.inputs]
     return path, {name: tensor.numpy() for name, tensor in zip(names, program.example_inputs, strict=True)}
