@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 import planner
+from graphs.errors import InputError
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, divisions
 from planner.runtime.benchmark.check import Answers, compare_outputs
@@ -102,9 +103,13 @@ def main() -> int:
     rows = []
     print(HEAD)
     for name in options.networks or (QUICK if options.quick else EIGHT):
-        rows.append(one(name, options.batch, 2 if options.quick else options.rounds, console))
-        print(rows[-1], flush=True)
-    return report(bars_of(rows), options.json)
+        try:
+            rows.append(one(name, options.batch, 2 if options.quick else options.rounds, console))
+        except InputError as refused:  # by a peer, say, which counts for nobody
+            print(f"{name:13}{refused}", flush=True)
+        else:
+            print(rows[-1], flush=True)
+    return report(bars_of(rows), options.json) if rows else 1
 
 
 if __name__ == "__main__":

@@ -194,9 +194,8 @@ def _exported(program: Program, folder: Path) -> tuple[Path, Feeds]:
         assert exported is not None
         exported.save(path, external_data=True)
     except Exception as error:  # the exporter raises what its passes raise
-        raise InputError(
-            f"'{program.graph.name}' cannot be written as ONNX: {first_line(error.__cause__ or error)}; leave --against out"
-        ) from error
+        why = first_line(error.__cause__ or error)  # the first one tells how to report it
+        raise InputError(f"'{program.graph.name}' cannot be written as ONNX: {why}; leave --against out") from error
     names = [each.name for each in exported.model.graph.inputs]
     return path, {name: tensor.numpy() for name, tensor in zip(names, program.example_inputs, strict=True)}
 
