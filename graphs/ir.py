@@ -164,6 +164,11 @@ class Graph(Brief):
         return MappingProxyType({op.name: i for i, op in enumerate(self.ops)})
 
     @cached_property
+    def writer(self) -> Mapping[str, int]:
+        """Position of the operator that writes each tensor that one writes, by the tensor's name."""
+        return MappingProxyType({name: i for i, op in enumerate(self.ops) for name in op.outputs})
+
+    @cached_property
     def flows(self) -> tuple[Flow, ...]:
         """Every activation that some operator reads, in the order of their writers."""
         readers: dict[str, list[int]] = {}

@@ -53,9 +53,9 @@ class Strided:
 
     @classmethod
     def channels_last(cls, shape: Sequence[int]) -> "Strided":
-        """The layout of images [n, channels, height, width] whose channels lie beside each other."""
-        n, c, h, w = shape
-        return cls((n, c, h, w), (h * w * c, 1, w * c, c))
+        """The layout of images [n, channels, height, width], or sequences, whose channels lie beside each other."""
+        n, c, *sizes = shape
+        return cls((n, c, *sizes), (prod(sizes) * c, 1, *(prod(sizes[i + 1 :]) * c for i in range(len(sizes)))))
 
 
 class Writer:
@@ -77,8 +77,12 @@ class Writer:
     def ends(self, x: torch.Tensor, result: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The first operand as it is read, and the tensor to write."""
         if x.stride() != self._x_strides:
-            x = x.contiguous(memory_format=self.memory_format)
+            x = self.as_read(x)
         return x, self.room(x) if result is None else result
+
+    def as_read(self, x: torch.Tensor) -> torch.Tensor:
+        """A tensor whose elements lie as they are read."""
+        return x.contiguous(memory_format=self.memory_format)
 
     def room(self, x: torch.Tensor) -> torch.Tensor:
         """A new tensor to write, on the device of another."""

@@ -20,7 +20,7 @@ from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 24
+VERSION = 25
 """Of the kernels, the handling of memory and weights, and the references of the pace: measurements depend on these."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector

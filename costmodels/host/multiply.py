@@ -171,7 +171,7 @@ class Multiply(Writer, ABC):
         if other is None:
             execution(x.data_ptr(), result.data_ptr())
         else:
-            other = other.contiguous(memory_format=self.memory_format)
+            other = self.as_read(other)
             execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
         return result
 
@@ -249,6 +249,37 @@ class PackedConvolution(Multiply):
             after = self.primitive.steps[0].function, None, *self._activation(None)
             result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
         return result
+
+
+class SequenceConvolution(PackedConvolution):
+    """A convolution of sequences [n, channels, length], which are images of one row to oneDNN; channels are last."""
+
+    def __init__(
+        self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
+    ) -> None:
+        """The convolution of sequences of a shape with filters of a shape; see `PackedConvolution`."""
+        given: tuple[Any, ...] = (*geometry, *((1,), (0,), (1,), 1)[len(geometry) :])
+        stride, padding, dilation, groups = given
+        one_row = (1, *stride), (0, *padding), (1, *dilation), groups
+        super().__init__((*x[:2], 1, x[2]), (*filters[:2], 1, filters[2]), one_row, bias, steps)
+        n, channels, _, length = self.result.shape
+        self.result = Strided.channels_last((n, channels, length))
+        self._x_strides = Strided.channels_last(x).strides
+
+    def as_read(self, x: torch.Tensor) -> torch.Tensor:
+        """Sequences whose channels lie beside each other."""
+        return x.mT.contiguous().mT
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the filters for PyTorch's operator."""
+        return super().pack_for_torch(weight.unsqueeze(2))
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Convolve with PyTorch's operator."""
+        second = None if other is None else other.unsqueeze(2)
+        return super().by_torch(x.unsqueeze(2), packed, bias, second).squeeze(2)
 
 
 class PackedProduct(Multiply):

@@ -20,13 +20,14 @@ import torch
 from costmodels.host import norms
 from costmodels.host.attention import Attention
 from costmodels.host.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
-from costmodels.host.multiply import PackedConvolution, PackedProduct
+from costmodels.host.multiply import PackedConvolution, PackedProduct, SequenceConvolution
 from costmodels.host.onednn import onednn, packs_recurrent
 from costmodels.host.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
 from costmodels.host.rows import PAIR_BYTES, row_product, row_products
 from graphs.ir import Op, Role
 from graphs.program.program import Program
 from graphs.rewrites.patterns import (
+    CONVOLUTIONS,
     MOST_AXES,
     Readers,
     Step,
@@ -149,12 +150,12 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     pads = next((first for first in op.members[:1] if first is not op.leading), None)
     x = pads.inputs[0] if pads else x
     shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
-    if len(shape) != 4 or 0 in shape or not held(program, weight, bias):
+    if len(shape) != len(filters) or 0 in shape or not held(program, weight, bias):
         return None
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
     around = border(program.graph, pads) if pads else None
-    behind = steps[1 if folds else 0 :]
-    convolution = PackedConvolution(shape, filters, others[1:], folds or bool(bias), behind, around, winograd=True)
+    given = shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :]
+    convolution = SequenceConvolution(*given) if len(shape) == 3 else PackedConvolution(*given, around, winograd=True)
     growth = convolution.primitive.growth
     if not folds:
         packs = {weight: Pack((weight,), convolution.pack, growth=growth)}
@@ -281,9 +282,11 @@ def _softmax(program: Program, op: Op) -> Kernel | None:
 
 
 def _sum(program: Program, op: Op) -> Kernel | None:
-    if not adds(program.graph, op):
-        return None
-    shape = program.graph.tensor[op.outputs[0]].shape
+    graph = program.graph
+    writers = [graph.ops[graph.writer[name]].leading for name in op.inputs if name in graph.writer]
+    if not adds(graph, op) or any(plain(writer.kind) in CONVOLUTIONS for writer in writers):
+        return None  # PyTorch keeps the layout of what a convolution has written
+    shape = graph.tensor[op.outputs[0]].shape
     return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, op.inputs)))
 
 
@@ -352,6 +355,7 @@ def _target(program: Program, op: Op) -> Any:
 
 
 MULTIPLICATIONS = {
+    torch.ops.aten.conv1d.default: _convolution,
     torch.ops.aten.conv2d.default: _convolution,
     torch.ops.aten.linear.default: _product,
     torch.ops.aten.addmm.default: _product,

@@ -20,10 +20,10 @@ from typing import TypeAlias
 
 from graphs.ir import STATE, Attr, Graph, Op, Role
 
-ANCHORS = frozenset({"aten.conv2d", "aten.linear", "aten.addmm"})
+CONVOLUTIONS = frozenset({"aten.conv1d", "aten.conv2d"})
+ANCHORS = CONVOLUTIONS | {"aten.linear", "aten.addmm"}
 """Kinds, without their overload, whose result a kernel can go on computing with before it is written."""
 
-CONVOLUTIONS = frozenset({"aten.conv2d"})
 PADS = frozenset({"aten.pad", "aten.constant_pad_nd"})
 
 

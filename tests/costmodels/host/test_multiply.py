@@ -8,7 +8,7 @@ import torch
 
 from costmodels.host.affinity import use_threads
 from costmodels.host.dnnl import library
-from costmodels.host.multiply import OWN, Multiply, PackedConvolution, PackedProduct
+from costmodels.host.multiply import OWN, Multiply, PackedConvolution, PackedProduct, SequenceConvolution
 from graphs.rewrites.patterns import Step
 
 ACTIVATIONS = [
@@ -65,6 +65,22 @@ def test_convolutions_have_the_bits_of_pytorch(geometry: Sequence[Any], steps: t
             assert torch.equal(got, expected)
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
         assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("geometry", [(), ((2,), (1,)), ((1,), (4,), (4,), 1), ((1,), (2,), (2,), 4)])
+@pytest.mark.parametrize("steps", [*AFTER, (Step("add", other="o"), Step("relu"))])
+def test_convolutions_of_sequences(geometry: Sequence[Any], steps: tuple[Step, ...]) -> None:
+    x, groups = torch.randn(2, 8, 19), geometry[3] if len(geometry) == 4 else 1
+    weight, bias = torch.randn(16, 8 // groups, 3), torch.randn(16)
+    convolution = SequenceConvolution(x.shape, weight.shape, geometry, True, steps)
+    plain = torch.conv1d(x, weight, bias, *geometry)
+    other = torch.randn(plain.shape) if any(step.other for step in steps) else None
+    got, expected = both(convolution, x, weight, bias, other, known=groups == 1)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert got.shape == plain.shape
+    assert got.stride() == convolution.result.strides
+    if not steps:
+        torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
 
 
 def test_a_border_of_zeros_takes_no_copy() -> None:

@@ -180,7 +180,8 @@ class Computed(nn.Module):
         lambda: (nn.Linear(3, 4).double(), (torch.randn(2, 3).double(),)),
         lambda: (nn.Linear(3, 4), (torch.randn(0, 3),)),
         lambda: (nn.Conv2d(3, 4, 1), (torch.randn(3, 5, 5),)),  # an image without a batch
-        lambda: (nn.Conv1d(3, 4, 1), (torch.randn(1, 3, 5),)),
+        lambda: (nn.Conv1d(3, 4, 1), (torch.randn(3, 5),)),
+        lambda: (nn.Conv3d(3, 4, 1), (torch.randn(1, 3, 5, 2, 2),)),
         lambda: (nn.LSTM(3, 4, bias=False), (torch.randn(2, 1, 3),)),
         lambda: (nn.LSTM(3, 4, proj_size=2), (torch.randn(2, 1, 3),)),
     ],

@@ -108,6 +108,20 @@ class Squeezed(nn.Module):
         return torch.cat([again, x], 1), again.mean((2, 3))
 
 
+class Sequences(nn.Module):
+    """Convolutions of sequences, with a norm and a sum behind one and a view behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(3, 8, 3, padding=2, dilation=2), nn.BatchNorm1d(8)
+        self.second, self.norm.running_mean = nn.Conv1d(8, 8, 3, 2, groups=4, bias=False), torch.randn(8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(self.norm(self.first(x)))
+        z = self.second(y + x[:, :1].expand(-1, 8, -1).contiguous())
+        return y.mean(-1), z.view(z.shape[0], -1), z
+
+
 class Rows(nn.Module):
     """A layer norm of a sum of rows, with other rows behind it."""
 
@@ -121,7 +135,12 @@ class Rows(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "x", "count"), [(Squeezed(), torch.randn(2, 3, 7, 6), 9), (Rows(), torch.randn(2, 5, 8) + 3, 3)]
+    ("network", "x", "count"),
+    [
+        (Squeezed(), torch.randn(2, 3, 7, 6), 9),
+        (Rows(), torch.randn(2, 5, 8) + 3, 3),
+        (Sequences(), torch.randn(2, 3, 11), 3),
+    ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_single_operators(network: nn.Module, x: torch.Tensor, count: int, threads: int) -> None:

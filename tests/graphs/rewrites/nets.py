@@ -157,8 +157,25 @@ class Positions(nn.Module):
         return y + angles.sin(), mask.transpose(0, 1)
 
 
+class SequenceBlock(nn.Module):
+    """Convolutions of sequences with norms, the second one with what skips it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (
+            nn.Conv1d(3, 8, 3, padding=2, dilation=2),
+            nn.Conv1d(8, 8, 3, padding="same", groups=2),
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(y)) + y) + y
+
+
 FUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "block": (Block, ["conv2d batch_norm relu", "conv2d batch_norm add relu", "conv2d batch_norm"]),
+    "sequences": (SequenceBlock, ["conv1d batch_norm relu", "conv1d batch_norm add relu"]),
     "residual": (Residual, ["linear gelu", "linear dropout add"]),
     "gated": (Gated, ["linear silu", "linear mul"]),
     "spelled": (Spelled, ["linear mul pow mul add mul tanh add mul"]),
@@ -185,5 +202,5 @@ def imported(module: nn.Module, x: Tensor | None = None) -> Program:
     """A network in evaluation mode, with inputs that fit its first weight."""
     if x is None:
         first = next(iter(module.parameters()))
-        x = torch.randn(1, 3, 9, 9) if first.dim() == 4 else torch.randn(2, 5, 8)
+        x = torch.randn({4: (1, 3, 9, 9), 3: (2, 3, 9)}.get(first.dim(), (2, 5, 8)))
     return program_from_module(module.eval(), x, name="net")
