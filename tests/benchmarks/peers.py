@@ -106,7 +106,7 @@ def main() -> int:
         try:
             rows.append(one(name, options.batch, 2 if options.quick else options.rounds, console))
         except InputError as refused:  # by a peer, say, which counts for nobody
-            print(f"{name:13}{refused}", flush=True)
+            print(f"{name:13} {refused}", flush=True)
         else:
             print(rows[-1], flush=True)
     return report(bars_of(rows), options.json) if rows else 1
