@@ -179,9 +179,15 @@ def peers(program: Program, devices: Sequence[Device], names: Sequence[str]) -> 
                 made += PEERS[name](model, feeds, together, apart)
             except Exception as error:  # each peer has exceptions of its own
                 raise InputError(
-                    f"{name} cannot take '{program.graph.name}': {first_line(error)}; leave it out of --against"
+                    f"{name} cannot take '{program.graph.name}': {_why(error)}; leave it out of --against"
                 ) from error
         yield made
+
+
+def _why(error: Exception) -> str:
+    """The last line of an error's message: OpenVINO's begin with the places in its own source."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
+    return lines[-1].rstrip(". ") if lines else type(error).__name__
 
 
 def _exported(program: Program, folder: Path) -> tuple[Path, Feeds]:
