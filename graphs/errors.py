@@ -10,8 +10,17 @@ class InputError(ValueError):
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, without a full stop."""
+    return _line(error, 0)
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's message, without a full stop."""
+    return _line(error, -1)
+
+
+def _line(error: BaseException, number: int) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(". ")
+    return (lines[number] if lines else type(error).__name__).rstrip(". ")
 
 
 def one_line(error: BaseException) -> str:

@@ -51,15 +51,18 @@ def tanh_gelu(x: Any, n: int) -> None:
         x[i] *= np.float32(0.5) * (np.float32(1) + tanh(t)) if t > -LIMIT else np.float32(0)
 
 
+def logistic(t: Any) -> Any:
+    """1 / (1 + exp(-t)), for compiled kernels."""
+    return np.float32(1) / (np.float32(1) + exp(min(max(-t, EXP_LEAST), -EXP_LEAST)))
+
+
 def swish(x: Any, n: int) -> None:
     """Replace n numbers x by x / (1 + exp(-x)) where they lie."""
     for i in range(n):
-        x[i] = (
-            x[i] / (np.float32(1) + exp(min(max(-x[i], EXP_LEAST), -EXP_LEAST))) if x[i] > EXP_LEAST else np.float32(0)
-        )
+        x[i] = x[i] * logistic(x[i]) if x[i] > EXP_LEAST else np.float32(0)
 
 
 def sigmoid(x: Any, n: int) -> None:
     """Replace n numbers x by 1 / (1 + exp(-x)) where they lie."""
     for i in range(n):
-        x[i] = np.float32(1) / (np.float32(1) + exp(min(max(-x[i], EXP_LEAST), -EXP_LEAST)))
+        x[i] = logistic(x[i])

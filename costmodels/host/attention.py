@@ -11,6 +11,7 @@ from math import ceil, prod
 from threading import get_ident
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -173,11 +174,9 @@ class _Primitives:
         self._begin = [
             4 * int(own.storage_offset() - whole.storage_offset()) for own, whole in zip(seen, moving, strict=True)
         ]
-        self._steps = [_steps(each, heads) for each in seen]
-        shown = block.mask if block.mask is not None else q.new_empty(1, 1, 1, 1)
-        self._mask_steps = _steps(shown, heads)
-        sizes, strides = shown.shape[1:3], shown.stride()[1:3]
-        self._own_steps = [step if size > 1 else 0 for size, step in zip(sizes, strides, strict=True)]
+        self._steps = [_steps(_strides(each), heads) for each in seen]
+        over = _strides(block.mask) if block.mask is not None else (0, 0, 0, 0)
+        self._mask_steps = _steps(over, heads)
         self._parts = samples, all_heads // heads
         q_part, k_part, v_part, y_part = (each[:1, :heads] for each in (q, k, v, y))
         q_layout, k_layout, v_layout, y_layout = map(dnnl.layout_of, (q_part, k_part.mT, v_part, y_part))
@@ -187,13 +186,14 @@ class _Primitives:
         # the softmax scales and masks, since steps behind a product make it up to a quarter slower
         score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, dnnl.attributes())
         self._score = Execution(dnnl, score, {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores})
-        self._form = heads, rows, columns, scale
+        self._form, self._scale = np.array([heads, rows, columns, *over[1:3]], np.int64), scale
         mix = dnnl.describe("matmul", dnnl.engine, scores, v_layout, None, y_layout, dnnl.attributes())
         self._mix = Execution(dnnl, mix, {SOURCE: scores, WEIGHTS: v_layout, DESTINATION: y_layout})
 
     def __call__(self, mask: torch.Tensor | None, *moving: torch.Tensor) -> None:
         scores = self._scores.data_ptr()
-        softmax = compiled(soften, "pnnnx") if mask is None else compiled(soften_masked, "pnnnxpnn")
+        softmax = compiled(soften, "pcx") if mask is None else compiled(soften_masked, "pcxp")
+        form = self._form.ctypes.data
         begin = [each.data_ptr() + offset for each, offset in zip(moving, self._begin, strict=True)]
         (mask_sample, mask_head), (samples, parts) = self._mask_steps, self._parts
         for i in range(samples):
@@ -201,9 +201,9 @@ class _Primitives:
                 q, k, v, y = (
                     start + i * sample + j * head for start, (sample, head) in zip(begin, self._steps, strict=True)
                 )
-                own = () if mask is None else (mask.data_ptr() + i * mask_sample + j * mask_head, *self._own_steps)
+                added = () if mask is None else (mask.data_ptr() + i * mask_sample + j * mask_head,)
                 self._score(q, k, scores)
-                softmax(scores, *self._form, *own)
+                softmax(scores, form, self._scale, *added)
                 self._mix(scores, v, y)
 
 
@@ -215,9 +215,14 @@ def _seen(
     return q[:, :, rows], k[:, :, keys], v[:, :, keys], y[:, :, rows]
 
 
-def _steps(tensor: torch.Tensor, heads: int) -> tuple[int, int]:
-    """Bytes from one sample of a tensor to the next, and from some heads to the next ones; 0 where it has one only."""
-    sample, head = (step if size > 1 else 0 for size, step in zip(tensor.shape[:2], tensor.stride()[:2], strict=True))
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """How far apart the elements of a tensor are along each axis; 0 where it has one only."""
+    return tuple(step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _steps(strides: Sequence[int], heads: int) -> tuple[int, int]:
+    """Bytes from one sample of a tensor with these strides to the next, and from some heads to the next ones."""
+    sample, head, *_ = strides
     return 4 * sample, 4 * head * heads
 
 

@@ -258,9 +258,7 @@ class SequenceConvolution(PackedConvolution):
         self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
     ) -> None:
         """The convolution of sequences of a shape with filters of a shape; see `PackedConvolution`."""
-        given: tuple[Any, ...] = (*geometry, *((1,), (0,), (1,), 1)[len(geometry) :])
-        stride, padding, dilation, groups = given
-        one_row = (1, *stride), (0, *padding), (1, *dilation), groups
+        one_row = (*((row, *own) for row, own in zip((1, 0, 1), geometry, strict=False)), *geometry[3:])
         super().__init__((*x[:2], 1, x[2]), (*filters[:2], 1, filters[2]), one_row, bias, steps)
         n, channels, _, length = self.result.shape
         self.result = Strided.channels_last((n, channels, length))

@@ -126,17 +126,22 @@ def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> N
         result[i] = x[i] + y[i] + z[i]
 
 
-def soften(x: Any, heads: int, rows: int, n: int, scale: Any) -> None:
-    """Replace the rows of x [heads, rows, n] by the softmax of each times a scale above 0."""
+def soften(x: Any, form: Any, scale: Any) -> None:
+    """Replace the rows of x by the softmax of each times a scale above 0.
+
+    The form is the number of heads, of rows of each and of elements of a row, for x [heads, rows, elements].
+    """
+    heads, rows, n = form[0], form[1], form[2]
     for row in range(heads * rows):
         _soften_row(x, row * n, n, scale)
 
 
-def soften_masked(x: Any, heads: int, rows: int, n: int, scale: Any, mask: Any, head_step: int, row_step: int) -> None:
-    """Replace the rows of x [heads, rows, n] by the softmax of each times a scale, plus a row of the mask.
+def soften_masked(x: Any, form: Any, scale: Any, mask: Any) -> None:
+    """Replace the rows of x by the softmax of each times a scale, plus a row of the mask.
 
-    The mask goes on by these steps from one head to the next and from one row to the next.
+    Behind what `soften` reads of it, the form is how far the mask goes on from one head and from one row to the next.
     """
+    heads, rows, n, head_step, row_step = form[0], form[1], form[2], form[3], form[4]
     for head in range(heads):
         for row in range(rows):
             at, begin = (head * rows + row) * n, head * head_step + row * row_step

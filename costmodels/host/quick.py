@@ -283,8 +283,10 @@ def _softmax(program: Program, op: Op) -> Kernel | None:
 
 def _sum(program: Program, op: Op) -> Kernel | None:
     graph = program.graph
-    writers = [graph.ops[graph.writer[name]].leading for name in op.inputs if name in graph.writer]
-    if not adds(graph, op) or any(plain(writer.kind) in CONVOLUTIONS for writer in writers):
+    if not adds(graph, op):
+        return None
+    writers = (graph.ops[graph.writer[name]].leading for name in op.inputs if name in graph.writer)
+    if any(plain(writer.kind) in CONVOLUTIONS for writer in writers):
         return None  # PyTorch keeps the layout of what a convolution has written
     shape = graph.tensor[op.outputs[0]].shape
     return Kernel(op, OutOperator(torch.add, shape), arguments=tuple(map(Read, op.inputs)))

@@ -17,6 +17,20 @@ from costmodels.host.native import compiled
 from costmodels.host.rows import add_product, add_products
 
 
+def _add_states(n: int, rows: int, weight: Any, size: int, h: Any, gates: Any) -> None:
+    """Add the products of a weight [rows, size] and n states, one or two, to their gates."""
+    if n == 1:
+        add_product(rows, weight, size, h, gates)
+    else:
+        add_products(rows, weight, size, h, gates)
+
+
+def _gate(x: Any) -> Any:
+    """How far a gate is open, from 0 to 1."""
+    half = np.float32(0.5)
+    return half + half * tanh(half * x)
+
+
 def _lstm_steps(form: Any, x: Any, weight: Any, h: Any, c: Any, y: Any) -> None:
     """Run the steps of a direction of a layer for one or two sequences; h and c [n, size] then are their last states.
 
@@ -25,22 +39,19 @@ def _lstm_steps(form: Any, x: Any, weight: Any, h: Any, c: Any, y: Any) -> None:
     apart ``y`` has states, and whether the steps run backwards.
     """
     n, n_steps, size, width, backwards = form[0], form[1], form[2], form[3], form[4]
-    gates, half = np.empty(4 * size * n, np.float32), np.float32(0.5)
+    gates = np.empty(4 * size * n, np.float32)
     for step in range(n_steps):
         at = n_steps - 1 - step if backwards else step
         for sequence in range(n):
             for k in range(4 * size):
                 gates[sequence * 4 * size + k] = x[(sequence * n_steps + at) * 4 * size + k]
-        if n == 1:
-            add_product(4 * size, weight, size, h, gates)
-        else:
-            add_products(4 * size, weight, size, h, gates)
+        _add_states(n, 4 * size, weight, size, h, gates)
         for sequence in range(n):
             own, number = sequence * 4 * size, sequence * n_steps + at
             for unit in range(size):
-                enters = half + half * tanh(half * gates[own + unit])
-                stays = half + half * tanh(half * gates[own + size + unit])
-                leaves = half + half * tanh(half * gates[own + 3 * size + unit])
+                enters = _gate(gates[own + unit])
+                stays = _gate(gates[own + size + unit])
+                leaves = _gate(gates[own + 3 * size + unit])
                 state = sequence * size + unit
                 c[state] = stays * c[state] + enters * tanh(gates[own + 2 * size + unit])
                 h[state] = leaves * tanh(c[state])
@@ -50,7 +61,7 @@ def _lstm_steps(form: Any, x: Any, weight: Any, h: Any, c: Any, y: Any) -> None:
 def _gru_steps(form: Any, x: Any, weight: Any, h: Any, bias: Any, y: Any) -> None:
     """Run the steps as those of an LSTM; ``bias`` [size] belongs to what the new state gets from the old one."""
     n, n_steps, size, width, backwards = form[0], form[1], form[2], form[3], form[4]
-    gates, half = np.empty(3 * size * n, np.float32), np.float32(0.5)
+    gates = np.empty(3 * size * n, np.float32)
     for step in range(n_steps):
         at = n_steps - 1 - step if backwards else step
         for sequence in range(n):
@@ -59,15 +70,12 @@ def _gru_steps(form: Any, x: Any, weight: Any, h: Any, bias: Any, y: Any) -> Non
                 gates[own + k] = x[given + k]
             for unit in range(size):
                 gates[own + 2 * size + unit] = bias[unit]
-        if n == 1:
-            add_product(3 * size, weight, size, h, gates)
-        else:
-            add_products(3 * size, weight, size, h, gates)
+        _add_states(n, 3 * size, weight, size, h, gates)
         for sequence in range(n):
             own, number = sequence * 3 * size, sequence * n_steps + at
             for unit in range(size):
-                resets = half + half * tanh(half * gates[own + unit])
-                stays = half + half * tanh(half * gates[own + size + unit])
+                resets = _gate(gates[own + unit])
+                stays = _gate(gates[own + size + unit])
                 new = tanh(x[(number * 3 + 2) * size + unit] + resets * gates[own + 2 * size + unit])
                 state = sequence * size + unit
                 h[state] = new + stays * (h[state] - new)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on
 from graphs.checks import one_of
-from graphs.errors import InputError, first_line
+from graphs.errors import InputError, first_line, last_line
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 from planner.runtime.benchmark.measure import Contender, evaluating, timed
@@ -178,16 +178,11 @@ def peers(program: Program, devices: Sequence[Device], names: Sequence[str]) -> 
             try:
                 made += PEERS[name](model, feeds, together, apart)
             except Exception as error:  # each peer has exceptions of its own
+                why = last_line(error).lstrip("- ")  # OpenVINO's first ones are places in its own source
                 raise InputError(
-                    f"{name} cannot take '{program.graph.name}': {_why(error)}; leave it out of --against"
+                    f"{name} cannot take '{program.graph.name}': {why}; leave it out of --against"
                 ) from error
         yield made
-
-
-def _why(error: Exception) -> str:
-    """The last line of an error's message: OpenVINO's begin with the places in its own source."""
-    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
-    return lines[-1].rstrip(". ") if lines else type(error).__name__
 
 
 def _exported(program: Program, folder: Path) -> tuple[Path, Feeds]:

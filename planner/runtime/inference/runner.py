@@ -104,10 +104,9 @@ class Runner(Closing):
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Run many micro-batches at once, as many as the plan has in flight; results come in the order of the batches.
 
-        Copies of a network on the devices of this process have a few more waiting for them, if these are short: see
-        `planner.runtime.inference.prefetch`.
-        A batch is copied when it is taken, so its memory may be used again for the next one; results share no memory
-        with batches and weights. If a batch fails, or taking one does, the results of all earlier ones come first.
+        Short ones are prefetched for copies of a network, see `planner.runtime.inference.prefetch`. A batch is copied
+        when it is taken, so its memory may be used again for the next one; results share no memory with batches and
+        weights. If a batch fails, or taking one does, the results of all earlier ones come first.
 
         Args:
             batches: each in any form that `planner.plan` takes example inputs in.
@@ -129,7 +128,7 @@ class Runner(Closing):
             full = self._room - self._at_once
             if len(waiting) > full:
                 self._ending.check()  # a stream may go on in a fork
-                waiting[max(self._prefetched, 1) - 1][0].wait()
+                waiting[max(self._prefetched - 1, 0)][0].wait()  # wakes up for all of them
             while waiting and (waiting[0][0].done() or len(waiting) > full):
                 yield self._result(waiting.popleft(), apart=True)
             taken: list[tuple[Tensors, Tensors]] = []

@@ -1,5 +1,6 @@
 """Softmax in one pass against PyTorch's in double precision, as an operator and with a scale and a mask."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,13 +51,14 @@ def test_scaled_and_masked(heads: int, rows: int, n: int, scale: float, wide: tu
     torch.manual_seed(0)
     x = torch.randn(heads, rows, n)
     plain = x.clone()
-    compiled(norms.soften, "pnnnx")(plain.data_ptr(), heads, rows, n, scale)
+    form = np.array([heads, rows, n, 0, 0], np.int64)
+    compiled(norms.soften, "pcx")(plain.data_ptr(), form.ctypes.data, scale)
     assert (plain - (scale * x.double()).softmax(-1)).abs().max() <= OFF
     mask = torch.randn(heads if wide[0] else 1, rows if wide[1] else 1, n)
     mask[..., 1::4] = -torch.inf
-    steps = [step if size > 1 else 0 for size, step in zip(mask.shape[:2], mask.stride()[:2], strict=True)]
+    form[3:] = [step if size > 1 else 0 for size, step in zip(mask.shape[:2], mask.stride()[:2], strict=True)]
     masked = x.clone()
-    compiled(norms.soften_masked, "pnnnxpnn")(masked.data_ptr(), heads, rows, n, scale, mask.data_ptr(), *steps)
+    compiled(norms.soften_masked, "pcxp")(masked.data_ptr(), form.ctypes.data, scale, mask.data_ptr())
     assert (masked - (scale * x.double() + mask).softmax(-1)).abs().max() <= OFF
 
 
