@@ -39,6 +39,7 @@ class ThreadResult(Promise[T]):
     def __init__(self) -> None:
         super().__init__()
         self.stop_event = threading.Event()
+        self.thread: threading.Thread
 
     def stop(self) -> None:
         """Stop the thread, whose work must poll `stopped`, and wait for it up to `STOP_S`.
@@ -46,7 +47,7 @@ class ThreadResult(Promise[T]):
         A thread that is in PyTorch when the interpreter ends may crash the process.
         """
         self.stop_event.set()
-        self.wait(STOP_S)
+        self.thread.join(STOP_S)
 
 
 def stopped() -> bool:
@@ -252,12 +253,13 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
         else:
             result.set_result(value)
 
-    threading.Thread(target=run, name=f"device-{device.name}", daemon=True).start()
+    result.thread = threading.Thread(target=run, name=f"device-{device.name}", daemon=True)
+    result.thread.start()
     return result
 
 
 def run_on(device: Processor, work: Callable[[], T]) -> T:
-    """Call a function on a new thread that is bound to a device, and wait for its result.
+    """Call a function on a new thread that is bound to a device, wait until the thread has ended, return its result.
 
     An interrupt stops the thread (see `stopped`). If the calling thread can be the device, no thread is started.
     """
@@ -267,7 +269,9 @@ def run_on(device: Processor, work: Callable[[], T]) -> T:
             return work()
     running = start_on(device, work)
     try:
-        return running.result()
+        result = running.result()
     except BaseException:
         running.stop()
         raise
+    running.thread.join()  # which has set the result, and may live for a moment longer
+    return result
