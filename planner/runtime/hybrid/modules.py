@@ -24,6 +24,7 @@ from graphs.rewrites.patterns import plain
 from planner.problem.hybrid_training.layers import is_batch_norm
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import batch_norm
+from planner.runtime.stages.random_generators import is_random, rrelu
 from planner.runtime.stages.recomputation import apart, once, selective_contexts
 
 ATTENTION = "aten.scaled_dot_product_attention"
@@ -37,8 +38,10 @@ class Runs:
         self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
         self.precision = torch.float32  # of products
         self.norm_group: dist.ProcessGroup | None = None  # replicas that have parts of the same micro-batch
-        self.once = frozenset(
-            op.name for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True) if kept
+        self.once = frozenset(  # chance comes from one generator: what runs again draws the same if all draw again
+            op.name
+            for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True)
+            if kept and not is_random(program.calls[op.name].node)
         )
 
     def mixed(self) -> torch.autocast:
@@ -58,6 +61,8 @@ class Runs:
         given = whole if axes is None else self._in_parts
         args, kwargs = on_device(self.program.arguments(op, lambda name: given(env[name])), self.device)
         target: Any = call.node.target
+        if target is torch.ops.aten.rrelu.default and is_random(call.node):
+            target = rrelu
         if axes is not None and target is torch.ops.aten.view.default:
             target = torch.ops.aten.reshape.default  # strides of a part may be others than those of the trace
         result = target(*args, **kwargs)

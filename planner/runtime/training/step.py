@@ -202,8 +202,8 @@ class StepRun:
         wiring = self.program.wiring
         taken = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
         start_s = self._now(context)
-        leaves = tuple(
-            tensor.detach().requires_grad_(name in stage.wired.returns)
+        leaves = tuple(  # `data` counts writes by itself: the sender's second pass may count some again, see `once`
+            tensor.data.requires_grad_(name in stage.wired.returns)
             for name, tensor in zip(stage.wired.receives, taken, strict=True)
             if tensor is not None
         )
