@@ -26,6 +26,7 @@ class StageLayout:
     members: tuple[tuple[int, ...], ...]  # [n_stages], operators of each stage
     devices: tuple[Device, ...]  # those that take part, in the order of the schedule's rows
     schedule: Schedule  # actions of each device
+    samples: int = 1  # in a micro-batch
 
 
 def layout_of(plan: Plan) -> StageLayout:
@@ -35,7 +36,7 @@ def layout_of(plan: Plan) -> StageLayout:
     predicted = plan.training_run
     used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
     devices = tuple(plan.cluster.devices[device] for device in used)
-    return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
+    return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule, plan.workload.batch)
 
 
 def replicas_of(plan: Plan) -> int:
@@ -83,4 +84,4 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them
     names = tuple(name for name in program.state if name in trained)
     devices, schedule = layout.devices, layout.schedule
-    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options)
+    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options, layout.samples)

@@ -23,6 +23,7 @@ from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.stages.recomputation import passes
+from planner.runtime.training.comparison import Comparison, is_compared
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
@@ -98,7 +99,12 @@ class StepProgram:
     trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
     loss: Loss  # of one micro-batch
     trainer_options: TrainerOptions  # with the plan's own choices filled in
+    samples: int  # of a micro-batch
     weights: Weights = field(default_factory=Weights)  # how much the micro-batches count for
+
+    def judge(self, result: Any, target: Any) -> LossShare:
+        """Compute the loss once more, of any number of samples, without a gradient."""
+        return judged(self.loss, self.weights, result, target)
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,8 @@ class StepRun:
         self._shares: dict[int, LossShare] = {}  # by micro-batch
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
+        program = self.program
+        self._comparison = Comparison(program.program, program.samples, len(self.batches) == 1)  # for the last stage
         for i, batch in enumerate(self.batches):
             for tensor in pytree.tree_leaves(batch.target):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
@@ -275,7 +283,10 @@ class StepRun:
             result = program.program.unflatten(dict(zip(program.program.graph.outputs, outputs, strict=True)))
             with counting:
                 loss = checked_loss(program.loss(result, target))
-            return sent, loss, counting.means if self.share > 1 else ()
+            means = counting.means_of(loss) if self.share > 1 else ()
+            if self.share > 1 and not again and not self.timed and is_compared(self.number):
+                self._comparison.look(program.judge, outputs, target, program.weights.share(means, loss))
+            return sent, loss, means
 
     def _take(
         self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
@@ -304,6 +315,14 @@ class StepRun:
 def mixed_precision(torch_device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """Return mixed precision without the cache of cast parameters, which all threads would share."""
     return nullcontext() if dtype is None else torch.autocast(torch_device.type, dtype, cache_enabled=False)
+
+
+def judged(loss: Loss, weights: Weights, result: Any, target: Any) -> LossShare:
+    """Compute a loss without a gradient, and without a trace in PyTorch's random numbers."""
+    gpus = {x.device for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_cuda}
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus), Counting() as counting:
+        value = checked_loss(loss(result, target))
+    return weights.share(counting.means_of(value), value)
 
 
 def checked_loss(loss: Any) -> torch.Tensor:

@@ -42,7 +42,7 @@ def test_a_block_that_runs_again_draws_the_same_numbers(recompute: str) -> None:
         torch.manual_seed(3)
         with torch.enable_grad():
             (result,) = block(x)
-            result.square().mean().backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            result.square().mean().backward()
         return result.detach(), {name: parameter.grad for name, parameter in block.named_parameters()}
 
     (expected, wanted), (result, gradients) = run("none"), run(recompute)
