@@ -61,7 +61,10 @@ def check_trained(program: Program) -> frozenset[str]:
     check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)
     if not trained:
-        raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+        raise InputError(
+            f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train; call "
+            "requires_grad_() on what is to be trained"
+        )
     if differentiated(program.graph, program.state.keys() - trained).isdisjoint(program.graph.outputs):
         raise InputError(f"model '{program.graph.name}' returns nothing that has a gradient: nothing to train")
     check_trains(program, trained)

@@ -333,4 +333,9 @@ def checked_loss(loss: Any) -> torch.Tensor:
         raise InputError(f"the loss is a tensor {list(loss.shape)}; it must have one element: take its mean")
     if not loss.is_floating_point():
         raise InputError(f"the loss is of {str(loss.dtype).removeprefix('torch.')}; it must be of a floating type")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise InputError(
+            "the loss has no gradient, so nothing can be trained: compute it from outputs that parameters to train "
+            "lead to, without detach(), item() or torch.no_grad()"
+        )
     return loss

@@ -137,6 +137,11 @@ def test_a_failed_part_drops_the_gradients_that_waited() -> None:
         (lambda *_: 3.0, "the loss is a float; it must be a tensor of one element"),
         (lambda result, _: result, "the loss is a tensor [2, 3]; it must have one element: take its mean"),
         (lambda _, target: target.sum(), "the loss is of int64; it must be of a floating type"),
+        (
+            lambda result, target: main_loss(result.detach(), target),
+            "the loss has no gradient, so nothing can be trained: compute it from outputs that parameters to train "
+            "lead to, without detach(), item() or torch.no_grad()",
+        ),
     ],
 )
 def test_a_loss_that_is_none(loss: Any, text: str) -> None:
@@ -153,9 +158,19 @@ def test_batches_that_do_not_fit() -> None:
             (
                 (x[:4], y),
                 "input 'x' is [4, 4]; a step of this plan takes 4 micro-batches of 2, so 8 samples in the first "
+                "dimension: leave a last batch that is short out, by DataLoader(..., drop_last=True), or plan for "
+                "another batch",
+            ),
+            (
+                (torch.cat([x, x]), y),
+                "input 'x' is [16, 4]; a step of this plan takes 4 micro-batches of 2, so 8 samples in the first "
                 "dimension: pass as many, or plan for another batch",
             ),
-            ((x, y[:6]), "a target is [6]; its first dimension does not go into 4 micro-batches"),
+            (
+                (x, y[:6]),
+                "a target is [6]; its first dimension does not go into 4 micro-batches: leave a last batch that is "
+                "short out, by DataLoader(..., drop_last=True), or pass a target for each sample",
+            ),
             (
                 (x.float(), y),
                 "input 'x' is [2, 4] float32, the model was imported for [2, 4] float64; plan again for this input",
