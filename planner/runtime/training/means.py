@@ -46,8 +46,8 @@ MEAN = ("mean", 1)
 
 UNEVEN = (
     "a term of the loss is a mean over the targets that count, and these are not as many in each micro-batch ({}), so "
-    "that the mean of their losses is not that of the batch; return the cross-entropy alone, or divide its sum "
-    "(reduction='sum') by a number that is the same for all"
+    "that the mean of their losses is not that of the batch; return the cross-entropy alone, or the sum of all terms "
+    "divided by the number of targets as a tensor, or plan with one micro-batch"
 )
 
 
