@@ -39,7 +39,17 @@ class ThreadResult(Promise[T]):
     def __init__(self) -> None:
         super().__init__()
         self.stop_event = threading.Event()
-        self.thread: threading.Thread
+        self.thread: threading.Thread | None = None  # that has been started
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait as any promise does, and then for the end of the thread, which comes a moment after its result.
+
+        On a busy machine that moment is a long one, in which a thread is left that nobody waits for.
+        """
+        is_there = super().wait(timeout_s)
+        if is_there and self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join()
+        return is_there
 
     def stop(self) -> None:
         """Stop the thread, whose work must poll `stopped`, and wait for it up to `STOP_S`.
@@ -47,7 +57,7 @@ class ThreadResult(Promise[T]):
         A thread that is in PyTorch when the interpreter ends may crash the process.
         """
         self.stop_event.set()
-        self.thread.join(STOP_S)
+        self.wait(STOP_S)
 
 
 def stopped() -> bool:
@@ -259,7 +269,7 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
 
 
 def run_on(device: Processor, work: Callable[[], T]) -> T:
-    """Call a function on a new thread that is bound to a device, wait until the thread has ended, return its result.
+    """Call a function on a new thread that is bound to a device, and wait for its result.
 
     An interrupt stops the thread (see `stopped`). If the calling thread can be the device, no thread is started.
     """
@@ -269,9 +279,7 @@ def run_on(device: Processor, work: Callable[[], T]) -> T:
             return work()
     running = start_on(device, work)
     try:
-        result = running.result()
+        return running.result()
     except BaseException:
         running.stop()
         raise
-    running.thread.join()  # which has set the result, and may live for a moment longer
-    return result

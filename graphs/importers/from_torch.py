@@ -26,6 +26,7 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
+from graphs.importers.python_state import traced_alike
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
 from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
 from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
@@ -83,7 +84,7 @@ def program_from_module(
         check_hooks(name, module)
     watched = own_backward_passes() if training else nullcontext(())
     with in_mode(module, training), without_caches(module), watched as own:
-        exported = _traced(module, given, name, training)
+        exported = traced_alike(module, name, lambda: _traced(module, given, name, training))
     if own:
         raise InputError(
             f"model '{name}' has a backward pass of its own ({own[0]}), which a traced graph does not show; write its "
