@@ -19,7 +19,8 @@ from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
+from costmodels.host.giving_way import Function
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
@@ -125,11 +126,15 @@ class Inference(Pass, DeviceState):
         key = get_ident(), ops
         if key not in self._functions:
             behind, marks = _marking(self.clock)
+
+            def restart() -> None:
+                del marks[1:]
+
             outputs = tuple(name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop)
             kernels = {number: self.kernels[number] for number in ops}
             turns = (in_turns(kernels) if self._pairs else ()) or one_by_one(ops)
             subgraph = Subgraph(self.program, kernels, outputs)
-            function = compile_operators(subgraph, self, behind=behind, turns=turns)
+            function = compile_operators(subgraph, self, behind=behind, turns=turns, restart=restart)
             inputs = inputs_of(self.program.graph, ops)
             self._functions[key] = _TimedFunction(function, inputs, outputs, behind, turns, marks)
         return self._functions[key]

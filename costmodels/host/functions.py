@@ -16,12 +16,15 @@ import torch
 from torch import fx
 
 from costmodels.host.buffers import planned_memory
+from costmodels.host.giving_way import Compiled, Function, Kernels, UnpackedError, giving_way
 from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.pairs import Turn, micro_batches, one_by_one
+from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
 
-Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+KERNEL = "kernel"
+"""Key of a node's ``meta``: the kernel that it calls."""
 
 Seeded: TypeAlias = tuple[Callable[..., Any], fx.Node]
 """The seeded kernel of a random operator, and the generator that it draws from."""
@@ -43,7 +46,7 @@ class Subgraph(NamedTuple):
     """Operators of a network that run one behind the other."""
 
     program: Program  # the network
-    kernels: Mapping[int, Sequence[Kernel]]  # by operator, in their order, see `costmodels.host.kernels.kernels_of`
+    kernels: Kernels  # see `costmodels.host.kernels.kernels_of`
     outputs: Sequence[str]  # the tensors that are read after them
 
 
@@ -53,6 +56,7 @@ def compile_operators(
     seeded: Mapping[str, Callable[..., Any]] = {},
     behind: Callable[[], object] | None = None,
     turns: Sequence[Turn] = (),
+    restart: Callable[[], object] = lambda: None,
 ) -> Function:
     """Compile operators, whose outputs the function returns; the calling thread is that of their device.
 
@@ -64,10 +68,26 @@ def compile_operators(
         behind: called behind each operator.
         turns: for a function of two micro-batches, see `costmodels.host.pairs`: it takes the arguments of the second
             one behind those of the first, and so returns results; nothing may draw random numbers.
+        restart: called before a call begins again, see `costmodels.host.giving_way`.
     """
+
+    def compiled(kernels: Kernels) -> Compiled:
+        return _compiled(subgraph._replace(kernels=kernels), state, seeded, behind, turns)
+
+    return giving_way(subgraph.program, subgraph.kernels, compiled, restart)
+
+
+def _compiled(
+    subgraph: Subgraph,
+    state: DeviceState,
+    seeded: Mapping[str, Callable[..., Any]],
+    behind: Callable[[], object] | None,
+    turns: Sequence[Turn],
+) -> Compiled:
+    """Compile operators as `compile_operators` does, once; raise UnpackedError if a kernel cannot pack its weights."""
     program, kernels, outputs = subgraph
     flat = list(chain.from_iterable(kernels.values()))
-    own = [{name: state.packed(kernel, name) for name in kernel.packs} for kernel in flat]
+    own = [_packed(state, number, kernel) for number, each in kernels.items() for kernel in each]
     graph, held = fx.Graph(), list[torch.Tensor]()
 
     def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
@@ -94,7 +114,17 @@ def compile_operators(
     graph.eliminate_dead_code(
         lambda node: node.is_impure() or node.target is behind or RESULT in node.kwargs  # a view may be read
     )
-    return function_of(graph, held)
+    return _written(graph, held)
+
+
+def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.Tensor]:
+    """Return the weights that a kernel of an operator packs; raise UnpackedError if it fails."""
+    try:
+        return {name: state.packed(kernel, name) for name in kernel.packs}
+    except InputError:
+        raise  # of a weight without values
+    except Exception as error:  # whatever its libraries raise
+        raise UnpackedError(number) from error
 
 
 class _Run(NamedTuple):
@@ -118,6 +148,7 @@ def _add_calls(
     reads = [map(ChainMap(dict(packed), run.value).__getitem__, kernel.reads) for run in runs]
     if kernel.pair and len(runs) > 1:
         both = graph.call_function(kernel.pair, ([_bound(program, kernel, names)[0] for names in reads],))
+        both.meta[KERNEL] = kernel
         for number, run in enumerate(runs):
             run.value.update(zip(outputs, _results(graph, program, kernel, _item(graph, both, number)), strict=True))
         return
@@ -161,7 +192,9 @@ def add_call(
     target, (args, kwargs) = kernel.target, _bound(program, kernel, reads)
     if seeded is not None:
         target, kwargs = seeded[0], {**kwargs, "generator": seeded[1]}
-    return _results(graph, program, kernel, graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs))
+    result = graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs)
+    result.meta[KERNEL] = kernel
+    return _results(graph, program, kernel, result)
 
 
 def _bound(program: Program, kernel: Kernel, reads: Iterable[fx.Node]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -182,7 +215,18 @@ def _item(graph: fx.Graph, result: fx.Node, number: int) -> fx.Node:
 
 
 def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
-    """A graph of calls as a function: its first placeholders are the state, the others its arguments.
+    """A graph of calls as a function: its first placeholders are the state, the others its arguments."""
+    stage, held, _ = _written(graph, state)
+
+    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result: tuple[torch.Tensor, ...] = stage(*held, *inputs)
+        return result
+
+    return call
+
+
+def _written(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Compiled:
+    """A graph of calls as a function that takes the state first.
 
     It is written as text that consists of numbered names and of nothing that the graph holds: what is called, its
     constants and the names of its keywords are values of the function's own namespace. So nothing that a model contains
@@ -198,6 +242,7 @@ def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
     last = {node: node for node in graph.nodes}  # a result that nobody reads ends at once
     last |= {value: node for node in graph.nodes for value in node.all_input_nodes}
     namespace: dict[str, Any] = {}
+    kernels: dict[int, Kernel] = {}
 
     write = partial(_written_form, number, namespace)
     lines = [f"def stage({', '.join(write(node) for node in graph.nodes if node.op == 'placeholder')}):"]
@@ -210,16 +255,12 @@ def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
                 pairs = (f"{write(name)}: {write(value)}" for name, value in node.kwargs.items())
                 arguments.append(f"**{{{', '.join(pairs)}}}")
             lines.append(f"    {write(node)} = {write(node.target)}({', '.join(arguments)})")
+            if KERNEL in node.meta:
+                kernels[len(lines)] = node.meta[KERNEL]
             if ended := [write(value) for value in (*node.all_input_nodes, node) if last[value] is node]:
                 lines.append(f"    del {', '.join(ended)}")
     exec("\n".join(lines) + "\n", namespace)
-    stage = namespace["stage"]
-
-    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result: tuple[torch.Tensor, ...] = stage(*state, *inputs)
-        return result
-
-    return call
+    return Compiled(namespace["stage"], state, kernels)
 
 
 def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], value: Any) -> str:

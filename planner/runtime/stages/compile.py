@@ -9,7 +9,8 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
+from costmodels.host.giving_way import Function
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import PackedWeights
