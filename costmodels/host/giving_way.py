@@ -73,7 +73,7 @@ def giving_way(
             except UnpackedError as error:
                 op = program.graph.ops[error.number]
                 current[error.number] = plain_kernels(program, op)
-                warn(op, error.__cause__ or error)
+                warn(kinds_of(op), error.__cause__ or error)
 
     now = compiled()
 
@@ -95,7 +95,7 @@ def giving_way(
                 generator.manual_seed(generator.initial_seed())
         restart()
         result = call(*inputs)  # if PyTorch refuses as well, its own error counts
-        warn(program.graph.ops[number], reason)
+        warn(kinds_of(program.graph.ops[number]), reason)
         return result
 
     return call
@@ -106,12 +106,19 @@ def plain_kernels(program: Program, op: Op) -> tuple[Kernel, ...]:
     return tuple(by_pytorch(program, member) for member in op.members or (op,))
 
 
-def warn(op: Op, error: BaseException) -> None:
-    """Warn that PyTorch computes an operator. Operators of the same kinds share a text, which Python shows once."""
-    kinds = " + ".join(plain(member.kind).removeprefix("aten.") for member in unfused([op]))
-    warnings.warn(
-        f"the kernel of {kinds} fails here ({type(error).__name__}: {first_line(error)}); PyTorch's operators compute "
-        "it instead",
-        KernelWarning,
-        stacklevel=2,
-    )
+def kinds_of(op: Op) -> str:
+    """Return the kinds of the operators that a kernel is for, as "conv2d + add"."""
+    return " + ".join(plain(member.kind).removeprefix("aten.") for member in unfused([op]))
+
+
+_said: set[str] = set()
+"""Reasons that this process has warned of."""
+
+
+def warn(what: str, error: BaseException) -> None:
+    """Warn that PyTorch computes what a kernel was to compute; a reason is said once, whatever else fails for it."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    if reason not in _said:
+        _said.add(reason)
+        text = f"the kernel of {what} fails here ({reason}); PyTorch's operators compute it instead"
+        warnings.warn(text, KernelWarning, stacklevel=2)
