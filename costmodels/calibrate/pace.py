@@ -22,9 +22,9 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from costmodels.calibrate.clock import calls_s, clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.host.discovery import ROOT, last_cache_bytes
-from costmodels.host.giving_way import warn
 from costmodels.host.multiply import PackedConvolution
 from costmodels.pace import PACE_NAMES, PaceKind, contended, mean_pace
+from graphs.errors import warn_once
 
 REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
@@ -152,7 +152,7 @@ def _packed(image: torch.Tensor, filters: torch.Tensor) -> Work | None:
         packed = convolve.pack(filters)
         convolve(image, packed)
     except Exception as error:  # whatever its libraries raise
-        warn("conv2d", error)
+        warn_once("the kernel of conv2d", error, "PyTorch's operator computes it instead")
         return None
     image = image.contiguous(memory_format=torch.channels_last)
     results: dict[int, torch.Tensor] = {}  # by thread

@@ -2,10 +2,9 @@
 
 A kernel may fail when it is built, when it packs its weights, or when it is called: a library may lack something on
 this processor, or for this shape. None of that ends a calibration or a run. The operators of which the kernel was to
-compute several at once then run one after the other, as they were imported, and a `KernelWarning` says so.
+compute several at once then run one after the other, as they were imported, and a `FallbackWarning` says so.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from costmodels.host.kernel import Kernel, by_pytorch
-from graphs.errors import first_line
+from graphs.errors import warn_once
 from graphs.ir import Op, unfused
 from graphs.program.program import Program
 from graphs.rewrites.patterns import plain
@@ -23,10 +22,6 @@ Kernels: TypeAlias = Mapping[int, Sequence[Kernel]]
 """The kernels of operators, by operator, in their order."""
 
 Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
-
-
-class KernelWarning(RuntimeWarning):
-    """A kernel of this package has failed, and PyTorch's operators compute in its place."""
 
 
 class UnpackedError(Exception):
@@ -64,38 +59,52 @@ def giving_way(
 
     A call in which one fails begins again, with the same random numbers; ``restart`` is called before it does.
     """
-    current = dict(kernels)
+    current, failed = dict(kernels), set[int]()
+
+    def give_way(number: int) -> Op:
+        op = program.graph.ops[number]
+        failed.add(number)
+        current[number] = plain_kernels(program, op)
+        return op
 
     def compiled() -> Compiled:
         while True:
             try:
                 return compile_with(current)
             except UnpackedError as error:
-                op = program.graph.ops[error.number]
-                current[error.number] = plain_kernels(program, op)
-                warn(kinds_of(op), error.__cause__ or error)
+                warn(error.__cause__ or error, give_way(error.number))
 
     now = compiled()
 
-    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def again(error: Exception, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the results of a call that failed, without the kernels that fail."""
         nonlocal now
+        reasons: list[tuple[Exception, Op]] = []
+        while True:
+            kernel = now.at_fault(error)
+            number = next((number for number, each in current.items() if any(one is kernel for one in each)), None)
+            if number is None or number in failed:
+                raise error  # PyTorch's own
+            reasons.append((error.with_traceback(None), give_way(number)))  # without frames, which hold tensors
+            now = compiled()
+            for generator in inputs:
+                if isinstance(generator, torch.Generator):
+                    generator.manual_seed(generator.initial_seed())
+            restart()
+            try:
+                result: tuple[torch.Tensor, ...] = now.stage(*now.held, *inputs)
+            except Exception as another:  # whatever a kernel raises
+                error = another
+            else:
+                for reason in reasons:
+                    warn(*reason)
+                return result
+
+    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         try:
             result: tuple[torch.Tensor, ...] = now.stage(*now.held, *inputs)
-            return result
         except Exception as error:  # whatever a kernel raises
-            failed = now.at_fault(error)
-            if failed is None:
-                raise
-            reason = error.with_traceback(None)  # whose frames hold tensors
-        number = next(number for number, each in current.items() if any(kernel is failed for kernel in each))
-        current[number] = plain_kernels(program, program.graph.ops[number])
-        now = compiled()
-        for generator in inputs:
-            if isinstance(generator, torch.Generator):
-                generator.manual_seed(generator.initial_seed())
-        restart()
-        result = call(*inputs)  # if PyTorch refuses as well, its own error counts
-        warn(kinds_of(program.graph.ops[number]), reason)
+            return again(error, inputs)
         return result
 
     return call
@@ -106,19 +115,7 @@ def plain_kernels(program: Program, op: Op) -> tuple[Kernel, ...]:
     return tuple(by_pytorch(program, member) for member in op.members or (op,))
 
 
-def kinds_of(op: Op) -> str:
-    """Return the kinds of the operators that a kernel is for, as "conv2d + add"."""
-    return " + ".join(plain(member.kind).removeprefix("aten.") for member in unfused([op]))
-
-
-_said: set[str] = set()
-"""Reasons that this process has warned of."""
-
-
-def warn(what: str, error: BaseException) -> None:
-    """Warn that PyTorch computes what a kernel was to compute; a reason is said once, whatever else fails for it."""
-    reason = f"{type(error).__name__}: {first_line(error)}"
-    if reason not in _said:
-        _said.add(reason)
-        text = f"the kernel of {what} fails here ({reason}); PyTorch's operators compute it instead"
-        warnings.warn(text, KernelWarning, stacklevel=2)
+def warn(error: BaseException, op: Op) -> None:
+    """Warn that PyTorch computes an operator whose kernel has failed."""
+    kinds = " + ".join(plain(member.kind).removeprefix("aten.") for member in unfused([op]))
+    warn_once(f"the kernel of {kinds}", error, "PyTorch's operators compute it instead")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from costmodels.cluster import Kernels
-from costmodels.host.giving_way import kinds_of, warn
+from costmodels.host.giving_way import warn
 from costmodels.host.kernel import Kernel, Read, as_it_is, by_pytorch
 from costmodels.host.onednn import lstm_kernel
 from costmodels.host.quick import quick_kernel
@@ -65,7 +65,7 @@ def _built(build: Callable[[Program, Op], Kernel | None], program: Program, op: 
     try:
         return build(program, op)
     except Exception as error:  # whatever its libraries raise: PyTorch computes then
-        warn(kinds_of(op), error)
+        warn(error, op)
         return None
 
 
