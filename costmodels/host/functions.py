@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import fx
 
-from costmodels.host.buffers import planned_memory
+from costmodels.host.buffers import planned_memory, shares
 from costmodels.host.giving_way import Compiled, Function, Kernels, UnpackedError, giving_way
 from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.pairs import Turn, micro_batches, one_by_one
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
+from graphs.program.strides import laying
 
 KERNEL = "kernel"
 """Key of a node's ``meta``: the kernel that it calls."""
@@ -99,7 +100,8 @@ def _compiled(
     weights = iter([hold(each) for each in own])
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
-    planned = [planned_memory(program, flat, own, outputs) for _ in range(micro_batches(turns))]
+    kept_apart = {*outputs, *program.lying_as_traced}
+    planned = [planned_memory(program, flat, own, kept_apart) for _ in range(micro_batches(turns))]
     runs = [_Run(hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
@@ -144,18 +146,26 @@ def _add_calls(
     drawing: Mapping[str, Seeded],
 ) -> None:
     """Add the calls of a kernel for micro-batches: one for both if it computes pairs, else one for each."""
-    outputs, first = kernel.op.outputs, kernel.op.outputs[0]
+    first = kernel.op.outputs[0]
     reads = [map(ChainMap(dict(packed), run.value).__getitem__, kernel.reads) for run in runs]
     if kernel.pair and len(runs) > 1:
         both = graph.call_function(kernel.pair, ([_bound(program, kernel, names)[0] for names in reads],))
         both.meta[KERNEL] = kernel
         for number, run in enumerate(runs):
-            run.value.update(zip(outputs, _results(graph, program, kernel, _item(graph, both, number)), strict=True))
+            _define(graph, program, kernel, run, _results(graph, program, kernel, _item(graph, both, number)))
         return
     for run, names in zip(runs, reads, strict=True):
         if first not in run.fixed:
             made = add_call(graph, program, kernel, names, drawing.get(kernel.op.name), run.buffers.get(first))
-            run.value.update(zip(outputs, made, strict=True))
+            _define(graph, program, kernel, run, made)
+
+
+def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _Run, made: Iterable[fx.Node]) -> None:
+    """Name what a kernel has made. What must lie as in the trace and is no view is laid so."""
+    fresh = shares(program, kernel) is not True
+    for name, node in zip(kernel.op.outputs, made, strict=True):
+        strides = program.lying_as_traced.get(name) if fresh else None
+        run.value[name] = graph.call_function(laying(strides), (node,)) if strides else node
 
 
 def inputs_of(graph: Graph, ops: Collection[int]) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: K
         for build in (quick_kernel, lstm_kernel) if inference == "quick" else (lstm_kernel,):
             if kernel := _built(build, program, op):
                 return kernel
-    return replace(usual, target=EXACT_KERNELS.get(usual.target, usual.target)) if ours else usual
+    kernels = EXACT_KERNELS | PLAIN_NUMBERS if inference == "quick" else EXACT_KERNELS
+    return replace(usual, target=kernels.get(usual.target, usual.target)) if ours else usual
 
 
 def _built(build: Callable[[Program, Op], Kernel | None], program: Program, op: Op) -> Kernel | None:
@@ -112,6 +113,11 @@ def avg_pool3d(
     return total.div_(divisor_override or length)
 
 
+def imag(x: torch.Tensor) -> torch.Tensor:
+    """`torch.imag` with the numbers that it stands for in memory; PyTorch marks those of a conjugate as negative."""
+    return torch.imag(x).clone()
+
+
 def _is_plain(x: torch.Tensor) -> bool:
     """Whether the fast kernel has the same bits; with gradients, the operator's own backward pass is needed."""
     return x.dtype in EXACT and not (x.requires_grad and torch.is_grad_enabled())
@@ -122,3 +128,9 @@ EXACT_KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.avg_pool3d.default: avg_pool3d,
 }
 """Exact kernels by the operator that they replace, whose arguments they take."""
+
+PLAIN_NUMBERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.imag.default: imag,
+    torch.ops.aten._neg_view.default: torch.neg,
+}
+"""For operators whose results PyTorch may mark as negative, kernels whose results lie as they are read."""

@@ -85,7 +85,7 @@ def _constants(program: Program, op: Op) -> Kernel:
 
     def computed(output: int, *buffers: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output]
+            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output].resolve_neg()
 
     names = [f"{name}, computed once" for name in op.outputs]
     packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
