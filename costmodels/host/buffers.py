@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 
 from costmodels.host.kernel import Kernel, Strided, as_it_is, as_they_are
 from graphs.program.program import Program
-from graphs.program.strides import shares_memory
+from graphs.program.traced_strides import shares_memory
 
 LINE = 16  # float32 numbers in a line of the cache, at which PyTorch's memory begins
 

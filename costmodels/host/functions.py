@@ -22,7 +22,7 @@ from costmodels.host.pairs import Turn, micro_batches, one_by_one
 from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
-from graphs.program.strides import laying
+from graphs.program.traced_strides import laying
 
 KERNEL = "kernel"
 """Key of a node's ``meta``: the kernel that it calls."""
@@ -49,6 +49,7 @@ class Subgraph(NamedTuple):
     program: Program  # the network
     kernels: Kernels  # see `costmodels.host.kernels.kernels_of`
     outputs: Sequence[str]  # the tensors that are read after them
+    strides: Mapping[str, tuple[int, ...]] = {}  # of results that have to lie as in the trace
 
 
 def compile_operators(
@@ -86,7 +87,7 @@ def _compiled(
     turns: Sequence[Turn],
 ) -> Compiled:
     """Compile operators as `compile_operators` does, once; raise UnpackedError if a kernel cannot pack its weights."""
-    program, kernels, outputs = subgraph
+    program, kernels, outputs, strides = subgraph
     flat = list(chain.from_iterable(kernels.values()))
     own = [_packed(state, number, kernel) for number, each in kernels.items() for kernel in each]
     graph, held = fx.Graph(), list[torch.Tensor]()
@@ -100,9 +101,8 @@ def _compiled(
     weights = iter([hold(each) for each in own])
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
-    kept_apart = {*outputs, *program.lying_as_traced}
-    planned = [planned_memory(program, flat, own, kept_apart) for _ in range(micro_batches(turns))]
-    runs = [_Run(hold(each.buffers), hold(each.fixed), {}) for each in planned]
+    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(micro_batches(turns))]
+    runs = [_Run(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
     for number, run in enumerate(runs):
@@ -132,6 +132,7 @@ def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.
 class _Run(NamedTuple):
     """What a function knows of one micro-batch."""
 
+    strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
     buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
     fixed: Mapping[str, fx.Node]  # results that are always the same tensors
     value: dict[str, fx.Node]  # tensors by name
@@ -164,7 +165,7 @@ def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _Run, made: 
     """Name what a kernel has made. What must lie as in the trace and is no view is laid so."""
     fresh = shares(program, kernel) is not True
     for name, node in zip(kernel.op.outputs, made, strict=True):
-        strides = program.lying_as_traced.get(name) if fresh else None
+        strides = run.strides.get(name) if fresh else None
         run.value[name] = graph.call_function(laying(strides), (node,)) if strides else node
 
 

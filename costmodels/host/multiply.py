@@ -256,8 +256,8 @@ class PackedConvolution(Multiply):
             return result
         then = activation(self.primitive.steps)
         fused = "relu" if then == Step("relu") else None  # it knows no other activation after a sum or a product
-        after = self.primitive.steps[0].function, None, fused, [], ""
-        result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
+        function = self.primitive.steps[0].function
+        result = convolve.binary(x, other, packed, bias, *self._geometry, function, None, fused, [], "")
         return result if then is None or fused else _activated(result, then)
 
 

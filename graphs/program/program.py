@@ -17,7 +17,7 @@ from graphs.errors import InputError
 from graphs.ir import STATE, Graph, Op, unfused
 from graphs.program.arguments import Arguments, named_alike, same
 from graphs.program.calls import check_call
-from graphs.program.strides import laid, lying_as_traced
+from graphs.program.strides import laid
 from graphs.rewrites.layouts import Slice
 
 Leaf: TypeAlias = "str | tuple[Any]"
@@ -164,11 +164,6 @@ class Program(Brief):
     def asking(self) -> frozenset[str]:
         """Names of the parameters and buffers that require gradients; see `as_held`."""
         return frozenset(name for name, tensor in self.state.items() if tensor.requires_grad)
-
-    @cached_property
-    def lying_as_traced(self) -> Mapping[str, tuple[int, ...]]:
-        """The strides of the activations that have to lie as in the trace; see `graphs.program.strides`."""
-        return lying_as_traced(self)
 
     @property
     def example_arguments(self) -> Arguments:

@@ -18,6 +18,7 @@ from costmodels.host.pairs import in_turns
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program, as_held
+from graphs.program.traced_strides import lying_as_traced
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
 
@@ -130,9 +131,9 @@ def compile_stages(
     used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
     state = ShardedState(program.state, torch_devices)
-    outputs = outputs_of(program.graph, stages)
+    outputs, strides = outputs_of(program.graph, stages), lying_as_traced(program)
     compiled = {
-        number: _compile(program, stage, outputs[number], state, devices[stage.device], pairs)
+        number: _compile(Subgraph(program, {}, outputs[number], strides), stage, state, devices[stage.device], pairs)
         for number, stage in enumerate(stages)
         if stage.device in used
     }
@@ -156,17 +157,19 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
     )
 
 
-def _compile(
-    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device, pairs: bool
-) -> CompiledStage:
-    """Compile one function: its parameters are generators and inputs; it returns a tuple of outputs."""
+def _compile(subgraph: Subgraph, stage: Stage, state: ShardedState, device: Device, pairs: bool) -> CompiledStage:
+    """Compile one function, whose operators have no kernels yet.
+
+    Its parameters are generators and inputs; it returns a tuple of outputs.
+    """
+    program, outputs = subgraph.program, tuple(subgraph.outputs)
     kernels = {i: kernels_of(program, program.graph.ops[i], torch_device_of(device), device.kernels) for i in stage.ops}
     state.packed.check_room(program.graph, chain.from_iterable(kernels.values()), len(device.cores))
     nodes = {i: program.calls[program.graph.ops[i].name].node for i in stage.ops}
     random = tuple(i for i, node in nodes.items() if is_random(node))
     seeded = {program.graph.ops[i].name: seeded_target(nodes[i]) for i in random}
     weights = _OnDevice(state, stage.device, device)
-    make = partial(compile_operators, Subgraph(program, kernels, outputs), weights)
+    make = partial(compile_operators, subgraph._replace(kernels=kernels), weights)
     call = run_on(device, partial(make, seeded))
     turns = in_turns(kernels) if pairs and not random else ()
     pair = run_on(device, partial(make, turns=turns)) if turns else None
