@@ -97,7 +97,7 @@ def _compiled(
         held.extend(tensors.values())
         return _placeholders(graph, "state", len(held) - len(tensors), tensors)
 
-    kept = hold({name: state.get(name) for name in _kept(program.graph, flat)})
+    kept = hold({name: state.get(name) for name in kept_state(program.graph, flat)})
     weights = iter([hold(each) for each in own])
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
@@ -181,8 +181,8 @@ def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[str]) -
     return {key: graph.placeholder(f"{word}{first + i}") for i, key in enumerate(keys)}
 
 
-def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
-    """The names of the state that is read as the model has it, not packed."""
+def kept_state(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
+    """Return the names of the state that kernels read as the model has it, not packed."""
     read = (name for kernel in kernels for name in kernel.reads if name not in kernel.packs)
     return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
 

@@ -205,7 +205,7 @@ def test_a_stream_may_be_left_half_way() -> None:
 def test_each_device_holds_its_own_parameters_and_no_others() -> None:
     program = program_of("branches")
     plan = make_plan(program, alternating(program))
-    with Runner(plan, program) as runner:
+    with Runner(plan, program, share_weights=True) as runner:
         owned = [dict(runner.owned(device.name)) for device in plan.cluster.devices]
     read = set(program.module.state_dict()) - {"stem.1.num_batches_tracked"}
     assert set().union(*owned) == set(program.state) == read
