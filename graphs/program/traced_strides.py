@@ -4,7 +4,7 @@ A kernel may lay its results out as it likes, images with their channels last. B
 the caller, get the strides of the trace.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,8 +68,7 @@ def looks_at_memory(op: Op, target: OpOverload) -> bool:
 def lying_as_traced(program: Program) -> dict[str, tuple[int, ...]]:
     """Return the strides of the activations that have to lie as in the trace, by name.
 
-    They are the network's results, what an operator that looks at memory reads, and what those are views of. It takes
-    0.2 ms for an operator.
+    They are the network's results, what an operator that looks at memory reads, and what those are views of.
     """
     graph, calls = program.graph, program.calls
     wanted = set(graph.outputs)
@@ -82,27 +81,42 @@ def lying_as_traced(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def _traced(program: Program) -> dict[str, tuple[int, ...]]:
-    """Return the strides of all tensors in the trace, from fake tensors; of some they cannot be told."""
+    """Return the strides of the results in the trace; of some they cannot be told."""
+    ops = [*unfused(program.graph.ops)]
+    values = [program.calls[op.name].node.meta.get("val") for op in ops]
+    if any(value is None for value in values):  # the program is from a file, or was split
+        return {name: tensor.stride() for name, tensor in _on_fake_tensors(program, ops).items()}
+    results = (value if isinstance(value, list | tuple) else (value,) for value in values)
+    return {
+        name: result.stride()
+        for op, of_op in zip(ops, results, strict=True)
+        for name, result in zip(op.outputs, of_op, strict=True)
+    }
+
+
+def _on_fake_tensors(program: Program, ops: Sequence[Op]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a program, which have strides but no values."""
     fake: dict[str, torch.Tensor] = {}
     with torch.no_grad(), FakeTensorMode():
         given = [*program.state.items(), *zip(program.graph.inputs, program.example_inputs, strict=True)]
         for name, tensor in given:
             if tensor.layout is torch.strided:
                 fake[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        for op in unfused(program.graph.ops):
+        for op in ops:
             try:
                 fake.update(zip(op.outputs, program.execute(op, fake), strict=True))
             except Exception:  # an operator without a fake kernel: what reads it is left as it lies
                 continue
-    return {name: tensor.stride() for name, tensor in fake.items()}
+    return fake
 
 
 def laying(strides: tuple[int, ...]) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that returns a tensor with these strides, as it is if it has them."""
 
     def as_traced(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.stride() == strides or repeats(tensor):
+        if tensor.stride() == strides:
             return tensor
-        return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+        return tensor if repeats(copy) else copy.copy_(tensor)
 
     return as_traced

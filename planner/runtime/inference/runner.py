@@ -83,7 +83,9 @@ class Runner(Closing):
         self._on_way: set[Promise[Tensors]] = set()  # of micro-batches that have entered
         self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry if one has left lately
         kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
-        self._kept = {name: as_held(each, each.device, not share_weights) for name, each in kept.items()}
+        if not share_weights:
+            kept = {name: as_held(each, each.device, copied=True) for name, each in kept.items()}
+        self._kept = kept
         self._engine: Engine | Coordinator
         if executor is None:
             settle(program.graph.largest_bytes)

@@ -30,7 +30,7 @@ class Everything(nn.Module):
         self.up, self.row = nn.Linear(8, 16), nn.Linear(16, 8)
         self.scale, self.shift = nn.LayerNorm(16), nn.Parameter(torch.randn(16))
         self.words, self.lstm = nn.Embedding(8, 16), nn.LSTM(16, 4)
-        self.register_buffer("positions", torch.rand(2, 16))
+        self.positions = nn.Buffer(torch.rand(2, 16))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = torch.relu(self.norm(self.conv(x))).mean((2, 3))
