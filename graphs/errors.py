@@ -1,5 +1,6 @@
-"""The error for mistakes that the user can correct, and helpers for its message."""
+"""The error for mistakes that the user can correct, with helpers for its message; the warning of a fallback."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -47,6 +48,22 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()
         raise InputError(f"{name} fails with the example inputs: {said}; give inputs that it takes") from error
+
+
+class FallbackWarning(RuntimeWarning):
+    """Something that makes a network faster has failed, and the network is computed as it was imported."""
+
+
+_warned_of: set[str] = set()
+"""Reasons that this process has said."""
+
+
+def warn_once(what: str, error: BaseException, instead: str) -> None:
+    """Warn that something fails here and what happens instead; a reason is said once, whatever else fails for it."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    if reason not in _warned_of:
+        _warned_of.add(reason)
+        warnings.warn(f"{what} fails here ({reason}); {instead}", FallbackWarning, stacklevel=2)
 
 
 RENAMED = {

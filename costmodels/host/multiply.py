@@ -185,10 +185,18 @@ class Multiply(Writer, ABC):
     ) -> torch.Tensor:
         """Multiply with PyTorch's operator."""
 
-    def _activation(self, nothing: str | None) -> tuple[str | None, list[float], str]:
+    def _activation(self, nothing: str) -> tuple[str, list[float], str]:
         """The activation that follows, as PyTorch's operator takes it."""
         found = activation(self.primitive.steps)
         return (found.function, list(found.scalars), found.algorithm) if found else (nothing, [], "")
+
+
+def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
+    """Apply an activation in place by PyTorch's own operator."""
+    name = {"swish": "silu"}.get(step.function, step.function)
+    how = {"approximate": step.algorithm} if step.algorithm else {}
+    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
+    return result
 
 
 class PackedConvolution(Multiply):
@@ -245,10 +253,12 @@ class PackedConvolution(Multiply):
         x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
         if other is None:
             result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *self._activation("none"))
-        else:
-            after = self.primitive.steps[0].function, None, *self._activation(None)
-            result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
-        return result
+            return result
+        then = activation(self.primitive.steps)
+        fused = "relu" if then == Step("relu") else None  # it knows no other activation after a sum or a product
+        function = self.primitive.steps[0].function
+        result = convolve.binary(x, other, packed, bias, *self._geometry, function, None, fused, [], "")
+        return result if then is None or fused else _activated(result, then)
 
 
 class SequenceConvolution(PackedConvolution):

@@ -11,7 +11,7 @@ from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
+from planner.cli.streams import documents_alone, fallbacks_said, interruptible, open_what_is_closed, printing
 from planner.runtime.errors import RankError, StageError
 
 COMMANDS = {
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json and (twice := [value for value in vars(options).values() if value in ON_STDOUT]):
             raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
-        with interruptible(), documents_alone(options.json):
+        with interruptible(), documents_alone(options.json), fallbacks_said(console.note):
             status: int = module_of(options.command).run(options, console)
         with printing() as stream:
             stream.flush()  # inside the try, where a reader that has gone is no error

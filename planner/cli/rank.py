@@ -23,7 +23,7 @@ from planner.cli.numbers import positive_seconds
 from planner.cli.rank_model import import_part
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.cli.streams import complain, documents_alone
+from planner.cli.streams import complain, documents_alone, fallbacks_said
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.problem.hybrid_training.config_file import is_config
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     who = f"rank {os.environ.get('RANK', '?')}"
     try:
-        with documents_alone(options.json):
+        with documents_alone(options.json), fallbacks_said(lambda text: complain(f"planner: {who}: {text}")):
             return _run(options, RankEnvironment.of(os.environ))
     except InputError as error:
         complain(f"planner: {who}: {error}")

@@ -24,7 +24,7 @@ from graphs.ir import Graph
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
-from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
 from planner.plans.given import Named, given_program
 from planner.problem.reporter import SILENT, Reporter
@@ -218,15 +218,18 @@ def _parts(
         planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
         return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
 
-    splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
-    for _ in range(ROUNDS):
-        if splits is None:
-            break
-        devices = [cluster.devices[number] for number in splits.search.team.numbers]
-        divided = rewritten_program(program, (splits.split,))
-        own = profile(divided, devices, reporter, calibration_options)
-        yield replace(own, kind=f"{own.kind}, split")
-        splits = splits.again(*known(divided.graph), SPLITS_S)
+    try:
+        splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
+        for _ in range(ROUNDS):
+            if splits is None:
+                break
+            devices = [cluster.devices[number] for number in splits.search.team.numbers]
+            divided = rewritten_program(program, (splits.split,))
+            own = profile(divided, devices, reporter, calibration_options)
+            yield replace(own, kind=f"{own.kind}, split")
+            splits = splits.again(*known(divided.graph), SPLITS_S)
+    except Exception as error:  # the whole operators are measured
+        stay_as_imported(calibration_options.rewrites, SPLIT, error)
 
 
 def profile(

@@ -21,7 +21,15 @@ from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
-from planner.planning.rewriting import AUTO_REWRITES, COPIES, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import (
+    AUTO_REWRITES,
+    COPIES,
+    SPLIT,
+    allows,
+    check_rewrites,
+    rewrites_for,
+    stay_as_imported,
+)
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
@@ -134,14 +142,15 @@ def make_plan(
         return replace(plan, rewrites=(*splits, *others), network=graph.fingerprint)
 
     whole = asked(graph)
+    in_step: Plan | None = None
     try:
-        splits = splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S))
+        if splits := splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S)):
+            in_step = best_in_step(splits, asked, SPLITS_S)
     except KeyboardInterrupt as stopped:
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
-    if splits is None:
-        return search_plan(whole, search)
-
-    return _better(whole, best_in_step(splits, asked, SPLITS_S), search)
+    except Exception as error:  # a plan of the whole operators is as good
+        stay_as_imported(search.rewrites, SPLIT, error)
+    return _better(whole, in_step, search) if in_step else search_plan(whole, search)
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:

@@ -27,8 +27,9 @@ def start(
     *,
     processes: bool = False,
     seed: int = 0,
+    share_weights: bool = False,
 ) -> Runner:
-    """Bring a model onto the devices of a plan.
+    """Bring a model onto the devices of a plan, with the weights that it has now.
 
     Args:
         plan: from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
@@ -38,6 +39,8 @@ def start(
         processes: give each device a process of its own on this host, rather than a thread of this process.
         seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
             and the operator, on any placement; those of a GPU are others than those of a CPU.
+        share_weights: let threads read the model's own weights rather than copies, which spares memory; the model must
+            not change then while it runs here. Processes have copies in any case.
 
     Returns:
         A runner; use it in a ``with`` statement, or close it.
@@ -51,7 +54,7 @@ def start(
     plan = given_plan(plan)
     program = program_for(plan, model, example_inputs)
     if not processes:
-        return Runner(plan, program, seed=seed)
+        return Runner(plan, program, seed=seed, share_weights=share_weights)
     from planner.runtime.distributed.inference.launcher import start_processes  # late: threads do without
 
     program = rewritten_for(plan, program)
