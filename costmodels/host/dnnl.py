@@ -139,12 +139,21 @@ class Library:
 
     def reorder(self, source: torch.Tensor, layout: c_void_p, n_bytes: int) -> torch.Tensor:
         """A tensor in another layout, as bytes."""
-        result, own = torch.zeros(n_bytes, dtype=torch.uint8), self.layout_of(source)
+        result = torch.zeros(n_bytes, dtype=torch.uint8)
+        self._copy(source, self.layout_of(source), result, layout)
+        return result
+
+    def restore(self, packed: torch.Tensor, layout: c_void_p, shape: Sequence[int]) -> torch.Tensor:
+        """The tensor of a shape that `reorder` has brought into a layout."""
+        result = torch.empty(tuple(shape))
+        self._copy(packed, layout, result, self.layout_of(result))
+        return result
+
+    def _copy(self, source: torch.Tensor, own: c_void_p, result: torch.Tensor, layout: c_void_p) -> None:
         description = self.make("reorder_primitive_desc", own, self.engine, layout, self.engine, None)
         memories = {SOURCE: self.memory(own, source), DESTINATION: self.memory(layout, result)}
         arguments = _arguments_of(memories)
         self.check(self.execute(self.make("primitive", description), self.stream, 2, ctypes.addressof(arguments)))
-        return result
 
 
 class Execution:

@@ -18,10 +18,18 @@ PARAMETERS: dict[str, tuple[str, Any]] = {
     "x": ("float32", ctypes.c_float),
 }
 
+RETURNED: dict[type | None, tuple[str, Any]] = {None: ("void", None), int: ("int64", ctypes.c_int64)}
+"""By what a kernel says that it returns."""
+
+FREEDOMS = {"reassoc", "contract", "arcp", "nsz"}
+"""What compilers may do to numbers: sum in another order, multiply by a reciprocal, lose the sign of zero. They may
+not take it that there is no NaN or infinity, which are to come out where PyTorch's do.
+"""
+
 
 @cache
-def compiled(kernel: Callable[..., None], parameters: str) -> Any:
-    """The compiled kernel, which reads and writes elements of pointers by their index.
+def compiled(kernel: Callable[..., int | None], parameters: str) -> Any:
+    """The compiled kernel, which reads and writes elements of pointers by their index, and may return a whole number.
 
     Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"
     for a whole number, "x" for a float32 number. Functions of its module that it calls are compiled into it. Compiled
@@ -31,17 +39,18 @@ def compiled(kernel: Callable[..., None], parameters: str) -> Any:
     from numba.extending import register_jitable
 
     types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
-    options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
+    returned, c_returned = RETURNED[kernel.__annotations__["return"]]
+    options: dict[str, Any] = {"fastmath": FREEDOMS, "error_model": "numpy"}
     for called in _called(kernel):
         register_jitable(**options)(called)
     with signals_held():
-        made = cfunc(f"void({', '.join(types)})", cache=True, **options)(kernel)
-    function = ctypes.CFUNCTYPE(None, *prototype)(made.address)
+        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(kernel)
+    function = ctypes.CFUNCTYPE(c_returned, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function
 
 
-def _called(kernel: Callable[..., None]) -> set[FunctionType]:
+def _called(kernel: Callable[..., int | None]) -> set[FunctionType]:
     """The functions of its module that a kernel calls, and those that they call."""
     found: set[FunctionType] = set()
     waiting = [kernel]
