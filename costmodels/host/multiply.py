@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from dataclasses import astuple, dataclass
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from threading import get_ident
 from typing import Any, Literal
 
@@ -42,7 +42,7 @@ from graphs.rewrites.patterns import Step, activation
 LOSE_NAN = ("relu", "hardtanh")
 """Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this."""
 
-BINARY = {"add": torch.add, "mul": torch.mul}
+BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
 
 OWN = {Step("gelu", algorithm="tanh"): tanh_gelu, Step("swish"): swish, Step("sigmoid"): sigmoid}
 """Activations that a pass of our own computes behind a primitive, if they are its last step."""
@@ -112,8 +112,9 @@ class Primitive:
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
     def unpack(self, dnnl: Library, packed: torch.Tensor) -> torch.Tensor:
-        """The weight that was packed."""
-        return dnnl.restore(packed, dnnl.asked(self.described(dnnl), WEIGHTS_LAYOUT)[0], self.weight)
+        """The weight that was packed, of a convolution maybe in another shape."""
+        weight = dnnl.restore(packed, dnnl.asked(self.described(dnnl), WEIGHTS_LAYOUT)[0], self.weight)
+        return weight.t() if self.kind == "matmul" else weight
 
     def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
         """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand.
@@ -133,7 +134,7 @@ class Primitive:
 
 
 def _loses_nan(step: Step) -> bool:
-    return step.function in LOSE_NAN or step == Step("leaky_relu", (0.0,))
+    return step.function in LOSE_NAN
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
@@ -169,7 +170,12 @@ class Multiply(Writer, ABC):
         self._bound: dict[int, tuple[torch.Tensor, Callable[..., object]]] = {}  # with the packed weight, by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """Pack a weight on the thread of the device."""
+        """Pack a weight on the thread of the device; one that is not finite stays as it is.
+
+        oneDNN does not multiply it by the zeros around images, as PyTorch may.
+        """
+        if not isfinite(weight.sum().item()):
+            return weight.detach()
         dnnl = library() if torch.get_num_threads() == 1 else None
         packed = self.primitive.pack(dnnl, weight) if dnnl else None
         return self.pack_for_torch(weight) if packed is None else packed
@@ -187,9 +193,7 @@ class Multiply(Writer, ABC):
             return self.written(self.by_torch(x, packed, bias, other), result)
         known, execution = self._bound.get(get_ident(), (None, None))
         if execution is None or known is not packed:
-            dnnl = library()
-            assert dnnl is not None  # it has packed the weight
-            execution = self.primitive.bound(dnnl, packed, bias)
+            execution = self._execution(packed, bias)
             self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
@@ -199,13 +203,18 @@ class Multiply(Writer, ABC):
             spoilt = execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
         return result.copy_(self._by_operators(x, packed, bias, other)) if spoilt else result
 
+    def _execution(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
+        """What computes with a packed weight on the calling thread, of addresses; it returns True if it cannot."""
+        dnnl = library()
+        return (lambda *_: True) if dnnl is None or _is_plain(packed) else self.primitive.bound(dnnl, packed, bias)
+
     def _by_operators(
         self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
     ) -> torch.Tensor:
         """Compute what oneDNN or Winograd's algorithm cannot: PyTorch's operators, one after the other."""
         dnnl = library()
-        assert dnnl is not None  # it has packed the weight
-        y = self.multiplied(x, self.primitive.unpack(dnnl, packed), bias)
+        weight = packed if dnnl is None or _is_plain(packed) else self.primitive.unpack(dnnl, packed)
+        y = self.multiplied(x, weight, bias)
         for step in self.primitive.steps:
             if step.other:
                 assert other is not None
@@ -245,6 +254,11 @@ def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
     how = {"approximate": step.algorithm} if step.algorithm else {}
     result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
     return result
+
+
+def _is_plain(packed: torch.Tensor) -> bool:
+    """Whether a weight was not packed: oneDNN's are bytes."""
+    return packed.dtype == torch.float32
 
 
 class PackedConvolution(Multiply):
@@ -303,15 +317,16 @@ class PackedConvolution(Multiply):
         if other is None:
             result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *fused)
         else:
-            after = self.primitive.steps[0].function, None, None, [], ""
-            result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
+            function = self.primitive.steps[0].function
+            result = convolve.binary(x, other, packed, bias, *self._geometry, function, None, None, [], "")
         return _activated(result, then) if then else result
 
     def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Convolve with PyTorch's operator of filters that are not packed."""
         padding, stride, dilation, groups = self._geometry
         x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
-        return torch.conv2d(x, weight.flatten(0, -4), bias, stride, padding, dilation, groups)
+        filters = weight.reshape(self.result.shape[1], -1, *weight.shape[-2:])
+        return torch.conv2d(x.contiguous(), filters, bias, stride, padding, dilation, groups)
 
 
 class SequenceConvolution(PackedConvolution):
@@ -344,6 +359,7 @@ class SequenceConvolution(PackedConvolution):
 
     def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Convolve with PyTorch's operator of filters that are not packed."""
+        weight = weight.unsqueeze(-2) if weight.dim() == 3 else weight
         return super().multiplied(x.unsqueeze(2), weight, bias).squeeze(2)
 
 
@@ -386,5 +402,5 @@ class PackedProduct(Multiply):
         return (_activated(result, then) if then else result).view(self.result.shape)
 
     def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Multiply by a weight [inputs, outputs] that is not packed, with PyTorch's operator."""
-        return torch.nn.functional.linear(x, weight.t(), bias).view(self.result.shape)
+        """Multiply by a weight that is not packed, with PyTorch's operator."""
+        return torch.nn.functional.linear(x, weight, bias).view(self.result.shape)

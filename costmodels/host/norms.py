@@ -63,8 +63,8 @@ class LayerNorm(Norm):
     def compute(self, x: torch.Tensor, others: Sequence[Any], result: torch.Tensor) -> None:
         """Write the result, by PyTorch's operator if squares may overflow: where NaN then is depends on their order."""
         if super().compute(x, others, result):
-            weights, eps = others
-            result.copy_(torch.nn.functional.layer_norm(x, x.shape[-1:], *weights, eps=eps))
+            (weight, bias), eps = others
+            result.copy_(torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps))
 
 
 def response_norm(shape: tuple[int, ...]) -> Norm:
@@ -214,7 +214,7 @@ def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: A
         squares = np.float32(0)
         for j in range(n):
             squares += (x[at + j] - mean) * (x[at + j] - mean)
-        beyond += not squares < LARGE
+        beyond += not squares + mean * mean < LARGE
         scale = np.float32(1) / np.sqrt(squares / np.float32(n) + eps)
         for j in range(n):
             result[at + j] = (x[at + j] - mean) * scale * weights[j] + weights[n + j]

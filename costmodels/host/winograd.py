@@ -45,6 +45,7 @@ WEIGHT_TILES = 12  # how many tiles can be multiplied while filters come from me
 TRANSFORM = 1400  # operations in whose time a number of a tile of a channel is transformed to and fro
 BAND_BYTES = 2**21  # of transformed tiles, which then stay in a cache
 PANEL = 128  # outputs of filters that lie beside each other
+LARGE = np.float32(2.0**60)  # of the squares of a band's results
 BLOCK = 64  # channels that are transformed at once, in the first cache
 
 LOW, HIGH, LOW3, HIGH3 = (np.float32(root) for root in (0.5**0.5, 2**0.5, 0.5**1.5, 2**1.5))
@@ -159,7 +160,7 @@ class Winograd:
     def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., bool]:
         """The convolution with its filters, for the calling thread, of addresses of input, result and operand.
 
-        It returns True if a result is no finite number, so that others of its tile are not what they should be.
+        It returns True if results are so large, or not finite, that others of their tiles are not what they should be.
         """
         products = self._products(dnnl)
         held = {WEIGHTS: (dnnl.asked(products.description, WEIGHTS_LAYOUT)[0], packed)}
@@ -281,12 +282,12 @@ def to_tiles(band: Any, x: Any, tiles: Any) -> None:
 def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: Any) -> int:
     """Transform tiles [NUMBERS, tiles, channels] back to pixels of images y, with a bias and what follows.
 
-    ``other`` is added if the band adds; what is below zero is multiplied by a slope. Return whether a result was not
-    finite before.
+    ``other`` is added if the band adds; what is below zero is multiplied by a slope. Return whether results were
+    so large, or not finite, before that rounding spoils others of their tiles.
     """
     height, width, channels, step, count, adds = band[0], band[1], band[2], band[5], band[6], band[10]
     room = np.empty(2 * NUMBERS * BLOCK, np.float32)
-    waste = NOTHING  # 0 times each result, which is 0 or NaN
+    squares = NOTHING
     for tile in range(count):
         image, top, left = _origin(band, tile)
         for begin in range(0, channels, BLOCK):
@@ -319,6 +320,6 @@ def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: An
                         value = room[begun + c] + bias[begin + c]
                         if adds:
                             value += other[at + c]
-                        waste += NOTHING * value
+                        squares += value * value
                         y[at + c] = max(value, NOTHING) + slope * min(value, NOTHING)
-    return waste != NOTHING
+    return not squares < LARGE
