@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from costmodels.host.float_status import INVALID, clear, raised
 from graphs.rewrites.patterns import Step
 
 WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
@@ -165,6 +166,7 @@ class Execution:
         description: Object,
         moving: Mapping[int, Object],
         held: Mapping[int, tuple[c_void_p, torch.Tensor]] = MappingProxyType({}),
+        loses_nan: bool = False,
     ) -> None:
         """Make the primitive of a description.
 
@@ -173,6 +175,7 @@ class Execution:
             description: of the primitive.
             moving: layouts of the arguments that each call gives the addresses of, by their numbers.
             held: layouts and tensors of the others.
+            loses_nan: whether calls have to find out if NaN was lost.
         """
         scratch, n_bytes = dnnl.asked(description, SCRATCHPAD_LAYOUT)
         held = {**held, SCRATCHPAD: (scratch, scratchpad(n_bytes))} if n_bytes else held
@@ -185,15 +188,25 @@ class Execution:
         made = dnnl.make("primitive", description)
         self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
         self._execute, self._point = dnnl.execute, dnnl.point
+        self._loses_nan = loses_nan
 
-    def __call__(self, *addresses: int) -> None:
-        """Compute with the moving arguments at some addresses, in their order."""
+    def __call__(self, *addresses: int) -> bool:
+        """Compute with the moving arguments at some addresses, in their order; return whether NaN was lost."""
         if addresses != self._addresses:
             for memory, address in zip(self._moving, addresses, strict=True):
                 self._point(memory, address)
             self._addresses = addresses
         if status := self._execute(*self._call):
             raise RuntimeError(f"oneDNN failed with status {status}")
+        return self._loses_nan and raised(INVALID) and self._raises_again()
+
+    def _raises_again(self) -> bool:
+        """Whether another execution raises the flag, too, and no earlier operator has raised it."""
+        clear(INVALID)
+        self._execute(*self._call)
+        again = bool(raised(INVALID))
+        clear(INVALID)
+        return again
 
 
 _scratchpads = threading.local()

@@ -33,7 +33,6 @@ from costmodels.host.dnnl import (
     Object,
     library,
 )
-from costmodels.host.float_status import raising_invalid
 from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 from costmodels.host.winograd import Winograd
@@ -127,10 +126,9 @@ class Primitive:
             held[BIAS] = dnnl.layout(*astuple(self.bias)), bias.contiguous()
         y = dnnl.layout(*astuple(self.y))
         moving = {SOURCE: dnnl.layout(*astuple(self.x)), DESTINATION: y}
-        execution = Execution(dnnl, description, moving | {OTHER: y} if self.second else moving, held)
-        if self.own:
-            return _followed(execution, self.own, prod(self.y.shape))
-        return raising_invalid(execution) if self.loses_nan else execution
+        moving |= {OTHER: y} if self.second else {}
+        execution = Execution(dnnl, description, moving, held, self.loses_nan)
+        return _followed(execution, self.own, prod(self.y.shape)) if self.own else execution
 
 
 def _loses_nan(step: Step) -> bool:
@@ -250,7 +248,7 @@ class Multiply(Writer, ABC):
 
 def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
     """Apply an activation in place by PyTorch's own operator."""
-    name = {"swish": "silu"}.get(step.function, step.function)
+    name = {"swish": "silu", "hardtanh": "clamp"}.get(step.function, step.function)
     how = {"approximate": step.algorithm} if step.algorithm else {}
     result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
     return result

@@ -14,7 +14,7 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
 from costmodels.cluster import Device
 from costmodels.host.affinity import use_threads
-from costmodels.host.float_status import raised_invalid
+from costmodels.host.float_status import INVALID, clear, raised
 from costmodels.host.quick import quick_kernel
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
@@ -42,6 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu6": functional.relu6,
     "hardtanh": lambda x: functional.hardtanh(x, -0.3, 0.6),
     "clamp": lambda x: x.clamp(-0.5, 0.25),
+    "clamp to one number": lambda x: x.clamp(2.0, 1.0),
     "at least": lambda x: x.clamp(min=-0.5),
     "at most": lambda x: x.clamp(max=0.5),
     "leaky relu": lambda x: functional.leaky_relu(x, 0.2),
@@ -97,6 +98,7 @@ def check(network: nn.Module, given: tuple[Tensor, ...], numbers: Sequence[float
         odd = [x.clone() for x in given]
         odd[place].view(-1)[odd[place].numel() // 3] = number
         hold(run(*odd), network, odd, f"{number} in input {place}")
+    hold(run(*given), network, given, "nothing special, after all these")
     for number, (name, parameter) in product((nan, -inf, 1e30), network.named_parameters()):
         before = parameter.detach().clone()
         parameter.data.view(-1)[parameter.numel() // 3] = number
@@ -164,12 +166,11 @@ def test_a_product_by_a_gate() -> None:
     check(gate, (torch.randn(3, 8), torch.randn(3, 8)))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("activation", ["relu", "relu6", "leaky relu", "silu", "hardswish"])
-def test_pytorch_s_threads(activation: str, threads: int) -> None:
-    use_threads(threads)
-    for name in ("product", "convolution", "sequences", "winograd"):
-        check(*after(*MULTIPLICATIONS[name](), activation), numbers=[nan, X86_NAN, inf, -inf])
+@pytest.mark.parametrize("activation", ["relu", "relu6", "silu"])
+def test_pytorch_s_threads(activation: str) -> None:
+    use_threads(2)
+    for name in ("product", "convolution"):
+        check(*after(*MULTIPLICATIONS[name](), activation), numbers=[X86_NAN, -inf])
 
 
 class RmsNorm(nn.Module):
@@ -310,6 +311,6 @@ def test_ordinary_numbers_raise_nothing() -> None:
         program = program_from_module(network.eval(), given, name="net")
         run = quickly(replace(program, graph=find_fusions(program.graph)(program.graph)))
         run(*given)
-        raised_invalid()
+        clear(INVALID)
         run(*given)
-        assert not raised_invalid(), network
+        assert not raised(INVALID), network
