@@ -124,8 +124,8 @@ def _response_norm(program: Program, op: Op) -> Kernel | None:
     strided = pool.get("stride") not in ((), (1, 1, 1)) or pool.get("divisor_override") is not None
     if not usual or strided or power.get("exponent") != norms.EXPONENT:
         return None
-    if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
-        return None
+    if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)) or k <= 0:
+        return None  # of a k of 0, a sum of squares may be 0
     norm = norms.response_norm(program.graph.tensor[op.inputs[0]].shape)
     return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
@@ -268,7 +268,7 @@ def _layer_norm(program: Program, op: Op) -> Kernel | None:
     (x, shape, weight, bias, eps), _ = _given(program, op, 5)
     if weight is None or bias is None or len(shape) != 1 or not held(program, weight, bias):
         return None
-    norm, both = norms.layer_norm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
+    norm, both = norms.LayerNorm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
     packs = {both: Pack((weight, bias), lambda w, b: torch.stack((w, b)))}
     return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(both), 1e-5 if eps is None else eps))
 
