@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from graphs.errors import InputError
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import operator
-from tests.graphs.onnx_models import assert_close, ints, reals, run, single
+from tests.graphs.onnx_models import assert_close, ints, reals, run, single, with_weights
 
 RANDOM = np.random.default_rng(0)
 
@@ -195,6 +195,40 @@ def outputs_of(kind: str, operands: list[Any], n_outputs: int = 1, opset: int = 
     return [result.tolist() for result in run(model, feeds)]
 
 
+def test_positions_count_from_the_back_in_weights_and_in_what_is_computed() -> None:
+    rows, picked = reals([1, 2], [3, 4], [5, 6]), ints(-1, 0, -3)
+    model, feeds = single("Gather", [rows, picked], {}, 21)
+    for weights in ({}, {"x0": rows}):
+        rest = {name: value for name, value in feeds.items() if name not in weights}
+        (result,) = run(with_weights(model, weights), rest)
+        assert result.tolist() == [[5, 6], [1, 2], [1, 2]]
+
+
+def test_the_first_of_equal_elements_counts() -> None:
+    for x in (reals(2, 5, 5, 2, 5), ints(2, 5, 5, 2, 5), np.zeros(40, np.float32)):
+        for largest, order in ((1, [1, 2, 4, 0, 3]), (0, [0, 3, 1, 2, 4])):
+            wanted = list(range(5)) if x.size == 40 else order
+            assert outputs_of("TopK", [x, ints(5)], 2, largest=largest)[1] == wanted
+            assert outputs_of("ArgMax" if largest else "ArgMin", [x], axis=-1) == [[wanted[0]]]
+
+
+def test_a_sum_without_the_element_itself_is_not_what_is_left_of_one_with_it() -> None:
+    inf = float("inf")
+    assert outputs_of("CumSum", [reals(1, 1e10, 1, -inf), np.int64(0)], exclusive=1) == [[0, 1, 1e10, 1e10]]
+    assert outputs_of("CumSum", [reals(inf, 2, 3), np.int64(0)], exclusive=1, reverse=1) == [[5, 3, 0]]
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_numbers_wrap_around(dtype: str) -> None:
+    a, b = np.array([1, 7], dtype), np.array([3, 2], dtype)
+    largest = int(np.iinfo(dtype).max)
+    assert outputs_of("Sub", [a, b]) == [[largest - 1, 5]]  # 1 − 3 = −2
+    assert outputs_of("Mul", [np.array([largest], dtype), b]) == [[largest - 2, largest - 1]]  # −3 and −2
+    if dtype != "uint64":
+        assert outputs_of("Greater", [np.array([largest], dtype), b]) == [[True, True]]
+        assert outputs_of("TopK", [np.array([2, largest], dtype), ints(1)], 2) == [[largest], [1]]
+
+
 def test_split_takes_sizes_from_wherever_the_opset_keeps_them() -> None:
     x = ints(0, 1, 2, 3, 4)
     assert outputs_of("Split", [x], 2, opset=11, split=[2, 3]) == [[0, 1], [2, 3, 4]]
@@ -370,7 +404,8 @@ REFUSED = [
     ("Dropout", [X, np.float32(0.5), np.bool_(True)], {}, 1, "training_mode=1"),
     ("GRU", [SEQUENCE, floats(1, 12, 3), floats(1, 12, 4)], {}, 1, "linear_before_reset=0, which PyTorch's GRU can't"),
     ("LSTM", [SEQUENCE, floats(1, 4, 3), floats(1, 4, 1)], {"clip": 1.0}, 1, "clip"),
-    ("Resize", [IMAGE, None, None, ints(2, 4, 3, 3)], {"mode": "linear", "antialias": 1}, 1, "antialias=1"),
+    ("Resize", [IMAGE, None, None, ints(2, 4, 3, 3)], {"mode": "area"}, 1, "mode='area' with"),
+    ("Max", [np.uint64([1, 2]), np.uint64(3)], {}, 1, "an operand of uint64, whose large numbers PyTorch can't put in"),
     ("AveragePool", [IMAGE], {"kernel_shape": [2, 2], "dilations": [2, 2]}, 1, "dilations=[2, 2]"),
     ("Relu", [X], {"slope": 2}, 1, "the attribute slope=2"),
 ]

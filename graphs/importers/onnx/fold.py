@@ -237,14 +237,14 @@ class _Folder:
         if tied or any(value.is_meta for i, value in tensors.items() if i not in operator.described):
             values = [value.to("meta") if i in tensors else value for i, value in enumerate(values)]
         try:
-            result = operator.compute(node, *values)
+            results = operator.results(node, *values)
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             raise InputError(self._failure(node, tensors.values(), error)) from error
         if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
             raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
-        return list(result) if isinstance(result, tuple | list) else [result]
+        return list(results)
 
     def _failure(self, node: Node, tensors: Iterable[torch.Tensor], error: Exception) -> str:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "none"

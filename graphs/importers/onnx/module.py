@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain, count
-from typing import Any
 
 import torch
 from torch import nn
@@ -39,7 +38,7 @@ class OnnxNode(nn.Module):
         assert isinstance(name, str)
         return name
 
-    def forward(self, *passed: torch.Tensor) -> Any:
+    def forward(self, *passed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The node's results, from the operands that the module does not hold."""
         queue = iter(passed)
         values = [
@@ -50,7 +49,7 @@ class OnnxNode(nn.Module):
             else getattr(self, operand)
             for operand in self._operands
         ]
-        return OPERATORS[self._node.kind].compute(self._node, *values)
+        return OPERATORS[self._node.kind].results(self._node, *values)
 
     def extra_repr(self) -> str:
         """The operator's kind, for the module's ``repr``."""
@@ -106,7 +105,7 @@ class OnnxModel(nn.Module):
             values[key] = getattr(self.get_submodule(path), attribute)
         for path, passed, outputs in self._calls:
             results = self.get_submodule(path)(*[values[key] for key in passed])
-            values.update(zip(outputs, [results] if isinstance(results, torch.Tensor) else results, strict=False))
+            values.update(zip(outputs, results, strict=False))
         results = tuple(values[key] for key in self._outputs)
         return results[0] if len(results) == 1 else results
 

@@ -52,7 +52,7 @@ def _power(base: Any, exponent: Any) -> Tensor:
 def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     """x where positive, slope·x elsewhere; PyTorch's own function takes one slope, or one for each channel."""
     per_channel = x.dim() > 1 and slope.shape == (x.shape[1], *[1] * (x.dim() - 2))
-    if slope.numel() == 1 or per_channel:
+    if x.is_floating_point() and (slope.numel() == 1 or per_channel):
         return functional.prelu(x, slope.reshape(-1))
     return torch.where(x < 0, slope * x, x)
 
@@ -69,7 +69,6 @@ enter_all(
         "Elu": _with_alpha(functional.elu, 1.0),
         "Gelu": lambda node, x: functional.gelu(x, approximate=node.text("approximate", "none")),
         "HardSigmoid": lambda node, x: torch.clamp(x * node.number("alpha", 0.2) + node.number("beta", 0.5), 0.0, 1.0),
-        "Identity": plain(lambda x: x),
         "LeakyRelu": _with_alpha(functional.leaky_relu, 0.01),
         "Max": _folded(torch.maximum),
         "Mean": plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)),
@@ -98,8 +97,11 @@ enter_all(
     },
     scalars=(0, 1),
 )
+operator("Identity", holds=True)(plain(lambda x: x))
 operator("Where", scalars=(1, 2))(plain(torch.where))
-operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))(plain(lambda x, like: to_dtype(x, like.dtype)))
+operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))(
+    plain(lambda x, like: to_dtype(x, like.dtype))
+)
 
 
 @operator("Mod", scalars=(1,))
@@ -120,7 +122,7 @@ def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     return x if low is None and high is None else torch.clamp(x, low, high)
 
 
-@operator("Cast", ignores=("saturate", "round_mode"))
+@operator("Cast", holds=True, ignores=("saturate", "round_mode"))
 def cast(node: Node, x: Tensor) -> Tensor:
     """Conversion to another dtype, which truncates."""
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))

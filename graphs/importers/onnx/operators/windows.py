@@ -134,6 +134,8 @@ def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tup
         return explicit_pads(node, n_dims)
     target = target or [n * s for n, s in zip(size, stride, strict=True)]
     surplus = [f - t for f, t in zip(full, target, strict=True)]
+    if auto_pad == "NOTSET" and min(surplus) < 0:  # the result grows at the end
+        return [(max(s, 0) + 1) // 2 for s in surplus], [s - (max(s, 0) + 1) // 2 for s in surplus]
     return halves(surplus, auto_pad)
 
 
