@@ -38,7 +38,7 @@ class OnnxNode(nn.Module):
         assert isinstance(name, str)
         return name
 
-    def forward(self, *passed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, *passed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The node's results, from the operands that the module does not hold."""
         queue = iter(passed)
         values = [
@@ -158,7 +158,7 @@ def path_of(step: RemainingNode) -> tuple[str, ...]:
         names += rest.split(".")
         before = scope
     clean = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in names if name]
-    return tuple(f"{name}_" if name in _RESERVED else name for name in clean) or (step.node.kind,)
+    return tuple(f"{name}_" if name in _RESERVED else name for name in clean) or (re.sub(r"\W+", "_", step.node.kind),)
 
 
 def unique_paths(paths: Iterable[tuple[str, ...]]) -> list[str]:

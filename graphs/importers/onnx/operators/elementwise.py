@@ -128,6 +128,21 @@ def cast(node: Node, x: Tensor) -> Tensor:
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
 
 
+@operator("Shrink")
+def shrink(node: Node, x: Tensor) -> Tensor:
+    """x moved towards 0 by a bias, and 0 between −lambd and lambd."""
+    limit, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
+    moved = torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, torch.zeros_like(x)))
+    return to_dtype(moved, x.dtype)
+
+
+@operator("BitShift")
+def shift(node: Node, x: Tensor, places: Tensor) -> Tensor:
+    """Bits moved to the left or to the right."""
+    moved = torch.bitwise_left_shift if node.text("direction") == "LEFT" else torch.bitwise_right_shift
+    return moved(x, places)
+
+
 @operator("Dropout", known=(1, 2), ignores=("ratio", "seed"))
 def dropout(
     node: Node, x: Tensor, _ratio: list[float] | None = None, training: list[bool] | None = None

@@ -114,3 +114,23 @@ def _from_front(indices: Tensor, size: int) -> Tensor:
     """Positions counted from the front; negative positions of ONNX count from the back."""
     indices = to_dtype(indices, torch.int64)
     return torch.where(indices < 0, indices + size, indices)
+
+
+@operator("ReverseSequence", known=(1,))
+def reverse_sequences(node: Node, x: Tensor, lengths: list[int]) -> Tensor:
+    """The first elements of each sequence in reverse order."""
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    n_steps = x.shape[time]
+    rows = [[*reversed(range(length)), *range(length, n_steps)] for length in lengths]
+    order = torch.tensor(rows, dtype=torch.int64, device=x.device)  # [batch, time]
+    order = order if batch < time else order.t()
+    shape = [x.shape[axis] if axis in (time, batch) else 1 for axis in range(x.dim())]
+    return torch.gather(x, time, order.reshape(shape).expand(x.shape))
+
+
+@operator("GridSample")
+def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
+    """Elements at places between pixels, in two or three dimensions."""
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.text("mode", "linear"), node.text("mode", "linear"))
+    padding, corners = node.text("padding_mode", "zeros"), node.flag("align_corners")
+    return functional.grid_sample(x, grid, mode, padding, corners)

@@ -7,6 +7,7 @@ from torch.nn import functional
 from graphs.importers.onnx.operators.registry import Node, operator, plain, to_dtype
 
 operator("MatMul")(plain(torch.matmul))
+operator("Det")(plain(torch.det))
 operator("Einsum")(lambda node, *operands: torch.einsum(node.text("equation"), *operands))
 
 
@@ -46,8 +47,8 @@ def attention(
         raise node.unsupported("a window")
     flat = query.dim() == 3
     if flat:
-        query = _heads(query, node.integer("q_num_heads", 1))
-        key, value = (_heads(x, node.integer("kv_num_heads", 1)) for x in (key, value))
+        query = heads(query, node.integer("q_num_heads", 1))
+        key, value = (heads(x, node.integer("kv_num_heads", 1)) for x in (key, value))
     scale = node.number("scale", query.shape[-1] ** -0.5)
     causal, shared = node.flag("is_causal"), query.shape[1] != key.shape[1]
     if causal and mask is not None:
@@ -58,7 +59,7 @@ def attention(
     return y.transpose(1, 2).flatten(2) if flat else y
 
 
-def _heads(x: Tensor, n_heads: int) -> Tensor:
+def heads(x: Tensor, n_heads: int) -> Tensor:
     """[batch, steps, heads·width] -> [batch, heads, steps, width]."""
     batch, n_steps, width = x.shape
     return x.reshape(batch, n_steps, n_heads, width // n_heads).transpose(1, 2)

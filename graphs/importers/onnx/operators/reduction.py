@@ -106,13 +106,14 @@ def top_k(node: Node, x: Tensor, k: list[int] | None = None) -> tuple[Tensor, Te
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
-@operator("CumSum", known=(1,))
-def cumulative_sum(node: Node, x: Tensor, axis: list[int]) -> Tensor:
-    """Running sum along an axis, from either end, with or without the element itself."""
-    dim = axis[0]
+@operator("CumSum", "CumProd", known=(1,))
+def cumulated(node: Node, x: Tensor, axis: list[int]) -> Tensor:
+    """Running sum or product along an axis, from either end, with or without the element itself."""
+    dim, is_sum = axis[0], node.kind == "CumSum"
     if node.flag("reverse"):
         x = x.flip(dim)
-    if node.flag("exclusive") and x.shape[dim]:  # the elements move on by one, and the first sum has none
-        x = torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
-    result = torch.cumsum(x, dim, dtype=x.dtype)
+    if node.flag("exclusive") and x.shape[dim]:  # the elements move on by one, and the first one has none
+        none = torch.full_like(x.narrow(dim, 0, 1), 0 if is_sum else 1)
+        x = torch.cat([none, x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    result = (torch.cumsum if is_sum else torch.cumprod)(x, dim, dtype=x.dtype)
     return result.flip(dim) if node.flag("reverse") else result
