@@ -1,9 +1,12 @@
 """A folded ONNX graph as a PyTorch module: a tree of small modules that follows the nodes' names."""
 
+import inspect
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain, count
+from types import CodeType
 
 import torch
 from torch import nn
@@ -56,12 +59,41 @@ class OnnxNode(nn.Module):
         return self._node.kind
 
 
+class _Forward:
+    """The call of a model, which takes its inputs by position or by their names in the file."""
+
+    def __init__(self, model: "OnnxModel", inputs: Iterable[str]) -> None:
+        names = argument_names(inputs)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self._model = model
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def __code__(self) -> CodeType:
+        """The code that runs; torch.export asks for it."""
+        return OnnxModel.run.__code__
+
+    def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return self._model.run(*self.__signature__.bind(*args, **kwargs).args)
+
+
+def argument_names(names: Iterable[str]) -> list[str]:
+    """Names as Python has them: "input.1" -> "input_1", with numbers where two become the same."""
+    found: list[str] = []
+    for name in names:
+        clean = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+        clean += "_" * (keyword.iskeyword(clean) or clean == "self")
+        found.append(_numbered(clean or "input", found.__contains__))
+    return found
+
+
 class OnnxModel(nn.Module):
     """A whole model, which runs its nodes in the file's order."""
 
     def __init__(self, program: FoldedGraph) -> None:
         super().__init__()
         self._inputs = program.inputs
+        self.forward = _Forward(self, program.inputs)  # whose signature has the inputs' names
         self._outputs = program.outputs
         self._calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # path, keys passed, keys of the results
         self._homes: dict[str, tuple[str, str]] = {}  # key of a passed constant -> path of its module, attribute
@@ -98,7 +130,7 @@ class OnnxModel(nn.Module):
         """The path of the module that computes each result of the file's nodes."""
         return {key: path for path, _, outputs in self._calls for key in outputs}
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def run(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs, from the inputs in the file's order."""
         values = dict(zip(self._inputs, inputs, strict=True))
         for key, (path, attribute) in self._homes.items():

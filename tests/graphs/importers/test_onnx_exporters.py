@@ -236,6 +236,16 @@ def test_a_changed_byte_anywhere_gives_a_network_or_a_clear_error(
             onnx_module(path)
 
 
+def test_inputs_keep_their_names_and_can_be_given_by_them(tmp_path: Path) -> None:
+    names = ["input_ids", "input.1", "x:0", "lambda", "x_0"]
+    nodes = [helper.make_node("Concat", names, ["y"], axis=0)]
+    program = load_program(str(saved(model_of(nodes, [value_info(name, [1]) for name in names], ["y"]), tmp_path)))
+    assert program.graph.inputs == ("input_ids", "input_1", "x_0", "lambda_", "x_0_1")
+    one, two, three, four, five = (torch.tensor([float(i)]) for i in range(5))
+    result = program.run(one, two, x_0_1=five, lambda_=four, x_0=three)
+    assert result.tolist() == [0, 1, 2, 3, 4]
+
+
 def large(folder: Path, rows: int) -> Path:
     """A table of [rows, 1024] floats in a file of zeros that takes no space on the disk."""
     n_bytes = rows * 1024 * 4

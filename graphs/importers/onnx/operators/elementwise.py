@@ -43,10 +43,9 @@ def _divide(a: Any, b: Any) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-def _power(base: Any, exponent: Any) -> Tensor:
+def _power(base: Tensor, exponent: Any) -> Tensor:
     """Power; the result has the base's dtype."""
-    result = torch.pow(base, exponent)
-    return to_dtype(result, base.dtype) if isinstance(base, Tensor) else result
+    return to_dtype(torch.pow(base, exponent), base.dtype)
 
 
 def _prelu(x: Tensor, slope: Tensor) -> Tensor:
@@ -92,11 +91,11 @@ enter_all(
         "Less": plain(python.lt),
         "LessOrEqual": plain(python.le),
         "Mul": plain(python.mul),
-        "Pow": plain(_power),
         "Sub": plain(python.sub),
     },
     scalars=(0, 1),
 )
+operator("Pow", scalars=(1,))(plain(_power))  # a base that is a number would lose its type
 operator("Identity", holds=True)(plain(lambda x: x))
 operator("Where", scalars=(1, 2))(plain(torch.where))
 operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))(
