@@ -36,7 +36,7 @@ def numbers(dtype: np.dtype[Any], shape: Any, least: int = -3) -> np.ndarray:
     """Few different numbers, so that some are equal; none is below 0 in an unsigned type, or below ``least``."""
     rng = np.random.default_rng(int(np.prod(shape)) + 7 * len(shape))
     if dtype.kind == "b":
-        return rng.random(shape) < 0.5
+        return np.asarray(rng.random(shape) < 0.5)
     low = max(least, 0) if dtype.kind == "u" else least
     values = rng.integers(low, 5, shape)
     return np.asarray(values / 2 + least / 2 if dtype.kind == "f" else values).astype(dtype)
