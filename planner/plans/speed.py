@@ -11,20 +11,25 @@ import numpy as np
 from costmodels.cluster import Device
 from costmodels.flops import peak_flops_per_s, work_of
 from costmodels.views import backward_passes, bases, operation
-from graphs.ir import Graph, Role
+from graphs.ir import Graph
 from planner.plans.plan import Plan
 
 
 def tokens_per_sample(graph: Graph, batch: int) -> int | None:
-    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one."""
+    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one.
+
+    It may read what elementwise operators make of the input, such as positions counted from the front.
+    """
     base = bases(graph)
-    lengths = [
-        graph.tensor[name].n_elements // batch
-        for op in graph.ops
-        if operation(op.kind) == "aten.embedding"
-        for name in (base.get(name, name) for name in op.inputs)
-        if graph.tensor[name].role is Role.INPUT
-    ]
+    tokens = {name for name in graph.inputs if "int" in graph.tensor[name].dtype}
+    lengths = []
+    for op in graph.ops:
+        read = tokens.intersection(base.get(name, name) for name in op.inputs)
+        sizes = {graph.tensor[name].n_elements for name in read}
+        if read and operation(op.kind) == "aten.embedding":
+            lengths.append(max(sizes) // batch)
+        made = [graph.tensor[name] for name in op.outputs]
+        tokens.update(each.name for each in made if each.n_elements in sizes and "int" in each.dtype)
     return max(lengths, default=None)
 
 
