@@ -3,7 +3,7 @@
 States, for each of P parameters in mixed precision: 2 bytes of parameters, 2 of gradients and 12 of Adam (float32
 parameters and two moments). ZeRO divides Adam (stage 1), gradients too (2), parameters too (3) among N ranks.
 
-Activations of a layer in 16 bits, with t tensor-parallel ranks, hidden size h, n heads with a values, s tokens, b samples:
+Activations of a layer in 16 bits: t tensor-parallel ranks, hidden size h, n heads with a values, s tokens, b samples:
 
 ::
 

@@ -75,7 +75,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all of it)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all but its reserve)")
     parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
     parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     shown = list(found.rows) if options.all else _apart(found.rows)
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
-        room = min(device.memory_bytes for device in setting.fabric.devices)
+        room = min(device.usable_bytes for device in setting.fabric.devices)
         cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
         save_page(choices_page(_title(setting), _proved(found), HEADS, cells, priced, room), options.html, console)
     if options.to is not None:
@@ -176,7 +176,7 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
 def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
     if found.status is Status.UNKNOWN:
         return "nothing was found in time; allow more with --time-limit"
-    room = format_bytes(max(device.memory_bytes for device in setting.fabric.devices))
+    room = format_bytes(max(device.usable_bytes for device in setting.fabric.devices))
     return (
         f"nothing fits: every way needs {format_bytes(found.least_bytes)} of a device or more, which has {room}; add "
         "devices or memory, or leave more open"

@@ -143,7 +143,7 @@ class _ConfigSearch:
         self.setting, self._reporter = setting, reporter
         self._first, self._deadline = Deadline(FIRST_SHARE * time_limit_s), Deadline(time_limit_s)
         self._book = LayerBook(setting)
-        self._most_bytes = max(device.memory_bytes for device in setting.fabric.devices)
+        self._most_bytes = max(device.usable_bytes for device in setting.fabric.devices)
         self.front = _Front(setting.n_devices)
         self.shapes = list(shapes_of(setting))
         self.bounds: list[tuple[float, int]] = []  # seconds, number of the shape
