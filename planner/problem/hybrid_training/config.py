@@ -7,6 +7,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from costmodels.cluster import Cluster
@@ -24,6 +25,8 @@ STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
 """Schedules of stages that have as many layers each."""
+
+MOST_BATCH = 10**9  # of a step; the largest published steps have some ten thousand
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -251,10 +254,21 @@ def training_setting(
             devices, heads, layers or the batch; the message names the nearest that do.
     """
     one_of(optimizer, "the optimizer", OPTIMIZERS)
-    fabric, batch = fabric_of(cluster), whole(batch, "the global batch", 1)
+    fabric, batch = fabric_of(cluster), checked_batch(batch)
     setting = TrainingSetting(network, fabric, batch, gradient_bytes, demands=demands, optimizer=optimizer)
     _check_demands(setting)
     return setting
+
+
+def checked_batch(batch: int) -> int:
+    """The samples of a step, if there are no more than can be divided in a moment.
+
+    Raises:
+        InputError: for any other number.
+    """
+    if whole(batch, "the global batch", 1) > MOST_BATCH:
+        raise InputError(f"the global batch is {batch:,}; it may have up to {MOST_BATCH:,} samples")
+    return batch
 
 
 def tensor_degrees(network: Transformer, most: int) -> list[int]:
@@ -265,7 +279,9 @@ def tensor_degrees(network: Transformer, most: int) -> list[int]:
 
 def data_degrees(batch: int, most: int) -> list[int]:
     """Replicas that the samples of a batch can be divided among."""
-    return [degree for degree in range(1, min(batch, most) + 1) if batch % degree == 0]
+    small = [degree for degree in range(1, min(isqrt(batch), most) + 1) if batch % degree == 0]
+    large = (batch // degree for degree in reversed(small))
+    return small + [degree for degree in large if small[-1] < degree <= most]
 
 
 def zero_degrees(data: int, asked: int | None) -> tuple[int, ...]:

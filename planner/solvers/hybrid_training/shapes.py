@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import gcd
 
-from costmodels.memory.transformers import ZERO_STAGES
+from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES, LayerSplit, layer_activations
 from planner.problem.hybrid_training.config import (
     ParallelShape,
     RankOrder,
@@ -19,7 +19,7 @@ MOST_CHUNKS = 8
 def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
     """All shapes that keep the demands, in a fixed order."""
     for data, tensor, pipeline in _degrees(setting):
-        for samples in _micro_batch_sizes(setting, data):
+        for samples in _micro_batch_sizes(setting, data, tensor, pipeline):
             micro_batches = setting.batch // data // samples
             for schedule, chunks in _schedules(setting, pipeline, micro_batches):
                 for zero in _zero_stages(setting, data):
@@ -41,11 +41,16 @@ def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
                     yield data, tensor, pipeline
 
 
-def _micro_batch_sizes(setting: TrainingSetting, data: int) -> list[int]:
-    """Numbers of samples that divide a replica's part of the batch."""
+def _micro_batch_sizes(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> list[int]:
+    """Numbers of samples that divide a replica's part of the batch, and of which the fullest stage can hold one."""
     share, asked = setting.batch // data, setting.demands.samples
-    sizes = range(1, share + 1) if asked is None else [asked]
-    return [size for size in sizes if share % size == 0]
+    if asked is not None:
+        return [asked] if share % asked == 0 else []
+    splits = (LayerSplit(tensor, tensor > 1, mode) for mode in RECOMPUTE_MODES)
+    layer_bytes = min(layer_activations(setting.network, 1, split) for split in splits)
+    room = max(device.usable_bytes for device in setting.fabric.devices)
+    most = int(room * pipeline / (layer_bytes * setting.network.layers))
+    return data_degrees(share, max(1, most))
 
 
 def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> Iterator[tuple[StepSchedule, int]]:

@@ -174,3 +174,23 @@ def test_stages_of_unlike_devices_have_degrees_of_their_own(
     assert len({(stage["data"], stage["tensor"]) for stage in first["stages"]}) > 1
     assert first["step_s"] < 0.8 * min(row["step_s"] for row in others)
     assert "choose with --data N or --tensor N" in refused([*command, "--to", "megatron-args"])
+
+
+@pytest.mark.parametrize("batch", ["1000000001", "99999999999999999999"])
+@pytest.mark.parametrize("model", ["model.json", "examples.networks:mnist"])
+def test_a_batch_that_nobody_can_divide_is_refused(batch: str, model: str, refused: Refused) -> None:
+    told = f"the global batch is {int(batch):,}; it may have up to 1,000,000,000 samples"
+    assert refused(["choose", model, "--cluster", "hosts.toml", "--global-batch", batch]) == f"planner: {told}"
+
+
+def test_a_batch_of_any_divisors_is_searched_within_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ["--devices", "8", "--data", "1", "--tensor", "8", "--time-limit", "0.2"]  # 720,720,000 has 1,008 divisors
+    assert main([*COMMAND[:4], "--global-batch", "720720000", *one, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["samples"] < 1000
+
+
+def test_micro_batches_of_a_network_have_a_largest_size(refused: Refused) -> None:
+    told = "the global batch of 1,000,003 samples would need micro-batches of 1,000,003 or more; those of up to 65,536"
+    assert told in refused(
+        ["choose", "examples.networks:mnist", "--cluster", "hosts.toml", "--global-batch", "1000003"]
+    )
