@@ -32,6 +32,7 @@ ATTENTION_DROPOUTS = ("attn_pdrop", "attention_probs_dropout_prob", "attention_d
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 PARALLEL = ("use_parallel_residual", "parallel_attn")
+LLAMA3_LIMITS = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
 USUAL_TOKENS = 2048
 MOST_OFF = 0.005  # of all parameters
 INSTEAD = "give it as package.module:factory, which is priced operator by operator"
@@ -200,13 +201,20 @@ def _architecture(config: Any, other_biases: bool) -> Architecture:
         norm_epsilon=float(_first(config, EPSILONS) or 0.0),
         rotary_base=float(base or 0.0),
         rotary_share=float(share or 1.0),
-        rotary_scaling=str(rotary.get("rope_type") or rotary.get("type") or "default"),
+        rotary_scaling=_rotary_scaling(rotary),
         rotary_factor=float(rotary.get("factor") or 1.0),
         attention_dropout=_rate(config, ATTENTION_DROPOUTS),
         hidden_dropout=_rate(config, HIDDEN_DROPOUTS),
         parallel_parts=any(getattr(config, name, False) for name in PARALLEL),
         other_biases=other_biases,
     )
+
+
+def _rotary_scaling(rotary: Mapping[str, Any]) -> str:
+    """How rotations are scaled; Llama 3's way with other limits than its own is not its way."""
+    name = str(rotary.get("rope_type") or rotary.get("type") or "default")
+    other = any(rotary.get(limit, value) != value for limit, value in LLAMA3_LIMITS.items())
+    return f"{name} with other limits" if name == "llama3" and other else name
 
 
 def _check_parameters(network: Transformer, module: Any, layer: _Layer) -> None:
