@@ -170,7 +170,14 @@ def _show(
     if options.html is not None:
         room = min(device.usable_bytes for device in cluster.devices)
         save_page(
-            choices_page(title, f"of the ways that were searched, {proved}", columns, rows, priced, room),
+            choices_page(
+                title.replace(":", f" on {options.cluster}:", 1),
+                f"of the ways that were searched, {proved}",
+                columns,
+                rows,
+                priced,
+                room,
+            ),
             options.html,
             console,
         )

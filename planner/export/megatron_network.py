@@ -91,18 +91,18 @@ def _check_family(network: Transformer, own: Architecture) -> None:
         InputError: if not; the error names what is another.
     """
     activations = GATES if network.gated else (*TANH_GELU, EXACT_GELU)
-    other = {
-        OTHER_PARTS.get(own.model_type, "layers of which nobody has said that they are Megatron-LM's"): (
-            own.model_type not in FAMILIES
-        ),
-        PARALLEL: own.parallel_parts,
-        "biases of some products": own.other_biases,
-        f"{'gates of ' if network.gated else ''}the activation '{own.activation}'": own.activation not in activations,
-        "GELU by tanh without biases": own.activation in TANH_GELU and not network.biases,
-        "positions that are neither learned nor rotated": not (network.positions or own.rotary_base),
-        f"rotations that are scaled as '{own.rotary_scaling}'": own.rotary_scaling not in ("default", SCALED_ROTATION),
-    }
-    found = next((part for part, holds in other.items() if holds), None)
+    unknown = own.model_type not in FAMILIES
+    gates = "gates of " if network.gated else ""
+    other = (
+        (unknown, OTHER_PARTS.get(own.model_type, "layers that are not known to be Megatron-LM's")),
+        (own.parallel_parts, PARALLEL),
+        (own.other_biases, "biases of some products"),
+        (own.activation not in activations, f"{gates}the activation '{own.activation}'"),
+        (own.activation in TANH_GELU and not network.biases, "GELU by tanh without biases"),
+        (not (network.positions or own.rotary_base), "positions that are neither learned nor rotated"),
+        (own.rotary_scaling not in ("default", SCALED_ROTATION), f"rotations scaled as '{own.rotary_scaling}'"),
+    )
+    found = next((part for holds, part in other if holds), None)
     if found is not None:
         reason = f"the network is of the family '{own.model_type}' and has {found}"
         raise refuse(MEGATRON, reason, "has no argument for it", "take a row for planner run, or another target")

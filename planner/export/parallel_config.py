@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from costmodels.memory.transformers import FLOAT32_GRADIENT
+from costmodels.memory.transformers import FLOAT32_GRADIENT, ZERO_STAGES
+from graphs.errors import InputError
 from planner.export.megatron_network import MEGATRON, megatron_network
 from planner.export.records import Export, refuse
-from planner.problem.hybrid_training.config import ParallelConfig, TrainingSetting
+from planner.problem.hybrid_training.config import Limits, ParallelConfig, StepSchedule, TrainingSetting
 
 TORCHTITAN, DEEPSPEED, ACCELERATE = "torchtitan", "deepspeed-zero", "accelerate-fsdp"
 MEGATRON_OPTIMIZERS = {"adam": (), "momentum": ("--optimizer sgd",), "sgd": ("--optimizer sgd --sgd-momentum 0",)}
@@ -210,6 +211,33 @@ def _check_data_alone(target: str, config: ParallelConfig) -> None:
         reason = f"the row has tensor {tensor} and pipeline {pipeline}"
         raise refuse(target, reason, "has data parallelism alone", "choose with --tensor 1 --pipeline 1")
 
+
+def target_limits(setting: TrainingSetting, target: str) -> Limits:
+    """What a tool can be told, for a search.
+
+    Raise InputError if it cannot be told the network, whatever the row.
+    """
+    if target == MEGATRON:
+        list(megatron_network(setting.network))
+
+    def accepts(config: ParallelConfig) -> bool:
+        try:
+            export_config(setting, config, target)
+        except InputError:
+            return False
+        return True
+
+    zero, schedules, data_alone = TARGET_LIMITS[target]
+    return Limits(zero, schedules, data_alone, accepts)
+
+
+TARGET_LIMITS: Mapping[str, tuple[tuple[int, ...], tuple[StepSchedule, ...], bool]] = {
+    MEGATRON: ((0, 1), ("1f1b", "interleaved"), False),
+    TORCHTITAN: ((0, 2, 3), ("1f1b", "interleaved"), False),
+    DEEPSPEED: (ZERO_STAGES, ("1f1b",), True),
+    ACCELERATE: ((2, 3), ("1f1b",), True),
+}
+"""Stages of ZeRO, schedules, and whether replicas are of one device each."""
 
 CONFIG_TARGETS: Mapping[str, Callable[[TrainingSetting, ParallelConfig], Export]] = {
     MEGATRON: _megatron,

@@ -5,7 +5,7 @@
     devices = data × tensor × pipeline        global batch = data × micro-batches × samples
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -181,6 +181,22 @@ class ParallelConfig:
         return len(set(self.stages)) == 1
 
 
+class Limits(NamedTuple):
+    """What a tool that trains can be told of a configuration.
+
+    Attributes:
+        zero: stages of ZeRO among several replicas.
+        schedules: of a pipeline.
+        data_alone: whether there are replicas alone, of one device each.
+        accepts: whether it can be told the layers of the stages, and what of them runs again.
+    """
+
+    zero: tuple[int, ...]
+    schedules: tuple[StepSchedule, ...]
+    data_alone: bool
+    accepts: Callable[[ParallelConfig], bool]
+
+
 @dataclass(frozen=True)
 class Demands:
     """What a user asks of the configuration; None leaves it open.
@@ -190,6 +206,8 @@ class Demands:
         tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
         recompute: what every layer runs again.
         precision, gradients: as in `ParallelConfig`.
+        limits: of the tool that a configuration is for; its stages then have the same degrees, and its layers run
+            the same again.
     """
 
     devices: int | None = None
@@ -202,6 +220,7 @@ class Demands:
     recompute: RecomputeMode | None = None
     precision: Precision = "float32"
     gradients: Precision = "float32"
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)
