@@ -11,7 +11,7 @@ planner choose config.json --cluster cluster.toml --global-batch 64 --html rows.
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explain.config_reasons import PricedRow, reasons
-from planner.export.parallel_config import CONFIG_TARGETS, export_config
+from planner.export.parallel_config import CONFIG_TARGETS, export_config, target_limits
 from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
 from planner.problem.result import Status
+from planner.solvers.hybrid_training.room import what_fits
 from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
 from planner.view.choices import choices_page
 
@@ -56,9 +57,12 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
+TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
 SHOWN = 12
-ALIKE = 1.25  # without --all, a row is left out beside a faster one that takes less than so many times its memory
+ALIKE = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
+"""Without --all, a row is left out if a faster one takes less than this many times its memory: the least number that
+leaves as few rows as are shown."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +79,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all of it)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all but its reserve)")
     parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
     parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
@@ -101,7 +105,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show rows near a better one and, of other networks, dominated ones (without ●)",
     )
-    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
+    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=TO_HELP)
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the rows as a page, time against memory")
@@ -114,18 +118,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if file is None or file.suffix != ".json":
         return run_network(options, console)
     setting = _setting(file, options, console)
+    if options.to is not None:
+        limits = target_limits(setting, options.to)
+        setting = replace(setting, demands=replace(setting.demands, limits=limits))
     found = choose_config(setting, options.time_limit, console)
     if not found.shapes:
         raise InputError("no way keeps all that is asked for at once; leave one of the options open")
     if not found.rows:
         console.error(_no_room(setting, found))
         return NO_PLAN
-    shown = list(found.rows) if options.all else _apart(found.rows)
+    shown = list(found.rows) if options.all else _apart(found.rows)[0]
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
-        room = min(device.memory_bytes for device in setting.fabric.devices)
+        room = min(device.usable_bytes for device in setting.fabric.devices)
         cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
-        save_page(choices_page(_title(setting), _proved(found), HEADS, cells, priced, room), options.html, console)
+        title = f"{options.model} on {options.cluster}: {_title(setting)}"
+        save_page(choices_page(title, _proved(found), HEADS, cells, priced, room), options.html, console)
     if options.to is not None:
         return _export(setting, shown, options, console)
     if options.row or options.output:
@@ -176,23 +184,28 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
 def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
     if found.status is Status.UNKNOWN:
         return "nothing was found in time; allow more with --time-limit"
-    room = format_bytes(max(device.memory_bytes for device in setting.fabric.devices))
-    return (
-        f"nothing fits: every way needs {format_bytes(found.least_bytes)} of a device or more, which has {room}; add "
-        "devices or memory, or leave more open"
+    need, options = found.least_need, list(what_fits(setting))
+    takes = (
+        "" if need is None else f": the way that needs the least takes {format_bytes(need.n_bytes)} of a device, and "
     )
+    room = "" if need is None else f"a plan may use {format_bytes(need.usable_bytes)} of it"
+    way_out = f"{' or '.join(options)} fits; or " if options else ""
+    return f"nothing fits{takes}{room}; {way_out}add devices or memory, or leave more open"
 
 
-def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
-    """The rows without those that save little beside a faster one."""
-    kept: list[ConfigRow] = []
-    for row in rows:
-        if not any(
-            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
-            for other in kept
-        ):
-            kept.append(row)
-    return kept[:SHOWN]
+def _apart(rows: Sequence[ConfigRow]) -> tuple[list[ConfigRow], float]:
+    """The rows without those that save little memory beside a faster one; and what share of it these save at most."""
+    for alike in ALIKE:
+        kept: list[ConfigRow] = []
+        for row in rows:
+            if not any(
+                other.config.devices <= row.config.devices and other.price.peak_bytes <= alike * row.price.peak_bytes
+                for other in kept
+            ):
+                kept.append(row)
+        if len(kept) <= SHOWN:
+            break
+    return kept[:SHOWN], 1 - 1 / alike if len(kept) <= SHOWN else 1.0
 
 
 def _document(
@@ -242,10 +255,20 @@ def _lines(
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
-        yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
+        yield f"{count(len(found.rows) - len(rows), 'row')} more{_saved(found.rows)}: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
+    yield "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count"
+    window = setting.network.window
+    if 0 < window < setting.network.sequence and not setting.network.flash:
+        yield f"scores beyond the window of {window:,} are computed and hidden; --flash-attention skips them"
     yield _proved(found)
+
+
+def _saved(rows: Sequence[ConfigRow]) -> str:
+    """What rows that are not shown save at most."""
+    share = _apart(rows)[1]
+    return f", which save less than {share:.0%} of the memory of a faster one" if share < 1 else ""
 
 
 def _title(setting: TrainingSetting) -> str:

@@ -168,9 +168,16 @@ def _show(
         proof(sweep.bound_s, best[0].step_s),
     )
     if options.html is not None:
-        room = min(device.memory_bytes for device in cluster.devices)
+        room = min(device.usable_bytes for device in cluster.devices)
         save_page(
-            choices_page(title, f"of the ways that were searched, {proved}", columns, rows, priced, room),
+            choices_page(
+                title.replace(":", f" on {options.cluster}:", 1),
+                f"of the ways that were searched, {proved}",
+                columns,
+                rows,
+                priced,
+                room,
+            ),
             options.html,
             console,
         )

@@ -82,7 +82,7 @@ def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Co
     for device, *both_bytes in zip(
         a.cluster.devices, a.evaluation.memory_bytes, b.evaluation.memory_bytes, strict=True
     ):
-        capacity = f"of {format_bytes(device.memory_bytes)}"
+        capacity = f"of {format_bytes(device.usable_bytes)}"
         rows.append((f"memory of {device.name}", *map(format_bytes, both_bytes), capacity))
     document = {"by_hand": _figures(a), "planner": _figures(b), "output": str(options.output)}
     title = f"{a.graph.name} by {options.map} → {options.output}"

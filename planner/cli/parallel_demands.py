@@ -11,7 +11,10 @@ def limited(cluster: Cluster, memory_bytes: float | None) -> Cluster:
     """The cluster with no more than so much memory of each device, if there is a limit."""
     if memory_bytes is None:
         return cluster
-    devices = (replace(device, memory_bytes=min(device.memory_bytes, memory_bytes)) for device in cluster.devices)
+    devices = (
+        replace(device, memory_bytes=min(device.usable_bytes, memory_bytes), reserve_bytes=0.0)
+        for device in cluster.devices
+    )
     return replace(cluster, devices=tuple(devices))
 
 

@@ -188,7 +188,7 @@ def show_plan(
             f"{len(plan.placement.operators(i)):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
-            format_bytes(device.memory_bytes),
+            format_bytes(device.usable_bytes),
         )
         for i, device in enumerate(plan.cluster.devices)
     ]

@@ -157,7 +157,7 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
             format_seconds(busy_s),
             f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
             format_bytes(memory.peak_bytes),
-            format_bytes(plan.cluster.devices[plan.cluster.index[name]].memory_bytes),
+            format_bytes(plan.cluster.devices[plan.cluster.index[name]].usable_bytes),
         )
         for name, busy_s, memory in zip(timeline.devices, timeline.busy_s.tolist(), prediction.memory, strict=True)
     ]
@@ -280,7 +280,7 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
         "busiest": busy.name(plan.table.devices),
         "busiest_s": busy.seconds,
         "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
-        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
+        "capacity_bytes": {device.name: device.usable_bytes for device in devices},
         "violations": list(evaluation.violations),
         "placement": {device.name: len(plan.placement.operators(i)) for i, device in enumerate(devices)},
     }

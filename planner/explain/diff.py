@@ -247,6 +247,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
         described[f"device {device.name}"] = {
             "kind": device.kind,
             "memory": write_bytes(device.memory_bytes),
+            "reserve": write_bytes(device.reserve_bytes) if device.reserve_bytes else "",
             **{f"{dtype} peak": write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
             "memory bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
             "launch": write_seconds(device.launch_s),

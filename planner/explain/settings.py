@@ -25,6 +25,7 @@ Parser = Callable[[object, str], float]
 
 DEVICE_FIELDS: dict[str, tuple[str, Parser]] = {
     "memory": ("memory_bytes", parse_bytes),
+    "reserve": ("reserve_bytes", parse_bytes),
     "memory_bandwidth": ("memory_bytes_per_s", parse_bytes_per_s),
     "launch": ("launch_s", parse_seconds),
     "overhead": ("overhead_s", parse_seconds),
@@ -88,6 +89,8 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
         if field.startswith(FLOPS):
             rate = {field.removeprefix(FLOPS): parse_flops_per_s(value, where)}
             devices[i] = replace(devices[i], flops_per_s={**devices[i].flops_per_s, **rate})
+        elif field == "memory":
+            devices[i] = devices[i].with_memory(parse_bytes(value, where))
         elif field in DEVICE_FIELDS:
             devices[i] = replace(devices[i], **_read(DEVICE_FIELDS, field, value, where))
         else:

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from costmodels.memory.transformers import FLOAT32_GRADIENT
-from costmodels.transformer import RMS_NORM
+from costmodels.memory.transformers import FLOAT32_GRADIENT, ZERO_STAGES
+from graphs.errors import InputError
+from planner.export.megatron_network import MEGATRON, megatron_network
 from planner.export.records import Export, refuse
-from planner.problem.hybrid_training.config import ParallelConfig, TrainingSetting
+from planner.problem.hybrid_training.config import Limits, ParallelConfig, StepSchedule, TrainingSetting
 
-MEGATRON, TORCHTITAN, DEEPSPEED, ACCELERATE = "megatron-args", "torchtitan", "deepspeed-zero", "accelerate-fsdp"
+TORCHTITAN, DEEPSPEED, ACCELERATE = "torchtitan", "deepspeed-zero", "accelerate-fsdp"
 MEGATRON_OPTIMIZERS = {"adam": (), "momentum": ("--optimizer sgd",), "sgd": ("--optimizer sgd --sgd-momentum 0",)}
 TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 
@@ -44,31 +45,19 @@ def _megatron(setting: TrainingSetting, config: ParallelConfig) -> Export:
     if shape.zero > 1 and shape.data > 1:
         raise refuse(MEGATRON, f"the row has ZeRO {shape.zero}", "has the stages 0 and 1", "choose with --zero 1")
     _check_schedule(MEGATRON, config)
-    words = chain(_megatron_network(setting), _megatron_degrees(setting, config), _megatron_recompute(config))
+    words = chain(
+        megatron_network(setting.network),
+        _megatron_training(setting),
+        _megatron_degrees(setting, config),
+        _megatron_recompute(config),
+    )
     notes = (f"start {shape.devices} processes: the data-parallel size {shape.data} is what is left of them",)
     return Export("\n".join(words) + "\n", notes)
 
 
-def _megatron_network(setting: TrainingSetting) -> Iterator[str]:
-    network = setting.network
-    yield f"--num-layers {network.layers}"
-    yield f"--hidden-size {network.hidden}"
-    yield f"--ffn-hidden-size {network.ffn}"
-    yield f"--num-attention-heads {network.heads}"
-    if network.kv_heads != network.heads:
-        yield f"--group-query-attention --num-query-groups {network.kv_heads}"
-    yield f"--seq-length {network.sequence} --max-position-embeddings {network.sequence}"
-    flags = {
-        "--swiglu": network.gated,
-        "--normalization RMSNorm": network.norm_vectors == RMS_NORM,
-        "--disable-bias-linear": not network.biases,
-        "--untie-embeddings-and-output-weights": network.untied,
-        "--position-embedding-type rope": not network.positions,
-        "--attention-dropout 0 --hidden-dropout 0": not network.dropout,
-        "--use-flash-attn": network.flash,
-        "--accumulate-allreduce-grads-in-fp32": setting.gradient_bytes == FLOAT32_GRADIENT,
-    }
-    yield from (flag for flag, holds in flags.items() if holds)
+def _megatron_training(setting: TrainingSetting) -> Iterator[str]:
+    if setting.gradient_bytes == FLOAT32_GRADIENT:
+        yield "--accumulate-allreduce-grads-in-fp32"
     yield from MEGATRON_OPTIMIZERS[setting.optimizer]
     yield "--bf16"
 
@@ -222,6 +211,33 @@ def _check_data_alone(target: str, config: ParallelConfig) -> None:
         reason = f"the row has tensor {tensor} and pipeline {pipeline}"
         raise refuse(target, reason, "has data parallelism alone", "choose with --tensor 1 --pipeline 1")
 
+
+def target_limits(setting: TrainingSetting, target: str) -> Limits:
+    """What a tool can be told, for a search.
+
+    Raise InputError if it cannot be told the network, whatever the row.
+    """
+    if target == MEGATRON:
+        list(megatron_network(setting.network))
+
+    def accepts(config: ParallelConfig) -> bool:
+        try:
+            export_config(setting, config, target)
+        except InputError:
+            return False
+        return True
+
+    zero, schedules, data_alone = TARGET_LIMITS[target]
+    return Limits(zero, schedules, data_alone, accepts)
+
+
+TARGET_LIMITS: Mapping[str, tuple[tuple[int, ...], tuple[StepSchedule, ...], bool]] = {
+    MEGATRON: ((0, 1), ("1f1b", "interleaved"), False),
+    TORCHTITAN: ((0, 2, 3), ("1f1b", "interleaved"), False),
+    DEEPSPEED: (ZERO_STAGES, ("1f1b",), True),
+    ACCELERATE: ((2, 3), ("1f1b",), True),
+}
+"""Stages of ZeRO, schedules, and whether replicas are of one device each."""
 
 CONFIG_TARGETS: Mapping[str, Callable[[TrainingSetting, ParallelConfig], Export]] = {
     MEGATRON: _megatron,
