@@ -31,8 +31,8 @@ from graphs.importers.source_location import module_path
 from graphs.importers.tracing_guards import as_exported, tracing
 from graphs.program.arguments import Arguments
 
-FEWEST = 3 * FEW
-"""Periods from which on it pays to trace few of them: to compare fewer takes as long as to trace them."""
+LEAST = 4 * FEW
+"""Layers that must be left out; the comparison takes as long as the trace of about that number."""
 
 SMALL = 64
 """Elements of a constant tensor that is compared by its values."""
@@ -76,7 +76,7 @@ def shortened(module: nn.Module, given: Arguments, training: bool) -> ShortModul
 def _is_list(part: nn.Module) -> bool:
     """Return whether a module holds numbered layers, of which some might be left out."""
     names = list(part._modules)
-    return len(names) >= FEWEST and names == [str(number) for number in range(len(names))]
+    return len(names) >= FEW + LEAST and names == [str(number) for number in range(len(names))]
 
 
 def _short_copy(module: nn.Module, repeats: Sequence[Repeat]) -> nn.Module:
@@ -249,12 +249,12 @@ def _runs(path: str, kinds: Sequence[int]) -> Iterator[Repeat]:
     start = 0
     while start < len(kinds):
         best = Repeat(path, start, 1, 1)
-        for period in range(1, (len(kinds) - start) // FEWEST + 1):
+        for period in range(1, (len(kinds) - start) // FEW):
             end = start + period
             while end < len(kinds) and kinds[end] == kinds[end - period]:
                 end += 1
             repeat = Repeat(path, start, period, (end - start) // period)
-            if repeat.count >= FEWEST and repeat.more * period > max(best.more * best.period, 0):
+            if repeat.more * period > max(best.more * best.period, LEAST - 1):
                 best = repeat
         if best.more > 0:
             yield best

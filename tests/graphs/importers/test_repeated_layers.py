@@ -16,7 +16,7 @@ from graphs.program.arguments import Arguments
 from graphs.program.files import program_to_dict
 from graphs.program.program import Program
 
-N = 14
+N = 24
 X = torch.arange(12.0).reshape(3, 4) / 12
 
 
@@ -115,7 +115,7 @@ def blocks(n: int = N) -> list[nn.Module]:
 
 
 def alternating() -> list[nn.Module]:
-    return [Block(i) if i % 2 else nn.Sequential(nn.Linear(4, 4), nn.GELU()) for i in range(2 * N + 1)]
+    return [Block(i) if i % 2 else nn.Sequential(nn.Linear(4, 4), nn.GELU()) for i in range(N + 6)]
 
 
 def frozen() -> list[nn.Module]:
@@ -148,8 +148,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "two back": lambda: Stack(blocks(), two_back),
     "tapped": lambda: Stack(blocks(), tapped),
     "scaled": lambda: Stack(blocks(), scaled),
-    "every third": lambda: Stack(blocks(3 * N), every_third),
-    "two scales": lambda: Stack(blocks(2 * N), two_scales),
+    "every third": lambda: Stack(blocks(2 * N), every_third),
+    "two scales": lambda: Stack(blocks(N + 6), two_scales),
     "backwards": lambda: Stack(blocks(), backwards),
     "frozen": lambda: Stack(frozen()),
     "shared": lambda: Stack(shared()),
