@@ -287,7 +287,7 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
 
     try:
         return trace()
-    except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
+    except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
         if depends_on_values(error):
             with suppress(Exception), known_numbers(module) as numbers:
                 exported = trace()
