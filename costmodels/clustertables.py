@@ -94,12 +94,18 @@ def devices_of(content: Mapping[str, Any], i: int) -> tuple[Device, ...]:
     return several_devices(device, count, hosts)
 
 
+MOST_DEVICES = 2**14
+"""Devices of a cluster; plans for more are searched for too long."""
+
+
 def several_devices(device: Device, count: int, hosts: int = 1) -> tuple[Device, ...]:
-    """So many devices like one that is on paper, on each of so many hosts.
+    """Make ``count`` devices like one that is on paper, on each of ``hosts`` hosts.
 
     Raises:
-        InputError: for a device of this host, or one whose host has a name already.
+        InputError: for more than `MOST_DEVICES`, a device of this host, or one whose host has a name already.
     """
+    if count * hosts > MOST_DEVICES:
+        raise InputError(f"device '{device.name}' stands for more than {MOST_DEVICES:,} devices; lower its count")
     if device.cores or device.cuda is not None or device.host:
         raise InputError(f"device '{device.name}' has a count, and cores, cuda or host, which only one device can have")
     if hosts == 1:

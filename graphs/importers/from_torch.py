@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from graphs.errors import InputError, first_line
+from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -27,6 +28,7 @@ from graphs.importers.functionalize import (
     running_statistics,
 )
 from graphs.importers.python_state import traced_alike
+from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
 from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
 from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
@@ -82,15 +84,25 @@ def program_from_module(
     check_arguments(module.forward, given, name)
     if training:
         check_hooks(name, module)
+    with in_mode(module, training), without_caches(module):
+        short = shortened(module, given, training)
+    if short is not None:
+        with suppress(InputError, UnlikeError):  # what the short module cannot do, the whole one may do, or say why
+            return _imported(short, given, name, training, footprints)
+    return _imported(ShortModule(module, module), given, name, training, footprints)
+
+
+def _imported(short: ShortModule, given: Arguments, name: str, training: bool, footprints: bool) -> Program:
+    """Trace a module, of which some layers may be left out."""
     watched = own_backward_passes() if training else nullcontext(())
-    with in_mode(module, training), without_caches(module), watched as own:
-        exported = traced_alike(module, name, lambda: _traced(module, given, name, training))
+    with in_mode(short.module, training), without_caches(short.module), watched as own:
+        exported = traced_alike(short.module, name, lambda: _traced(short.module, given, name, training))
     if own:
         raise InputError(
             f"model '{name}' has a backward pass of its own ({own[0]}), which a traced graph does not show; write its "
             "forward pass in operators that PyTorch differentiates, or switch it off"
         )
-    return program_from_exported(exported, name, module, training, footprints)
+    return _program(exported, name, short, training, footprints)
 
 
 def program_from_exported(
@@ -106,6 +118,12 @@ def program_from_exported(
     `program_from_module`. Raise InputError if a shape is not fixed, an operator has no tensors to place, or state is
     written.
     """
+    own = module or exported.module()
+    return _program(exported, name, ShortModule(own, own), training, footprints)
+
+
+def _program(exported: ExportedProgram, name: str, short: ShortModule, training: bool, footprints: bool) -> Program:
+    """The operators of an exported program, with those of the layers that are left out of a module."""
     code, counted = _prepared(exported, name, training)
     buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
     if is_mapped(code) or not functionalize(code, buffers):
@@ -117,9 +135,10 @@ def program_from_exported(
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
-    program = translate(exported, code, name, module or exported.module())
-    values = {**exported.constants, **exported.state_dict}
-    updates = {path: BufferUpdate(values[path], count) for path, count in counted.items()}
+    inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
+    trace = short.whole(Trace(code, inputs, state, exported.call_spec, exported.example_inputs, counted))
+    program = translate(trace, name, short.whole_module)
+    updates = {path: BufferUpdate(trace.state[path], count) for path, count in trace.updates.items()}
     program = replace(program, training=training, updates=updates)
     if not training:  # the inputs get no gradient
         inputs = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in program.example_inputs)
@@ -269,7 +288,7 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
 
     try:
         return trace()
-    except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
+    except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
         if depends_on_values(error):
             with suppress(Exception), known_numbers(module) as numbers:
                 exported = trace()

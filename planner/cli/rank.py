@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         for name in options.modules:  # a shard alone leads to no module with classes of the model
             try:
                 import_module(name)
-            except Exception as error:  # whatever the module's code raises
+            except (Exception, SystemExit) as error:  # whatever the module's code raises
                 why = f"{type(error).__name__}: {first_line(error)}"
                 raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
         plan = load_plan(options.plan)

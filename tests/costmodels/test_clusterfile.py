@@ -36,6 +36,17 @@ def test_one_direction_has_a_from_and_a_to(tmp_path: Path) -> None:
     assert read_cluster(written(tmp_path, one_way)).links == (DOWN,)
 
 
+@pytest.mark.parametrize(("count", "hosts"), [(10**8, 1), (2**14 + 1, 1), (2, 10**8), (10**299, 1)])
+def test_a_cluster_has_at_most_16384_devices(tmp_path: Path, count: int, hosts: int) -> None:
+    path = tmp_path / "cluster.toml"
+    device = (
+        '[[device]]\nname = "gpu"\nmemory = "16 GiB"\nflops = { float32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 GB/s"\n'
+    )
+    path.write_text(f"version = 2\n{device}count = {count}\nhosts = {hosts}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="device 'gpu' stands for more than 16,384 devices; lower its count"):
+        read_cluster(path)
+
+
 def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
     text = 'version = 2\n[[link]]\nbetween = ["a", "b", "c"]\nbandwidth = "unlimited"\n'
     for name in "abc":
