@@ -361,7 +361,7 @@ def _proof(e: Explanation) -> Iterator[str]:
     if proof.status == Status.OPTIMAL or not proof.gap:
         better = "No plan is better"
     yield from wrapped(
-        f"{better}: none is below {format_seconds(proof.bound_s)}, {proof.because}. "
+        f"{better}: none is below {format_seconds(proof.bound_s)} for {proof.among}, {proof.because}. "
         f"Found by {proof.solver} ({proof.status})."
     )
     spread = e.spread

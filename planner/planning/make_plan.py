@@ -183,7 +183,7 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         copies = Copies.of(asked, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
         if copies and not search.robust and (enough := copies.enough):
             return enough
-        result = search.part(NOMINAL if search.robust else 1.0).solve(replace(asked.problem, copies=False))
+        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
         raise _no_plan(asked, nothing) from collision
@@ -197,7 +197,6 @@ def search_plan(asked: Plan, search: Search) -> Plan:
             single = _contiguous(found, search)
             if copies:
                 single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
-                found = copies.beside(found)
             return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
@@ -213,7 +212,7 @@ def _contiguous(found: Plan, search: Search) -> Plan:
     if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    return found.answered(replace(contiguous, bound_s=found.bound_s)) if contiguous.placement else found
+    return found.answered(contiguous) if contiguous.placement else found
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:

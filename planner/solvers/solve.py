@@ -113,7 +113,10 @@ def solve(
     seed: int = 0,
     reporter: Reporter = SILENT,
 ) -> Result:
-    """Find a placement and say how good it is.
+    """Find a placement of one copy and say how good it is.
+
+    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. What
+    solvers prove holds for one copy, so that the bound is then that of `lower_bound`.
 
     ``auto`` tries everything if that is little. Else it goes on from the best device alone: for throughput to the best
     contiguous placement, for latency to list scheduling; and, if that is not within the gap, to integer programming.
@@ -127,7 +130,8 @@ def solve(
         reporter: hears of every better placement.
 
     Returns:
-        The best placement of all that were tried, with the best bound; OPTIMAL only if they meet.
+        The best placement of all that were tried, with the best bound for all that the problem allows; OPTIMAL only if
+        they meet.
 
     Raises:
         InputError: for an unknown solver, one that does not serve the goal, or a limit that is no limit.
@@ -143,9 +147,10 @@ def solve(
     checks.share(gap, "the gap")
     checks.whole(seed, "the seed")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
-    bound_s = lower_bound(problem)
+    single = replace(problem, copies=False)
+    bound_s = lower_bound(single)
     heard = _Heard(reporter)
-    search = _SearchState(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
+    search = _SearchState(single, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
     advice = infeasible_because(problem.table, bound_s)
     if advice:
         return search.nothing(Status.INFEASIBLE, asked, advice)
@@ -160,8 +165,19 @@ def solve(
         if heard.placement is None:
             raise
         search.offer(heard.solver, heard.placement, tell=False)
-        raise Interrupted(search.result(asked)) from stopped
-    return search.result(asked)
+        raise Interrupted(_of_all(problem, search.result(asked))) from stopped
+    return _of_all(problem, search.result(asked))
+
+
+def _of_all(problem: Problem, found: Result) -> Result:
+    """An answer for one copy with a bound for all that the problem allows: any number of copies."""
+    if not problem.copies or found.status is Status.INFEASIBLE:
+        return found
+    bound_s = min(found.objective_s, lower_bound(problem))
+    if found.placement is None:
+        return replace(found, bound_s=bound_s)
+    proved = found.objective_s <= bound_s * (1 + PROOF_TOLERANCE)
+    return replace(found, bound_s=bound_s, status=Status.OPTIMAL if proved else Status.FEASIBLE)
 
 
 class _Heard(Reporter):
