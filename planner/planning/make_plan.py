@@ -21,20 +21,21 @@ from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
+from planner.planning.last_moves import SCATTER_MARGIN, settled
 from planner.planning.rewriting import AUTO_REWRITES, COPIES, allows, check_rewrites, rewrites_for
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
 from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
-from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
 from planner.solvers.conflict import find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
-from planner.solvers.solve import best_single_device, solve
+from planner.solvers.single_moves import is_scattered
+from planner.solvers.solve import CLIMB, best_single_device, solve
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
@@ -49,9 +50,6 @@ MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with mo
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
-SCATTER_MARGIN = 0.05
-"""By how much a placement must stream faster, simulated, than the best contiguous one. Where a micro-batch comes back
-to a device, devices wait for each other as soon as times differ from the predicted ones."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,8 @@ def search_plan(asked: Plan, search: Search) -> Plan:
             single = _contiguous(found, search)
             if copies:
                 single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
-            return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            chosen = found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            return settled(chosen, CLIMB * search.time_limit_s)
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -209,7 +208,7 @@ def search_plan(asked: Plan, search: Search) -> Plan:
 
 def _contiguous(found: Plan, search: Search) -> Plan:
     """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
     return found.answered(contiguous) if contiguous.placement else found
@@ -218,15 +217,10 @@ def _contiguous(found: Plan, search: Search) -> Plan:
 def _unscattered(search: Search, problem: Problem) -> Result:
     """The best placement, or the best contiguous one if that takes hardly more."""
     result = search.solve(problem)
-    if not result.placement or not _scattered(problem, result.placement):
+    if not result.placement or not is_scattered(problem, result.placement):
         return result
     contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
     return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
-
-
-def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch comes back to a device that it has left."""
-    return bool(backward_edge(replace(problem, contiguous=frozenset(range(problem.table.n_ops))), placement))
 
 
 def _no_plan(asked: Plan, result: Result) -> NoPlanError:

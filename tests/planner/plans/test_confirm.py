@@ -104,7 +104,8 @@ def test_a_bound_that_does_not_follow_where_no_device_holds_everything() -> None
     with pytest.raises(InputError) as error:
         read(replace(plan, bound_s=10.0))
     assert str(error.value) == (
-        "the plan says that nothing is below 10 s; for any number of copies its costs prove no more than 4.67 s; plan again"
+        "the plan says that nothing is below 10 s; "
+        "for any number of copies its costs prove no more than 4.67 s; plan again"
     )
 
 
