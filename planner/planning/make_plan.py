@@ -31,7 +31,7 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
-from planner.solvers.conflict import find_conflict
+from planner.solvers.conflict import Asked, find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.single_moves import is_scattered
@@ -184,11 +184,11 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-        raise _no_plan(asked, nothing) from collision
+        raise _no_plan(asked, nothing, deadline.left_s) from collision
     except Interrupted as stopped:
         raise Interrupted(asked.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise _no_plan(asked, result)
+        raise _no_plan(asked, result, deadline.left_s)
     try:
         if not search.robust:
             found = asked.answered(result)
@@ -223,12 +223,13 @@ def _unscattered(search: Search, problem: Problem) -> Result:
     return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
 
 
-def _no_plan(asked: Plan, result: Result) -> NoPlanError:
+def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
     """The error for a result without a placement; it names the smallest set of constraints that collide."""
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None
-        conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
+        question = Asked(asked.table, asked.graph, asked.goal, kinds, step)
+        conflict = find_conflict(question, asked.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:
         result = replace(result, advice=f"{result.advice}{too_large_to_split(asked)}")
