@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.docs.pages import SLOWER
 from tests.efforts import measure_shortly
-
-SLOWER = 30.0  # times than usual that a machine may be, for pages to show the same plans
 
 
 @pytest.fixture(scope="session")
