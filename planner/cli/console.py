@@ -21,6 +21,7 @@ class Console(Reporter):
         self.quiet = quiet  # nothing but errors is printed, and documents that were asked for
         self.tell_s = 0.0  # between two lines about the best answer where none can be overwritten; 0 for no lines
         self._told_s = -inf
+        self._by_clock = False
         self._progress = Progress(shown=not (json or quiet))
 
     def show(self, document: dict[str, Any], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -74,6 +75,15 @@ class Console(Reporter):
         if self.tell_s and self._progress.printed and wall_s - self._told_s >= self.tell_s:
             self._told_s = wall_s
             complain(f"{wall_s:.1f} s: {objective_s * 1e3:.7g} ms by {solver}, {rest}")
+
+    def on_clock(self, solver: str) -> None:
+        """Say once that the answer depends on the clock."""
+        if not self._by_clock:
+            self._by_clock = True
+            self.note(
+                f"the clock stopped a search ({solver}) before its work was done, so that a less busy machine may find "
+                "another answer; allow more time with --time-limit"
+            )
 
     def close(self) -> None:
         """Remove the line of progress."""

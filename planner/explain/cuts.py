@@ -5,10 +5,11 @@ from enum import StrEnum
 
 from graphs.errors import InputError
 from planner.explain.bottleneck import Bottleneck
+from planner.planning.last_moves import is_better
 from planner.plans.plan import Plan
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.evaluate import OVER, evaluate
-from simulator.placement import Placement
+from planner.solvers.single_moves import LEAST_GAIN, moved_to
 
 
 class Effect(StrEnum):
@@ -28,6 +29,7 @@ class CutMove:
     to: str  # name of the device
     objective_s: float | None  # of the plan with the move; None if it could not run
     obstacle: str  # why the move is impossible; empty if it is possible
+    better: bool = False  # whether the search would take it, see `planner.planning.last_moves`
 
     @property
     def roomless(self) -> bool:
@@ -60,18 +62,15 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int, copy: int = 0) -> CutMove
     The other operators and the order, which is topological for any devices, stay the same.
     """
     members = blocks.members[blocks.block[op]]
-    copies = list(plan.placement.copies)
-    device = list(copies[copy].device)
-    for member in members:
-        device[member] = to
-    copies[copy] = Placement(tuple(device), copies[copy].order)
-    objective_s, obstacle = None, ""
+    moved = moved_to(plan.placement, members, to, copy)
+    objective_s, obstacle, better = None, "", False
     try:
-        evaluation = evaluate(plan.problem, replace(copies[0], others=tuple(copies[1:])))
+        evaluation = evaluate(plan.problem, moved)
         objective_s, obstacle = evaluation.objective_s, "; ".join(evaluation.violations)
+        better = objective_s < plan.objective_s * (1 - LEAST_GAIN) and is_better(plan, moved)
     except InputError as error:  # there is no link, or the device cannot run one of the operators
         obstacle = str(error)
-    return CutMove(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle)
+    return CutMove(plan.table.ops[op], len(members), plan.table.devices[to], objective_s, obstacle, better)
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:

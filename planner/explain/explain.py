@@ -50,12 +50,13 @@ class SingleDevice:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good the plan is and why that is certain."""
+    """How good the plan is, among which plans, and why that is certain."""
 
     status: str
     solver: str
     bound_s: float
     gap: float  # 0 to 1
+    among: str  # the plans that the bound holds for, in words
     because: str  # the reason why the bound holds, a clause
 
 
@@ -202,7 +203,15 @@ def _proof(plan: Plan) -> Proof:
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"
-    return Proof(plan.status, plan.solver, plan.bound_s, plan.gap, because)
+    return Proof(plan.status, plan.solver, plan.bound_s, plan.gap, _among(plan), because)
+
+
+def _among(plan: Plan) -> str:
+    """The plans that the bound holds for: those of the plan's operators, which may be fused or parts of others."""
+    operators = f"these {plan.table.n_ops:,} operators"
+    if plan.goal is Goal.THROUGHPUT:
+        return f"{operators} in any number of copies"
+    return f"{operators} by {plan.workload.schedule}" if plan.goal is Goal.TRAINING else operators
 
 
 def _estimated(plan: Plan) -> tuple[KindShare, ...]:

@@ -21,6 +21,7 @@ from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.cpu_partitions import choose, tried
+from planner.planning.last_moves import SCATTER_MARGIN, settled
 from planner.planning.rewriting import (
     AUTO_REWRITES,
     COPIES,
@@ -35,14 +36,14 @@ from planner.plans.given import Named, given_cluster, given_clusters, given_mode
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
-from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
-from planner.solvers.conflict import find_conflict
+from planner.solvers.conflict import Asked, find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
-from planner.solvers.solve import best_single_device, solve
+from planner.solvers.single_moves import is_scattered
+from planner.solvers.solve import CLIMB, best_single_device, solve
 from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
@@ -57,9 +58,6 @@ MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with mo
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
-SCATTER_MARGIN = 0.05
-"""By how much a placement must stream faster, simulated, than the best contiguous one. Where a micro-batch comes back
-to a device, devices wait for each other as soon as times differ from the predicted ones."""
 
 
 @dataclass(frozen=True)
@@ -192,22 +190,22 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         copies = Copies.of(asked, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
         if copies and not search.robust and (enough := copies.enough):
             return enough
-        result = search.part(NOMINAL if search.robust else 1.0).solve(replace(asked.problem, copies=False))
+        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-        raise _no_plan(asked, nothing) from collision
+        raise _no_plan(asked, nothing, deadline.left_s) from collision
     except Interrupted as stopped:
         raise Interrupted(asked.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise _no_plan(asked, result)
+        raise _no_plan(asked, result, deadline.left_s)
     try:
         if not search.robust:
             found = asked.answered(result)
             single = _contiguous(found, search)
             if copies:
                 single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
-                found = copies.beside(found)
-            return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            chosen = found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            return settled(chosen, CLIMB * search.time_limit_s)
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -219,32 +217,28 @@ def search_plan(asked: Plan, search: Search) -> Plan:
 
 def _contiguous(found: Plan, search: Search) -> Plan:
     """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    return found.answered(replace(contiguous, bound_s=found.bound_s)) if contiguous.placement else found
+    return found.answered(contiguous) if contiguous.placement else found
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:
     """The best placement, or the best contiguous one if that takes hardly more."""
     result = search.solve(problem)
-    if not result.placement or not _scattered(problem, result.placement):
+    if not result.placement or not is_scattered(problem, result.placement):
         return result
     contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
     return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
 
 
-def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch comes back to a device that it has left."""
-    return bool(backward_edge(replace(problem, contiguous=frozenset(range(problem.table.n_ops))), placement))
-
-
-def _no_plan(asked: Plan, result: Result) -> NoPlanError:
+def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
     """The error for a result without a placement; it names the smallest set of constraints that collide."""
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None
-        conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
+        question = Asked(asked.table, asked.graph, asked.goal, kinds, step)
+        conflict = find_conflict(question, asked.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:
         result = replace(result, advice=f"{result.advice}{too_large_to_split(asked)}")

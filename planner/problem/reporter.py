@@ -18,5 +18,8 @@ class Reporter:
     def on_placement(self, placement: "Placement") -> None:
         """The better placement itself; it is feasible."""
 
+    def on_clock(self, solver: str) -> None:
+        """The clock stopped a search before its work was done: another machine may find another answer."""
+
 
 SILENT = Reporter()

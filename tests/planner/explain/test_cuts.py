@@ -30,7 +30,7 @@ def test_both_ends_of_a_border_are_moved() -> None:
     plan = diamond()
     first, second = cuts(plan, bottleneck(plan), 2)
     assert first.moves == (CutMove("a", 1, "cpu1", 6.0, ""), CutMove("c", 1, "cpu0", 10.0, ""))
-    assert second.moves == (CutMove("c", 1, "cpu0", 10.0, ""), CutMove("d", 1, "cpu1", 5.0, ""))
+    assert second.moves == (CutMove("c", 1, "cpu0", 10.0, ""), CutMove("d", 1, "cpu1", 5.0, "", better=True))
 
 
 def test_moves_are_judged_only_for_the_first() -> None:

@@ -20,7 +20,7 @@ def test_a_move_is_judged_for_the_goal() -> None:
     # all on cpu0: 2 + 3 + 4 + 1
     assert moved(diamond(), "c", 0) == CutMove("c", 1, "cpu0", 10.0, "")
     # d on cpu1: a 0..2, sent 2..4, c 4..8, d 8..9; b was there at 6
-    assert moved(diamond(Goal.LATENCY), "d", 1) == CutMove("d", 1, "cpu1", 9.0, "")
+    assert moved(diamond(Goal.LATENCY), "d", 1) == CutMove("d", 1, "cpu1", 9.0, "", better=True)
 
 
 def test_the_order_stays() -> None:
@@ -33,7 +33,7 @@ def test_what_shares_a_parameter_moves_along() -> None:
     # b and c read p: all but d on cpu1 is 2 + 3 + 4, for a comes along with neither
     graph = make_graph(dict.fromkeys("abcd", "m"), {"b": "a", "c": "a", "d": "b c"}, parameters={"b": "p", "c": "p"})
     plan = make_plan(graph, (2, 3, 4, 1), "0000", n_devices=2)
-    assert moved(plan, "b", 1) == CutMove("b", 2, "cpu1", 3.0 + 4.0, "")
+    assert moved(plan, "b", 1) == CutMove("b", 2, "cpu1", 3.0 + 4.0, "", better=True)
 
 
 def test_a_move_without_room_says_by_how_much_and_what_it_would_be_worth() -> None:
