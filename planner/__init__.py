@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
     from planner.planning.calibrate import divisions as divisions
+    from planner.planning.find_plan import plan as plan
     from planner.planning.make_plan import Search as Search
-    from planner.planning.make_plan import plan as plan
+    from planner.planning.question import OpenWorkload as OpenWorkload
     from planner.planning.tune import Tuned as Tuned
     from planner.planning.tune import tune as tune
     from planner.plans.files import load_plan as load_plan
     from planner.plans.files import save_plan as save_plan
+    from planner.plans.given import NamedModel as NamedModel
     from planner.plans.plan import Plan as Plan
     from planner.problem.constraints import contiguous as contiguous
     from planner.problem.constraints import forbid as forbid
@@ -63,7 +65,9 @@ HOMES = {
     "InputError": "graphs.errors",
     "Level": "costmodels.links",
     "Link": "costmodels.cluster",
+    "NamedModel": "planner.plans.given",
     "NoPlanError": "planner.problem.result",
+    "OpenWorkload": "planner.planning.question",
     "Plan": "planner.plans.plan",
     "Problem": "planner.problem.problem",
     "TrainerOptions": "planner.runtime.training.options",
@@ -84,7 +88,7 @@ HOMES = {
     "load_config": "planner.problem.hybrid_training.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
-    "plan": "planner.planning.make_plan",
+    "plan": "planner.planning.find_plan",
     "read_cluster": "costmodels.clusterfile",
     "save_plan": "planner.plans.files",
     "solve": "planner.solvers.solve",

@@ -62,7 +62,7 @@ class Console(Reporter):
         """Show progress: one line that is redrawn on a terminal, a line for each new step elsewhere."""
         self._progress.step(name, done, total)
 
-    def searching(self, name: str, limit_s: float) -> None:
+    def on_search(self, name: str, limit_s: float) -> None:
         """Show that a search with a time limit begins."""
         self._progress.step(name, 0, 0, limit_s)
 

@@ -46,9 +46,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
     placement = given.placement(graph, cluster)
     search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
+    batch, trains = options.batch or batch_of(graph), options.goal == Goal.TRAINING
+    workload = workload_of(options).closed(batch, len(cluster.devices), trains)
     interrupted = False
-    console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
+    console.on_search(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
         planned = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
     except NoPlanError as error:

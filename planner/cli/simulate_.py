@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     plans = {"before": plan, "after": apply_changes(plan, changes)}
     status = DONE
     if options.replan:
-        console.searching(f"planning {plan.graph.name} again", options.time_limit)
+        console.on_search(f"planning {plan.graph.name} again", options.time_limit)
         search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
         try:
             plans["replanned"] = replan(plans["after"], search)

@@ -57,6 +57,30 @@ CASES: dict[str, Case] = {
             "schedule": ("zb", "forward-only"),
         },
     ),
+    "OpenWorkload": (
+        planner.OpenWorkload,
+        {
+            "in_flight": None,
+            "optimizer": "sgd",
+            "schedule": None,
+            "micro_batches": 2,
+            "recompute": "full",
+            "replicas": None,
+        },
+        {
+            "in_flight": (0, "2"),
+            "optimizer": ("adm",),
+            "schedule": ("zb",),
+            "micro_batches": (0, 0.5),
+            "recompute": ("yes",),
+            "replicas": (0,),
+        },
+    ),
+    "NamedModel": (
+        planner.NamedModel,
+        {"name": "a:b", "batch": 2, "sizes": {"seq": 16}},
+        {"batch": (0, "2", 1.5), "sizes": (("seq", 16), {"seq": "16"})},
+    ),
     "CalibrationOptions": (
         planner.CalibrationOptions,
         {"training": False, "again": False, "channel": "gloo", "sweep": False, "split_cpu": 1, "kernels": "quick"},
@@ -125,7 +149,7 @@ CASES: dict[str, Case] = {
             "search": QUICK,
         },
         {
-            "model": ("no.onnx", "no.such:factory"),
+            "model": ("no.onnx", "no.such:factory", planner.NamedModel("no.onnx", 4)),
             "cluster": ("no.toml", (), (1,)),
             "goal": ("speed",),
             "workload": ("inference",),

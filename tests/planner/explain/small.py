@@ -12,7 +12,8 @@ from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
-from planner.planning.make_plan import Search, plan
+from planner.planning.find_plan import plan
+from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.placement import Placement

@@ -12,7 +12,8 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli.explain_ import lines
 from planner.explain.explain import explain
 from planner.explain.recomputing import Recomputed, recomputed
-from planner.planning.make_plan import Search, plan
+from planner.planning.find_plan import plan
+from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 
 BYTES = 4 * 4  # of each feature of 4 samples

@@ -14,7 +14,8 @@ from graphs.errors import InputError
 from graphs.importers.load import load_graph
 from planner.cli import main
 from planner.export import export
-from planner.planning.make_plan import Search, plan
+from planner.planning.find_plan import plan
+from planner.planning.make_plan import Search
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from tests.graphs.onnx_models import model_of, value_info
