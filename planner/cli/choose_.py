@@ -33,8 +33,8 @@ from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.explain.config_reasons import PricedRow, reasons
-from planner.export.parallel_config import CONFIG_TARGETS, export_config
+from planner.explanations.config_reasons import PricedRow, reasons
+from planner.exports.parallel_config import CONFIG_TARGETS, export_config
 from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.hybrid_training.model_file import transformer_of

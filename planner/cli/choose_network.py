@@ -20,7 +20,7 @@ from planner.cli.models import cluster_of
 from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
-from planner.explain.config_reasons import PricedRow, reasons
+from planner.explanations.config_reasons import PricedRow, reasons
 from planner.planning.make_plan import Search
 from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import choice_plan

@@ -13,7 +13,7 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.explain.diff import CutTensor, PlanDifference, diff
+from planner.explanations.diff import CutTensor, PlanDifference, diff
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 

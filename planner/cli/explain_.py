@@ -18,12 +18,12 @@ from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
 from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.explain.bottleneck import Leg
-from planner.explain.cuts import Cut, CutMove, Effect
-from planner.explain.elsewhere import Elsewhere, elsewhere
-from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
-from planner.explain.regions import TimeShare
-from planner.explain.what_if import How
+from planner.explanations.bottleneck import Leg
+from planner.explanations.cuts import Cut, CutMove, Effect
+from planner.explanations.elsewhere import Elsewhere, elsewhere
+from planner.explanations.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
+from planner.explanations.regions import TimeShare
+from planner.explanations.what_if import How
 from planner.plans.files import load_plan
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status

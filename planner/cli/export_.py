@@ -12,9 +12,9 @@ from graphs.errors import InputError
 from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.export.records import Export
-from planner.export.rewritten import one_copy
-from planner.export.targets import TARGETS, export
+from planner.exports.records import Export
+from planner.exports.rewritten import one_copy
+from planner.exports.targets import TARGETS, export
 from planner.plans.files import load_plan
 
 ONNX = "onnx-devices"
@@ -47,7 +47,7 @@ def _onnx(options: argparse.Namespace, console: Console) -> int:
     """Write the model with the devices of its nodes."""
     if options.model is None or options.output is None:
         raise InputError(f"--to {ONNX} writes a model; give its .onnx with --model and a file with -o")
-    from planner.export.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
+    from planner.exports.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
 
     model = onnx_devices(one_copy(load_plan(options.plan), options.copy), options.model)
     write_bytes(model.SerializeToString(), options.output)

@@ -16,7 +16,7 @@ from planner.cli.models import cluster_of, declare_model, declare_search, declar
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
-from planner.export.maps import read_map
+from planner.exports.maps import read_map
 from planner.planning.make_plan import Search, batch_of, make_plan
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan, plan_by_hand

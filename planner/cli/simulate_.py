@@ -25,8 +25,8 @@ from planner.cli.models import declare_model, declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count, listed, relative, table, width
-from planner.explain.changes import Changes, apply_changes, replan
-from planner.explain.settings import Setting
+from planner.explanations.changes import Changes, apply_changes, replan
+from planner.explanations.settings import Setting
 from planner.planning.make_plan import Search
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
