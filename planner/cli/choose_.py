@@ -15,32 +15,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
-from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import write_text
-from graphs.importers.sources import file_of
-from planner.cli.choose_network import picked, proof, run_network, save_page
+from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
-from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explanations.config_reasons import PricedRow, reasons
 from planner.exports.parallel_config import CONFIG_TARGETS, export_config
-from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
+from planner.planning.choose import GRADIENT_BYTES, TransformerChoices, choose, numbers_of, save_config
+from planner.plans.given import NamedModel
+from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
 from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
-from planner.problem.result import Status
-from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable
 from planner.view.choices import choices_page
 
 HEADS = (
@@ -56,9 +51,6 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
-GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
-SHOWN = 12
-ALIKE = 1.25  # without --all, a row is left out beside a faster one that takes less than so many times its memory
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -110,17 +102,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
-    file = file_of(str(options.model))
-    if file is None or file.suffix != ".json":
-        return run_network(options, console)
-    setting = _setting(file, options, console)
-    found = choose_config(setting, options.time_limit, console)
-    if not found.shapes:
-        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
-    if not found.rows:
-        console.error(_no_room(setting, found))
+    file = numbers_of(NamedModel(str(options.model)))
+    if file is None:
+        return run_network(options, asked_of(options, console), console)
+    _check_options(file, options)
+    console.on_step(f"reading {options.cluster}", 0, 0)
+    batch, asked = options.global_batch, asked_of(options, console)
+    choices = choose(str(options.model), cluster=options.cluster, global_batch=batch, choose_options=asked)
+    assert isinstance(choices, TransformerChoices)
+    if choices.advice:
+        console.error(choices.advice)
         return NO_PLAN
-    shown = list(found.rows) if options.all else _apart(found.rows)
+    setting, found, shown = choices.setting, choices.found, choices.rows(options.all)
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
         room = min(device.memory_bytes for device in setting.fabric.devices)
@@ -137,11 +130,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row, for ``planner run``."""
-    document = config_to_dict(picked(rows, options).config)
+    config = picked(rows, options).config
     if options.output is None:
-        console.print(json.dumps(document, indent=2))
+        console.print(json.dumps(config_to_dict(config), indent=2))
     else:
-        write_text(json.dumps(document, indent=2) + "\n", options.output)
+        save_config(config, options.output)
         console.say(f"row {options.row or 1} → {options.output}; planner run {options.output} MODEL trains it")
     return DONE
 
@@ -153,8 +146,8 @@ def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argpar
     return DONE
 
 
-def _setting(path: Path, options: argparse.Namespace, console: Console) -> TrainingSetting:
-    """What is asked for the transformer of a file."""
+def _check_options(path: Path, options: argparse.Namespace) -> None:
+    """Refuse options that do not fit the closed forms."""
     if options.sizes:
         raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
     if options.schedule not in (None, *STEP_SCHEDULES):
@@ -162,37 +155,6 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
             f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; --schedule "
             f"{options.schedule} is for networks that are priced operator by operator"
         )
-    document = read_json(path, "model", finite=False)
-    try:
-        network = transformer_of(document, options.sequence, options.flash_attention)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    console.on_step(f"reading {options.cluster}", 0, 0)
-    cluster, gradient_bytes = limited(read_cluster(options.cluster), options.memory), GRADIENT_BYTES[options.gradients]
-    demands = demands_of(options)
-    return training_setting(network, cluster, options.global_batch, demands, gradient_bytes, options.optimizer)
-
-
-def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
-    if found.status is Status.UNKNOWN:
-        return "nothing was found in time; allow more with --time-limit"
-    room = format_bytes(max(device.memory_bytes for device in setting.fabric.devices))
-    return (
-        f"nothing fits: every way needs {format_bytes(found.least_bytes)} of a device or more, which has {room}; add "
-        "devices or memory, or leave more open"
-    )
-
-
-def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
-    """The rows without those that save little beside a faster one."""
-    kept: list[ConfigRow] = []
-    for row in rows:
-        if not any(
-            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
-            for other in kept
-        ):
-            kept.append(row)
-    return kept[:SHOWN]
 
 
 def _document(

@@ -12,6 +12,7 @@ from graphs.errors import InputError
 from graphs.rewrites.split import Split
 from planner.explanations.common_ops import CommonOps, NetworkOps
 from planner.explanations.regions import Region, regions
+from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
@@ -143,11 +144,17 @@ class PlanDifference:
         return self.same_placement and not self.changes and not self.costs and self.before == self.after
 
 
-def diff(before: Plan, after: Plan) -> PlanDifference:
+def diff(before: Plan | Named, after: Plan | Named) -> PlanDifference:
     """Compare two plans for one network, which may be rewritten; devices are the same if they have the same name.
 
-    Raise InputError if the plans are for different networks, or it is not known what a rewritten one is for.
+    Args:
+        before: a plan, or the path of a plan.json.
+        after: another one.
+
+    Raises:
+        InputError: if the plans are for different networks, or it is not known what a rewritten one is for.
     """
+    before, after = given_plan(before), given_plan(after)
     _check_network(before, after)
     common = CommonOps.of(before, after)
     names = common.names

@@ -7,6 +7,7 @@ import numpy as np
 from graphs.brief import brief
 from graphs.checks import one_of
 from planner.explanations.cuts import move
+from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.blocks import merge_blocks
 from planner.problem.constraints import CollisionError, constrained
@@ -37,12 +38,18 @@ class Elsewhere:
     __repr__ = brief
 
 
-def elsewhere(plan: Plan, op: str) -> Elsewhere:
-    """What an operator costs on each device; in a plan with several copies, the first copy's operator moves.
+def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
+    """Return what an operator costs on each device; in a plan with several copies, the first copy's operator moves.
 
-    Raise InputError if there is no operator of that name; it names the nearest.
+    Args:
+        plan: a plan, or the path of a plan.json.
+        op: name of an operator of its graph.
+
+    Raises:
+        InputError: if there is no operator of that name; it names the nearest.
     """
-    if op not in plan.graph.index:
+    plan = given_plan(plan)
+    if not isinstance(op, str) or op not in plan.graph.index:
         one_of(op, "the operator", plan.graph.index)
     number, home = plan.graph.index[op], plan.device_of(op)
     blocks, forbidden = merge_blocks(plan.problem.table), _forbidden(plan, number)

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from costmodels.table import Source
 from costmodels.tabulate import guessed_kinds
 from costmodels.views import operation
+from graphs import checks
 from graphs.brief import brief
 from planner.explanations.bottleneck import Bottleneck, bottleneck
-from planner.explanations.cuts import Cut, CutMove, cuts
+from planner.explanations.cuts import Cut, CutMove
+from planner.explanations.cuts import cuts as cuts_of
 from planner.explanations.recomputing import Recomputed, recomputed
 from planner.explanations.regions import Region, regions
 from planner.explanations.rewriting import Divided, Fused, divided, fused
 from planner.explanations.what_if import Remedy, Replanned, helps, replanned
 from planner.planning.make_plan import Search
+from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.plans.ranges import Spread
 from planner.problem.bounds import lower_bound, path_bound
@@ -116,19 +119,23 @@ class Explanation:
         return (moved for cut in self.cuts for moved in cut.moves)
 
 
-def explain(plan: Plan, n_moved: int = MOVED_CUTS, search: Search = SEARCH) -> Explanation:
-    """Explain why a plan is as it is.
+def explain(plan: Plan | Named, cuts: int = MOVED_CUTS, search: Search | None = None) -> Explanation:
+    """Explain why a plan is as it is; `elsewhere` explains one operator.
 
     Args:
-        plan: the plan.
-        n_moved: for how many cuts moves of their ends are evaluated; cuts that limit come first, then the longest.
-        search: how to search for plans without a constraint, or with more devices, bandwidth or memory.
+        plan: a plan, or the path of a plan.json.
+        cuts: for how many cuts moves of their ends are evaluated; cuts that limit come first, then the longest.
+        search: how to search for plans without a constraint, or with more devices, bandwidth or memory: its time is
+            for all of them together, by default `SEARCH`.
 
     Raises:
+        InputError: if something is not of its type, or the file holds no plan.
         Interrupted: on Ctrl-C while it searches, with the explanation so far.
     """
+    plan, search = given_plan(plan), SEARCH if search is None else search
+    checks.instance(search, Search, "the search", "a Search")
     limit = bottleneck(plan)
-    plan_cuts = cuts(plan, limit, n_moved)
+    plan_cuts = cuts_of(plan, limit, checks.whole(cuts, "the number of cuts"))
     moves = [moved for cut in plan_cuts for moved in cut.moves]
     try:
         return _explained(plan, limit, plan_cuts, replanned(plan, moves, search))

@@ -15,10 +15,15 @@ from planner.plans.plan import Plan
 class Export:
     """A plan in the format of another tool."""
 
-    document: Any  # a text, or what JSON can hold
+    document: Any  # a text, bytes, or what JSON can hold
     notes: tuple[str, ...] = ()  # what the tool does otherwise than the plan says, one sentence each
 
     __repr__ = brief
+
+    @property
+    def content(self) -> bytes:
+        """The content of the file as bytes."""
+        return self.document if isinstance(self.document, bytes) else self.text.encode()
 
     @property
     def text(self) -> str:

@@ -13,8 +13,10 @@ https://networkx.org/documentation/stable/reference/readwrite/json_graph.html
 
 from collections.abc import Callable
 from itertools import pairwise
+from os import PathLike
 from typing import Any
 
+from graphs import checks
 from graphs.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
@@ -23,28 +25,48 @@ from planner.exports import deepspeed, device_map, megatron, model_explorer, spl
 from planner.exports.pipelines import layers_of
 from planner.exports.records import Export, device_words, refuse
 from planner.exports.rewritten import one_copy, whole_operators
+from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
+ONNX = "onnx-devices"  # the only target that needs the model itself
 TORCHGPIPE, SCHEDULE, GRAPH, NETWORKX = "torchgpipe", "torch-schedule-csv", "graph-json", "networkx"
 
 
-def export(plan: Plan, target: str, copy: int | None = None) -> Export:
-    """A plan in the format of another tool.
+def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str | PathLike[str] | None = None) -> Export:
+    """Return a plan in the format of another tool.
 
     Args:
-        plan: the plan.
-        target: a name from `TARGETS`.
-        copy: of several copies of the network the one to write, counted from 1.
+        plan: a plan, or the path of a plan.json.
+        to: the tool: a name from `TARGETS`, or "onnx-devices".
+        copy: of several copies of the network the one to write, counted from 1; None for all of them.
+        model: for "onnx-devices", the path of the .onnx that the plan is for.
 
     Raises:
-        InputError: for an unknown target, or a target that cannot express the plan: the error names the reason and the
-            way out.
+        InputError: for an unknown tool, or one that cannot express the plan: the error names the reason and the way
+            out.
     """
-    if target not in TARGETS:
-        raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
-    plan = one_copy(plan, copy)
-    return TARGETS[target](plan if target in REWRITTEN else whole_operators(plan, target))
+    if to not in (*TARGETS, ONNX):
+        raise InputError(f"there is no target {checks.shown(to)}; known: {', '.join((*TARGETS, ONNX))}")
+    plan = one_copy(given_plan(plan), None if copy is None else checks.whole(copy, "the copy"))
+    if to == ONNX:
+        return _onnx(plan, model)
+    if model is not None:
+        raise InputError(f"a model is for {ONNX}, and the target is {to}; leave it out")
+    return TARGETS[to](plan if to in REWRITTEN else whole_operators(plan, to))
+
+
+def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:
+    """The plan within its .onnx, as bytes."""
+    if model is None:
+        raise InputError(f"{ONNX} writes a model; give the path of its .onnx as the model")
+    path = checks.path(model, "the model", "the path of an .onnx file")
+    from planner.exports.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
+
+    placed = onnx_devices(plan, path)
+    apart = any(tensor.external_data for tensor in placed.graph.initializer)
+    notes = (f"its weights stay in files beside '{model}'; put the new model there",) if apart else ()
+    return Export(placed.SerializeToString(), notes)
 
 
 def _torchgpipe(plan: Plan) -> Export:

@@ -139,6 +139,13 @@ class Question:
         """The clusters that a plan is made for, each divided among the replicas that are asked for."""
         return tuple(whole.divided(self._replicas) for whole in self.wholes)
 
+    @property
+    def only_cluster(self) -> Cluster:
+        """The cluster of a question that is for one alone; an InputError for several."""
+        if self.is_divided:
+            raise InputError("several clusters are given; give one")
+        return self.clusters[0]
+
     @cached_property
     def imported(self) -> Program | Graph:
         """The model, imported when it is first asked for."""
@@ -190,21 +197,34 @@ class Question:
         return (self.workload.replicas if isinstance(self.workload, OpenWorkload) else None) or 1
 
     def _for_samples(self, samples: int) -> Graph:
-        if samples == self.batch:
-            return self.graph
-        model = given_model(self.model)
-        if isinstance(model, NamedModel):
-            loaded = replace(model, batch=samples).load(training=True)
-            return loaded if isinstance(loaded, Graph) else loaded.graph
-        from graphs.program.program import Program
+        return self.graph if samples == self.batch else graph_for(self.model, self.example_inputs, samples)
 
-        if isinstance(model, Graph | Program):
-            raise InputError(f"'{self.graph.name}' is imported for {self.batch} samples; {samples} need its module")
-        from graphs.importers.from_torch import program_from_module
-        from graphs.program.arguments import arguments_of
 
-        given = arguments_of(self.example_inputs).resized(samples)
-        return program_from_module(model, given, name=self.graph.name, training=True).graph
+def graph_for(model: Any, example_inputs: Any, samples: int, reporter: Reporter = SILENT) -> Graph:
+    """Import a model as it is trained, for a number of samples; the reporter receives a step for it.
+
+    Raises:
+        InputError: if it cannot be imported for so many: a graph or a program is there for its own number only.
+    """
+    given = given_model(model)
+    number = f"{samples:,} sample{'s'[: samples - 1]}"
+    if isinstance(given, NamedModel):
+        reporter.on_step(f"importing {given} for {number}", 0, 0)
+        loaded = replace(given, batch=samples).load(training=True)
+        return loaded if isinstance(loaded, Graph) else loaded.graph
+    from graphs.program.program import Program
+
+    if isinstance(given, Graph | Program):
+        graph = given if isinstance(given, Graph) else given.graph
+        if samples != batch_of(graph):
+            raise InputError(f"'{graph.name}' is imported for {batch_of(graph)} samples; {number} need its module")
+        return graph
+    from graphs.importers.from_torch import imported
+    from graphs.program.arguments import arguments_of
+
+    reporter.on_step(f"importing a {type(given).__name__} for {number}", 0, 0)
+    inputs = None if example_inputs is None else arguments_of(example_inputs).resized(samples)
+    return imported(given, inputs, training=True).graph
 
 
 def check_training_only(goal: Goal, asked: Mapping[str, object]) -> None:

@@ -62,9 +62,9 @@ def test_no_device_alone_has_the_memory() -> None:
 
 def test_moves_are_judged_for_as_many_cuts_as_asked() -> None:
     moves = [CutMove("a", 1, "cpu1", 6.0, ""), CutMove("c", 1, "cpu0", 10.0, "")]
-    assert list(explain(diamond(), n_moved=1).moves) == moves
+    assert list(explain(diamond(), cuts=1).moves) == moves
     assert [*explain(diamond()).moves][2:] == [moves[1], CutMove("d", 1, "cpu1", 5.0, "")]
-    assert list(explain(diamond(), n_moved=0).moves) == []
+    assert list(explain(diamond(), cuts=0).moves) == []
 
 
 WORK = "for all operators take that long even if divided at will with free transfers"

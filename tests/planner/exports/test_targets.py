@@ -32,7 +32,7 @@ def test_the_table_and_the_door() -> None:
 
 
 def test_an_unknown_target_is_refused() -> None:
-    known = ", ".join(TARGETS)
+    known = ", ".join([*TARGETS, "onnx-devices"])
     with pytest.raises(InputError, match=f"^there is no target 'onnx'; known: {known}$"):
         export(PLAN, "onnx")
 
