@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.explanations.simulate import WhatIf as WhatIf
     from planner.explanations.simulate import simulate as simulate
     from planner.exports.import_map import import_map as import_map
+    from planner.exports.rows import export_row as export_row
     from planner.exports.targets import export as export
     from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
@@ -103,6 +104,7 @@ HOMES = {
     "evaluate": "planner.problem.evaluate",
     "explain": "planner.explanations.explain",
     "export": "planner.exports.targets",
+    "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
     "load_config": "planner.problem.hybrid_training.config_file",

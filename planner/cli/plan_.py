@@ -47,7 +47,7 @@ from planner.planning.cpu_partitions import PartitionChoice
 from planner.planning.fastest_training import OnlyRowError
 from planner.planning.find_plan import find_plan
 from planner.planning.make_plan import Search
-from planner.planning.question import Question
+from planner.planning.question import PlanQuestion
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
@@ -104,10 +104,10 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     parser.set_defaults(autotuning=True)
 
 
-def question_of(options: argparse.Namespace, console: Console) -> Question:
+def question_of(options: argparse.Namespace, console: Console) -> PlanQuestion:
     """The question that the options of `declare_question` describe."""
     limits = options.time_limit, options.gap, options.seed, options.robust
-    return Question(
+    return PlanQuestion(
         model=model_of(options),
         cluster=cluster_of_question(options),
         goal=Goal(options.goal),

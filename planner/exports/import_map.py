@@ -13,7 +13,7 @@ from graphs.brief import Brief
 from graphs.ir import Graph
 from planner.exports.maps import Map, read_map
 from planner.planning.make_plan import Search, make_plan
-from planner.planning.question import OpenWorkload, Question
+from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.given import ModelName, Named
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.problem import Goal
@@ -62,7 +62,7 @@ def import_map(
     """
     if not isinstance(map, Map):
         map = read_map(checks.path(map, "the map", "a Map or the path of one"))
-    question = Question(
+    question = PlanQuestion(
         model=model,
         cluster=cluster,
         goal=Goal(goal),

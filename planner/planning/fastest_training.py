@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from costmodels.cluster import Cluster
-from planner.planning.question import Question
+from planner.planning.question import PlanQuestion
 from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import best_for_batch, best_in_closed_form
 from planner.planning.training_rows import Choice
@@ -55,7 +55,7 @@ class FoundTraining:
         return len(self.cluster.devices) - replicas * self.plan.n_used
 
 
-def fastest_training(first: Plan, question: Question) -> FoundTraining:
+def fastest_training(first: Plan, question: PlanQuestion) -> FoundTraining:
     """Find a faster way to train than a plan's, if the question leaves it open.
 
     Args:
@@ -77,7 +77,7 @@ def fastest_training(first: Plan, question: Question) -> FoundTraining:
     return FoundTraining(best, first, cluster, beyond, row if row and row.samples_per_s > best.samples_per_s else None)
 
 
-def row_without_plan(question: Question) -> FasterRow | None:
+def row_without_plan(question: PlanQuestion) -> FasterRow | None:
     """The configuration that trains the batch where no plan does; None if there is none or the question is closed."""
     if not question.leaves_training_open:
         return None
@@ -89,7 +89,7 @@ def row_without_plan(question: Question) -> FasterRow | None:
     return _fastest_row(first, question, work.optimizer, batch)
 
 
-def _fastest_row(choice: Choice | None, question: Question, optimizer: str, batch: int) -> FasterRow | None:
+def _fastest_row(choice: Choice | None, question: PlanQuestion, optimizer: str, batch: int) -> FasterRow | None:
     """The faster of a choice and of what the closed forms find for a config.json; None for neither."""
     rows = [FasterRow(choice.config, choice.samples_per_s)] if choice and choice.config else []
     if network := question.transformer:

@@ -18,7 +18,7 @@ from planner.planning.fastest_training import (
     row_without_plan,
 )
 from planner.planning.make_plan import Search, make_plan
-from planner.planning.question import OpenWorkload, Question
+from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.given import ModelName, Named
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint
@@ -84,7 +84,7 @@ def plan(
         StageError: if an operator fails in autotuning.
         Interrupted: on Ctrl-C, with the best plan so far.
     """
-    asked = Question(
+    asked = PlanQuestion(
         model=model,
         cluster=cluster,
         example_inputs=example_inputs,
@@ -96,7 +96,7 @@ def plan(
     return find_plan(asked).plan
 
 
-def find_plan(question: Question) -> FoundPlan:
+def find_plan(question: PlanQuestion) -> FoundPlan:
     """Find the plan of `plan`, with what it was chosen from.
 
     Raises:
@@ -126,7 +126,7 @@ def find_plan(question: Question) -> FoundPlan:
     return FoundPlan(training.plan, divisions, training)
 
 
-def _row_without_plan(question: Question) -> FasterRow | None:
+def _row_without_plan(question: PlanQuestion) -> FasterRow | None:
     """Return `row_without_plan`; on Ctrl-C raise a plain KeyboardInterrupt, since there is no plan to hand out."""
     try:
         return row_without_plan(question)

@@ -93,7 +93,7 @@ class OpenWorkload:
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """What to plan; the fields are the arguments of `planner.plan`, which says what each may be."""
 
     model: nn.Module | Program | Graph | ModelName

@@ -44,7 +44,7 @@ from planner.planning.autotune import (
 )
 from planner.planning.cache import correct_profiles
 from planner.planning.make_plan import Search, make_plan, search_plan
-from planner.planning.question import OpenWorkload, Question
+from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.compare import PaceChange, pace_change, stages_of
 from planner.plans.given import ModelName, Named, given_cluster, running
 from planner.plans.plan import Plan, plan_by_hand
@@ -140,7 +140,7 @@ def tune(
     """
     search = checks.instance(search or Search(), Search, "the search", "a Search")
     checks.seconds(seconds, "the time for tuning")
-    question = Question(
+    question = PlanQuestion(
         model=model,
         cluster=given_cluster(cluster),
         example_inputs=example_inputs,

@@ -14,12 +14,21 @@ import pytest
 
 import planner
 from costmodels.clusterwriter import write_cluster
+from costmodels.transformer import Transformer
 from graphs.errors import InputError
 from graphs.files import write_graph
+from planner.planning.choose import TransformerChoices
 from planner.plans.files import save_plan
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
+from planner.problem.hybrid_training.config import (
+    Demands,
+    ParallelConfig,
+    ParallelShape,
+    StageLayers,
+    training_setting,
+)
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.problem import Goal, Problem
+from planner.solvers.hybrid_training.search import choose_config
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.planner.view.samples import chain_graph, chain_plan, cluster
@@ -27,6 +36,9 @@ from tests.planner.view.samples import chain_graph, chain_plan, cluster
 MODULES = ["stem", "stem", "block", "block"]
 GRAPH, CLUSTER, PLAN = chain_graph(MODULES), cluster(), chain_plan(MODULES, 2)
 PAIR = planner.catalogue_cluster("H100-SXM-80GB", 2, "NVLink4")
+LARGE = Transformer(layers=2, hidden=64, heads=4)
+SETTING = training_setting(LARGE, PAIR, batch=2, demands=Demands(zero=0, schedule="1f1b", recompute="none"))
+ROWS = TransformerChoices(SETTING, choose_config(SETTING, time_limit_s=5.0))
 PROBLEM = Problem(PLAN.table, Goal.THROUGHPUT)
 DEVICE = {"name": "a", "kind": "cpu", "memory_bytes": 1.0, "flops_per_s": {"float32": 1.0}, "memory_bytes_per_s": 1.0}
 QUICK = planner.Search(time_limit_s=5.0, autotuning=False)
@@ -194,6 +206,11 @@ CASES: dict[str, Case] = {
         planner.export,
         {"plan": PLAN, "to": "networkx", "copy": None, "model": None},
         {"plan": ("no.json",), "to": ("networkz",), "copy": (0, 2, "1"), "model": ("net.onnx",)},
+    ),
+    "export_row": (
+        planner.export_row,
+        {"choices": ROWS, "to": "megatron-args", "row": 1, "all": True},
+        {"choices": (PLAN,), "to": ("megatron",), "row": (0, 99, "1"), "all": (1,)},
     ),
     "import_map": (
         planner.import_map,

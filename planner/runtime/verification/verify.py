@@ -218,13 +218,17 @@ def verify(
     checks.instance(tolerance, (int, float, type(None)), "the tolerance", "a number, or None")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
     network = program_for(plan, model, example_inputs, reporter)
-    program = rewritten_for(plan, network)
     reporter.on_step("comparing the stages", 0, 0)
+    return _compared(plan, network, plan.workload.trains if training is None else training, tolerance)
+
+
+def _compared(plan: Plan, network: Program, training: bool, tolerance: float | None) -> Verification:
+    """Compare the stages, with gradients in ``training``."""
+    program = rewritten_for(plan, network)
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)
     devices = [plan.cluster.devices[number] for number in plan.placement.used]
-    training = plan.workload.trains if training is None else training
     allowed = _tolerance(devices, tolerance, training)
     _check_random(program, devices)
     backward = None

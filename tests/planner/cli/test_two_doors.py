@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from costmodels.prices import HourlyPrice
 from examples.networks import cifar10
 from planner.cli import main
 from planner.cli.console import finite
+from planner.planning.choose import TransformerChoices
 from planner.plans.plan import Plan
 from tests.planner.cli.given import pair_here
 
@@ -264,6 +265,11 @@ def test_choose_for_a_transformer(words: str, asked: planner.ChooseOptions, caps
     assert main([*command, "--row", "1", "-o", "line.json", "-q"]) == 0
     found.save("door.json")
     assert Path("line.json").read_bytes() == Path("door.json").read_bytes()
+    assert main([*command, "--row", "1", "--to", "megatron-args", "-o", "line.txt", "-q", "--zero", "1"]) == 0
+    options = replace(asked, zero=1)
+    found = planner.choose("model.json", cluster=FOUR, global_batch=16, choose_options=options)
+    assert isinstance(found, TransformerChoices)
+    assert Path("line.txt").read_bytes() == planner.export_row(found, "megatron-args").content
 
 
 @pytest.mark.parametrize(
@@ -294,7 +300,7 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         (NET, {"gradients": "bfloat16"}, "gradients in bfloat16 are for the precision bfloat16"),
         (planner.NamedModel("model.json", sizes={"seq": 8}), {}, "'model.json' has no symbolic dimension 'seq'"),
     ):
-        options = planner.ChooseOptions(**asked)  # type: ignore[arg-type]  # each has its own type
+        options = planner.ChooseOptions(**asked)
         with pytest.raises(planner.InputError, match=told):
             planner.choose(model, cluster=FOUR, global_batch=16, choose_options=options)
     tight = planner.choose(
