@@ -269,6 +269,14 @@ class Cluster(Brief):
         levels = self.levels[: above + 1] if n_devices > 1 else ()
         return replace(self, devices=self.devices[:n_devices], links=links, levels=levels)
 
+    def priced(self, price: HourlyPrice) -> "Cluster":
+        """The cluster with a price for each device.
+
+        Raises:
+            InputError: if it is no HourlyPrice.
+        """
+        return replace(self, devices=tuple(replace(device, price=price) for device in self.devices))
+
     def divided(self, count: int) -> "Cluster":
         """The first of ``count`` equal parts of neighbouring devices, with the other parts as its replicas.
 

@@ -37,7 +37,7 @@ ROOMS = {
         *RANKS,
         *EVERYBODY,
     ),
-    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "planner.export.onnx_devices", "tests"),
+    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "planner.exports.onnx_devices", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
     "safetensors": ("planner.runtime", "tests"),

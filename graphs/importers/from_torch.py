@@ -243,7 +243,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     if exported.example_inputs is None:
         raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
     given = Arguments(*exported.example_inputs)
-    sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves(tuple(given)) if _is_batched(leaf)}
+    sizes = given.first_dimensions
     if batch in (None, given.batch):
         names = set(exported.graph_signature.user_inputs)
         inputs = (node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names)
@@ -252,9 +252,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
-        given = torch.utils._pytree.tree_map(  # the first sample, repeated
-            lambda leaf: leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf, given
-        )
+        given = given.resized(batch)
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
@@ -315,7 +313,3 @@ def _is_traced_anew(node: fx.Node) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return any(isinstance(size, torch.SymInt) for size in value.shape) or repeats(value)
-
-
-def _is_batched(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0

@@ -11,37 +11,31 @@ planner choose config.json --cluster cluster.toml --global-batch 64 --html rows.
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
-from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import write_text
-from graphs.importers.sources import file_of
-from planner.cli.choose_network import picked, proof, run_network, save_page
+from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
-from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.explain.config_reasons import PricedRow, reasons
-from planner.export.parallel_config import CONFIG_TARGETS, export_config, target_limits
-from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
+from planner.explanations.config_reasons import PricedRow, reasons
+from planner.exports.parallel_config import CONFIG_TARGETS, export_config
+from planner.planning.choose import GRADIENT_BYTES, TransformerChoices, apart, choose, numbers_of, save_config
+from planner.plans.given import NamedModel
+from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
 from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
-from planner.problem.result import Status
-from planner.solvers.hybrid_training.room import what_fits
-from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable
 from planner.view.choices import choices_page
 
 HEADS = (
@@ -58,11 +52,6 @@ HEADS = (
     "recompute",
 )
 TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
-GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
-SHOWN = 12
-ALIKE = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
-"""Without --all, a row is left out if a faster one takes less than this many times its memory: the least number that
-leaves as few rows as are shown."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -114,20 +103,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
-    file = file_of(str(options.model))
-    if file is None or file.suffix != ".json":
-        return run_network(options, console)
-    setting = _setting(file, options, console)
-    if options.to is not None:
-        limits = target_limits(setting, options.to)
-        setting = replace(setting, demands=replace(setting.demands, limits=limits))
-    found = choose_config(setting, options.time_limit, console)
-    if not found.shapes:
-        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
-    if not found.rows:
-        console.error(_no_room(setting, found))
+    file = numbers_of(NamedModel(str(options.model)))
+    if file is None:
+        return run_network(options, asked_of(options, console), console)
+    _check_options(file, options)
+    console.on_step(f"reading {options.cluster}", 0, 0)
+    batch, asked = options.global_batch, asked_of(options, console)
+    choices = choose(str(options.model), cluster=options.cluster, global_batch=batch, choose_options=asked)
+    assert isinstance(choices, TransformerChoices)
+    if choices.advice:
+        console.error(choices.advice)
         return NO_PLAN
-    shown = list(found.rows) if options.all else _apart(found.rows)[0]
+    setting, found, shown = choices.setting, choices.found, choices.rows(options.all)
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
         room = min(device.usable_bytes for device in setting.fabric.devices)
@@ -145,11 +132,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row, for ``planner run``."""
-    document = config_to_dict(picked(rows, options).config)
+    config = picked(rows, options).config
     if options.output is None:
-        console.print(json.dumps(document, indent=2))
+        console.print(json.dumps(config_to_dict(config), indent=2))
     else:
-        write_text(json.dumps(document, indent=2) + "\n", options.output)
+        save_config(config, options.output)
         console.say(f"row {options.row or 1} → {options.output}; planner run {options.output} MODEL trains it")
     return DONE
 
@@ -161,8 +148,8 @@ def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argpar
     return DONE
 
 
-def _setting(path: Path, options: argparse.Namespace, console: Console) -> TrainingSetting:
-    """What is asked for the transformer of a file."""
+def _check_options(path: Path, options: argparse.Namespace) -> None:
+    """Refuse options that do not fit the closed forms."""
     if options.sizes:
         raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
     if options.schedule not in (None, *STEP_SCHEDULES):
@@ -170,42 +157,6 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
             f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; --schedule "
             f"{options.schedule} is for networks that are priced operator by operator"
         )
-    document = read_json(path, "model", finite=False)
-    try:
-        network = transformer_of(document, options.sequence, options.flash_attention)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    console.on_step(f"reading {options.cluster}", 0, 0)
-    cluster, gradient_bytes = limited(read_cluster(options.cluster), options.memory), GRADIENT_BYTES[options.gradients]
-    demands = demands_of(options)
-    return training_setting(network, cluster, options.global_batch, demands, gradient_bytes, options.optimizer)
-
-
-def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
-    if found.status is Status.UNKNOWN:
-        return "nothing was found in time; allow more with --time-limit"
-    need, options = found.least_need, list(what_fits(setting))
-    takes = (
-        "" if need is None else f": the way that needs the least takes {format_bytes(need.n_bytes)} of a device, and "
-    )
-    room = "" if need is None else f"a plan may use {format_bytes(need.usable_bytes)} of it"
-    way_out = f"{' or '.join(options)} fits; or " if options else ""
-    return f"nothing fits{takes}{room}; {way_out}add devices or memory, or leave more open"
-
-
-def _apart(rows: Sequence[ConfigRow]) -> tuple[list[ConfigRow], float]:
-    """The rows without those that save little memory beside a faster one; and what share of it these save at most."""
-    for alike in ALIKE:
-        kept: list[ConfigRow] = []
-        for row in rows:
-            if not any(
-                other.config.devices <= row.config.devices and other.price.peak_bytes <= alike * row.price.peak_bytes
-                for other in kept
-            ):
-                kept.append(row)
-        if len(kept) <= SHOWN:
-            break
-    return kept[:SHOWN], 1 - 1 / alike if len(kept) <= SHOWN else 1.0
 
 
 def _document(
@@ -267,7 +218,7 @@ def _lines(
 
 def _saved(rows: Sequence[ConfigRow]) -> str:
     """What rows that are not shown save at most."""
-    share = _apart(rows)[1]
+    share = apart(rows)[1]
     return f", which save less than {share:.0%} of the memory of a faster one" if share < 1 else ""
 
 

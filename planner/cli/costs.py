@@ -2,10 +2,8 @@
 
 import argparse
 import re
-from dataclasses import replace
 from typing import Any
 
-from costmodels.cluster import Cluster
 from costmodels.prices import HOUR_S, HourlyPrice
 from graphs.errors import InputError
 from graphs.ir import Graph
@@ -25,13 +23,6 @@ def declare_costs(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--tokens", type=_amount, metavar="N", help="say what so many tokens take, such as 300B")
     target.add_argument("--samples", type=_amount, metavar="N", help="say what so many samples take, such as 90M")
-
-
-def priced(cluster: Cluster, price: HourlyPrice | None) -> Cluster:
-    """The cluster with a price for each device, unless that is None."""
-    if price is None:
-        return cluster
-    return replace(cluster, devices=tuple(replace(device, price=price) for device in cluster.devices))
 
 
 def check_target(options: argparse.Namespace, graph: Graph) -> None:

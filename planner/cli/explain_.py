@@ -18,13 +18,12 @@ from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
 from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.explain.bottleneck import Leg
-from planner.explain.cuts import Cut, CutMove, Effect
-from planner.explain.elsewhere import Elsewhere, elsewhere
-from planner.explain.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
-from planner.explain.regions import TimeShare
-from planner.explain.what_if import How
-from planner.plans.files import load_plan
+from planner.explanations.bottleneck import Leg
+from planner.explanations.cuts import Cut, CutMove, Effect
+from planner.explanations.elsewhere import Elsewhere, elsewhere
+from planner.explanations.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
+from planner.explanations.regions import TimeShare
+from planner.explanations.what_if import How
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status
 
@@ -65,13 +64,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain and print; on Ctrl-C, print what has been found so far."""
     search = replace(SEARCH, time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    plan, status = load_plan(options.plan), DONE
+    status = DONE
     if options.op is not None:
-        prices = elsewhere(plan, options.op)
+        prices = elsewhere(options.plan, options.op)
         console.tell(asdict(prices), _elsewhere(prices))
         return DONE
     try:
-        explanation = explain(plan, options.cuts, search)
+        explanation = explain(options.plan, options.cuts, search)
     except Interrupted as stopped:
         explanation, status = stopped.best, INTERRUPTED
     console.tell(asdict(explanation), lines(explanation, options.cuts))

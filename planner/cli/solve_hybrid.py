@@ -31,7 +31,7 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
 
     given = {field: getattr(options, name) for name, field in FIELDS.items() if getattr(options, name) is not None}
     network = hybrid_network({**document, **given})
-    console.searching(f"solving {options.problem}", options.time_limit)
+    console.on_search(f"solving {options.problem}", options.time_limit)
     result, interrupted = searched(lambda: solve_hybrid(network, options.time_limit))
     if result.stages is None:
         memory = format_bytes(network.memory_bytes)

@@ -8,7 +8,7 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.plans.given import Named, given_plan
+from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan
 from planner.runtime.inference.runner import Runner
 from planner.runtime.matching import check_runs, program_for, rewritten_for
@@ -22,7 +22,7 @@ from planner.runtime.training.trainer import Trainer
 
 def start(
     plan: Plan | Named,
-    model: nn.Module | Program | Named,
+    model: nn.Module | Program | ModelName,
     example_inputs: Any = None,
     *,
     processes: bool = False,
@@ -34,7 +34,7 @@ def start(
     Args:
         plan: from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
         model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line.
+            the command line, or a `NamedModel`.
         example_inputs: in any form that `planner.plan` takes; zeros of the planned shapes if left out.
         processes: give each device a process of its own on this host, rather than a thread of this process.
         seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
@@ -64,7 +64,7 @@ def start(
 
 def train(
     plan: Plan | Named,
-    model: nn.Module | Program | Named,
+    model: nn.Module | Program | ModelName,
     example_inputs: Any = None,
     *,
     loss: Loss | None,
@@ -85,7 +85,7 @@ def train(
     Args:
         plan: with the goal "training", from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
         model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line. It is left as it is: the devices train copies of its parameters.
+            the command line, or a `NamedModel`. It is left as it is: the devices train copies of its parameters.
         example_inputs: of one micro-batch, in any form that `planner.plan` takes; zeros of the planned shapes if left
             out.
         loss: takes what the model returns and the target, and returns the mean over its samples; None if the model

@@ -4,7 +4,7 @@
 
 Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
 proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
-kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred. Against answers it also runs default
+kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred. Against answers it runs default
 plans of N random networks (`tests.planner.runtime.random_networks`): 2,000, or with --quick a few.
 """
 

@@ -21,7 +21,7 @@ from tests.benchmarks.bars import Bar, at_most, declare, report
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("graphs", "costmodels", "simulator", "planner")
-PLANNER_ROOMS = ("problem", "solvers", "plans", "runtime", "planning", "explain", "export", "view", "cli")
+PLANNER_ROOMS = ("problem", "solvers", "plans", "runtime", "planning", "explanations", "exports", "view", "cli")
 """The rooms of the planner; each imports those before it."""
 
 MOST_LINES, MOST_FUNCTION_LINES, MOST_BRANCHES, MOST_PARAMETERS = 39_000, 60, 15, 6

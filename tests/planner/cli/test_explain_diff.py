@@ -18,7 +18,7 @@ from planner.problem.constraints import forbid
 from planner.problem.problem import Goal
 from tests.children import ran
 from tests.planner.cli.given import ROOT
-from tests.planner.explain.small import DIAMOND, diamond, make_graph, make_plan, trained
+from tests.planner.explanations.small import DIAMOND, diamond, make_graph, make_plan, trained
 
 
 def said(capsys: pytest.CaptureFixture[str], command: str, *plans: Plan, options: str = "") -> str:
@@ -40,7 +40,7 @@ def test_ctrl_c_keeps_the_explanation_until_then(
     def stop(*_: object) -> Plan:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.explain.what_if.replan", stop)
+    monkeypatch.setattr("planner.explanations.what_if.replan", stop)
     save_plan(diamond(), Path("a.json"))
     assert main(["explain", "a.json"]) == 130
     captured = capsys.readouterr()

@@ -17,7 +17,7 @@ from planner.cli import COMMANDS, _parser, main
 from planner.cli.files import check_writes, refuse_overwriting
 from planner.plans.files import save_plan
 from tests.planner.cli.given import MNIST, ROOT, Refused
-from tests.planner.explain.small import diamond
+from tests.planner.explanations.small import diamond
 
 TOLD = "planner: '{}' is there already; add --force to overwrite it, or choose another name\n"
 

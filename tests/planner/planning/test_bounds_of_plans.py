@@ -6,14 +6,14 @@ from math import inf
 
 import pytest
 
-from planner.explain.what_if import replanned
+from planner.explanations.what_if import replanned
 from planner.planning.make_plan import Search, search_plan
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.solvers.copies import copies_of_everything, copies_of_stages
 from simulator.placement import Placement
-from tests.planner.explain.small import make_graph, make_plan, plan_of
+from tests.planner.explanations.small import make_graph, make_plan, plan_of
 from tests.planner.solvers.law.random_problems import random_problem
 
 ROUNDING = 1e-9  # relative

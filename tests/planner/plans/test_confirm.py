@@ -13,7 +13,7 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.explain.small import make_graph, make_plan
+from tests.planner.explanations.small import make_graph, make_plan
 from tests.planner.view.samples import MS, chain_plan, fork_plan, training_plan
 
 Document = dict[str, Any]

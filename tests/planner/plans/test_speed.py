@@ -7,7 +7,7 @@ from torch import nn
 from costmodels.clusterfile import read_cluster
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
-from planner.planning.make_plan import plan
+from planner.planning.find_plan import plan
 from planner.plans.speed import model_flops_utilisation, tokens_per_s, tokens_per_sample
 
 LENGTH, WORDS, WIDTH = 8, 64, 512

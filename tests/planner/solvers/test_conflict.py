@@ -11,7 +11,7 @@ from planner.problem.constraints import contiguous, forbid, pin, together
 from planner.problem.problem import Goal
 from planner.solvers.conflict import Asked, Conflict, find_conflict, least_missing_bytes
 from simulator.training import TrainingStep
-from tests.planner.explain.small import make_graph
+from tests.planner.explanations.small import make_graph
 from tests.planner.problem.problems import make_table
 
 GRAPH = make_graph({"a": "m", "b": "m", "c": "", "d": ""}, {"b": "a", "c": "b", "d": "c"})

@@ -12,7 +12,7 @@ from planner.solvers.portfolio import SOLVERS
 from planner.solvers.single_moves import LEAST_GAIN, climbed, is_scattered, single_moves
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.explain.small import plan_of
+from tests.planner.explanations.small import plan_of
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.random_problems import random_problem
 
@@ -74,7 +74,7 @@ def test_no_search_leaves_a_move_that_helps(kind: str) -> None:
 
 @pytest.mark.parametrize("goal", [Goal.THROUGHPUT, Goal.LATENCY, Goal.COST])
 def test_no_plan_leaves_a_move_that_explain_would_call_better(goal: Goal) -> None:
-    from planner.explain.explain import explain
+    from planner.explanations.explain import explain
 
     for seed in SEEDS[:8]:
         table = random_problem("throughput", seed).table
