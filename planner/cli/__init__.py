@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from graphs.errors import InputError, nearest
+from graphs.errors import InputError, fallbacks_said, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.cli.streams import documents_alone, fallbacks_said, interruptible, open_what_is_closed, printing
+from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
 from planner.runtime.errors import RankError, StageError
 
 COMMANDS = {

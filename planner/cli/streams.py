@@ -6,14 +6,13 @@ The first Ctrl-C or SIGTERM lets a command write the best result so far, the sec
 import os
 import signal
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
-from graphs.errors import FallbackWarning, InputError
+from graphs.errors import InputError
 from graphs.visible import visible
 from planner.cli.statuses import INTERRUPTED
 
@@ -74,23 +73,6 @@ def printing() -> Iterator[TextIO]:
         if isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"cannot print: {error.strerror}; send the output elsewhere") from error
-
-
-@contextmanager
-def fallbacks_said(say: Callable[[str], object]) -> Iterator[None]:
-    """Say in one line what has failed and what happens instead; other warnings are shown as Python shows them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", FallbackWarning)
-        show = warnings.showwarning
-
-        def shown(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, FallbackWarning):
-                say(str(message))
-            else:
-                show(message, category, *where)
-
-        warnings.showwarning = shown  # type: ignore[assignment]  # it is called by position
-        yield
 
 
 def complain(line: str) -> None:

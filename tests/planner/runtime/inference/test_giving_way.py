@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(errors, "_warned_of", set())
+    monkeypatch.setattr(errors, "_warned_of", {})
     yield
     pace._works.cache_clear()
 
@@ -113,7 +113,7 @@ def test_a_run_of_parts_and_of_copies_goes_on(fault: str, program: Program, monk
     monkeypatch.setattr(*FAULTS[fault])
     n = len(program.graph.ops)
     for placement in (Placement((0, *[1] * (n - 1))), Placement((0,) * n, others=(Placement((1,) * n),))):
-        monkeypatch.setattr(errors, "_warned_of", set())
+        monkeypatch.setattr(errors, "_warned_of", {})
         with pytest.warns(FallbackWarning):
             found = answers(make_plan(program, placement, quick(2)), program)
         torch.testing.assert_close(found, [program.module(X)] * len(found))
