@@ -45,6 +45,9 @@ RETURNED = (
 Judge = Callable[[Any, Any], LossShare]
 """Computes the loss of outputs and a target, without a gradient."""
 
+Axis = Callable[[torch.Tensor], int]
+"""Finds the axis of the samples in an output."""
+
 
 @dataclass(frozen=True)
 class Computed:
@@ -99,10 +102,10 @@ class Comparison:
 
     def _compare_both(self, judge: Judge, one: Computed, other: Computed) -> None:
         shares = (one.share, other.share)
-        target = _joined(one.target, other.target, 0, shares)
+        target = _joined(one.target, other.target, _first, shares)
         results = (
             _joined(one.result, other.result, axis, shares, keeps)
-            for axis in dict.fromkeys((0, *self._axis(one.result)))
+            for axis in (_first, self._axis(0), self._axis(1))
             for keeps in (False, True)
         )
         wholes = (share for result in results if (share := _judged(judge, result, target)) is not None)
@@ -116,12 +119,14 @@ class Comparison:
         if len(shares) == len(halves):
             _check("the halves of", iter([whole.share]), shares, whole)
 
-    def _axis(self, result: Any) -> Iterator[int]:
-        """Return the first axis of an output that is as long as there are samples, if any."""
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and self._samples in leaf.shape:
-                yield leaf.shape.index(self._samples)
-                return
+    def _axis(self, which: int) -> Axis:
+        """Return what finds the first axis of a tensor that is as long as there are samples, or the second such one."""
+
+        def axis(tensor: torch.Tensor) -> int:
+            found = [number for number, size in enumerate(tensor.shape) if size == self._samples]
+            return found[min(which, len(found) - 1)] if found else 0
+
+        return axis
 
     def _half(self, tree: Any, number: int) -> Any:
         """Return one half of the samples of all tensors that have them first."""
@@ -147,6 +152,11 @@ def _check(which: str, wholes: Iterator[LossShare], parts: Sequence[LossShare], 
         found.append(whole.loss.item())
     if found:
         raise InputError(NO_MEAN.format(which, found[0], expected.item()))
+
+
+def _first(_: torch.Tensor) -> int:
+    """Return the axis of the samples in most tensors."""
+    return 0
 
 
 def _is_fixed(judge: Judge, computed: Computed) -> bool:
@@ -175,7 +185,7 @@ def _judged(judge: Judge, result: Any, target: Any) -> LossShare | None:
         return None
 
 
-def _joined(one: Any, other: Any, axis: int, shares: Sequence[LossShare], keeps: bool = False) -> Any:
+def _joined(one: Any, other: Any, axis: Axis, shares: Sequence[LossShare], keeps: bool = False) -> Any:
     """Return two trees of tensors as one; numbers, such as the network's own losses, are combined as losses are.
 
     With ``keeps``, a tensor that is in both, such as a parameter that the network returns, stays as it is.
@@ -185,7 +195,7 @@ def _joined(one: Any, other: Any, axis: int, shares: Sequence[LossShare], keeps:
         if not isinstance(x, torch.Tensor) or (keeps and x.data_ptr() == y.data_ptr()):
             return x
         if x.ndim:
-            return torch.cat([x, y], axis if axis < x.ndim else 0)
+            return torch.cat([x, y], axis(x))
         if not x.is_floating_point():
             return x
         return combined([replace(share, loss=loss) for share, loss in zip(shares, (x, y), strict=True)])
@@ -198,9 +208,11 @@ def _close(loss: torch.Tensor, expected: torch.Tensor, like: Computed) -> bool:
     """Return whether two losses differ by rounding only, in the narrowest dtype that took part."""
     if not loss.isfinite():
         return True  # diverged: nothing can be said
-    types = [x.dtype for x in pytree.tree_leaves(like.result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    outputs = [x for x in pytree.tree_leaves(like.result) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    types = [loss.dtype, *(x.dtype for x in outputs)]
     if torch.is_autocast_enabled(loss.device.type):
         types.append(torch.get_autocast_dtype(loss.device.type))
-    allowed = math.sqrt(max(torch.finfo(dtype).eps for dtype in (*types, loss.dtype)))
+    rounding = max(torch.finfo(dtype).eps for dtype in types)
     size = max(abs(loss.item()), abs(expected.item()), abs(like.share.loss.item()))
-    return abs(loss.item() - expected.item()) <= allowed * size
+    terms = max((x.abs().max().item() for x in outputs if x.numel()), default=1.0)  # may cancel each other
+    return abs(loss.item() - expected.item()) <= math.sqrt(rounding) * size + 4 * rounding * max(1.0, terms)

@@ -83,8 +83,9 @@ class Counting(TorchFunctionMode):
             self.means.append(_mean(arguments, result))
         elif func in CLAMPS and _is_number(result):
             self._clamped.append((result, args[0]))
-        elif func in QUOTIENTS and len(args) == 2 and _is_number(result) and all(map(_is_number, args)):
-            self._quotients.append(self._quotient(args[1], result))
+        elif func in QUOTIENTS and len(args) == 2 and all(map(_is_number, (*args, result))):
+            learned = args[1].requires_grad  # which no number of targets is
+            self._quotients.extend(() if learned else (self._quotient(args[1], result),))
         return result
 
     def means_of(self, loss: torch.Tensor) -> list[Mean]:
@@ -95,7 +96,7 @@ class Counting(TorchFunctionMode):
         """Note a mean that divides by how much counts, or by 1 if nothing does."""
         count = next((before for after, before in self._clamped if after is denominator), denominator)
         size = denominator.detach().double().abs() / 2
-        return Mean(count.detach().double(), size.where(size > 0, 1.0), result.detach(), result._version)
+        return Mean(count.detach().double().abs(), size.where(size > 0, 1.0), result.detach(), result._version)
 
 
 @dataclass(frozen=True)

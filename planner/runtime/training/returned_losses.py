@@ -16,8 +16,9 @@ from math import prod
 
 from graphs.ir import Graph, Op
 
-VIEWS = ("view", "reshape", "squeeze", "unsqueeze", "expand", "alias", "clone", "detach", "contiguous", "select")
-LINEAR = frozenset(f"aten.{name}" for name in (*VIEWS, "to", "_to_copy", "neg", "add", "sub", "rsub", "stack", "cat"))
+VIEWS = frozenset(f"aten.{name}" for name in ("view", "reshape", "squeeze", "unsqueeze", "alias", "contiguous", "to"))
+OTHERS = ("expand", "clone", "detach", "select", "_to_copy", "neg", "add", "sub", "rsub", "stack", "cat")
+LINEAR = VIEWS | {f"aten.{name}" for name in OTHERS}
 """Operators that make a mean of a mean, or of several."""
 
 CROSS_ENTROPIES = frozenset(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss_nd", "nll_loss", "nll_loss2d"))
@@ -54,8 +55,8 @@ class ReturnedLosses:
                 found.update(op.outputs)
         return frozenset(found)
 
-    def _odd(self, name: str) -> Op | None:
-        """Return the operator on the way to a number that makes it no mean."""
+    def _odd(self, name: str, whole: bool = True) -> Op | None:
+        """Return the operator on the way to a number that makes it no mean; is it the ``whole`` of an output?"""
         op = self._writer.get(name)
         if name not in self._sampled or op is None:
             return None
@@ -66,15 +67,16 @@ class ReturnedLosses:
             alone = kind in CROSS_ENTROPIES and op.inputs[1] not in self._sampled  # each sample has its own target
             return op if alone or dict(op.attrs).get("reduction", MEAN) == SUM else None
         if kind == "aten.div" and len(op.inputs) > 1 and op.inputs[1] in self._sampled:
-            return None  # a mean over a mask: its denominators are noted, see `means`
+            return None if whole else op  # a mean over a mask counts for its denominator, if it is all, see `means`
         if kind == "aten.div" and self._is_mean_of_sum(op):
             return None
         numbers = all(prod(self.graph.tensor[each].shape) == 1 for each in read)
         if kind in LINEAR or (kind in ("aten.mul", "aten.div") and len(read) == 1 and numbers):
-            return next((odd for each in read if (odd := self._odd(each)) is not None), None)
-        whole = self._writer.get(read[0])
-        if kind == "aten.sum" and whole is not None and whole.kind.rpartition(".")[0] in ("aten.stack", "aten.cat"):
-            return self._odd(read[0])  # of a few numbers
+            whole = whole and kind in VIEWS
+            return next((odd for each in read if (odd := self._odd(each, whole)) is not None), None)
+        summed = self._writer.get(read[0])
+        if kind == "aten.sum" and summed is not None and summed.kind.rpartition(".")[0] in ("aten.stack", "aten.cat"):
+            return self._odd(read[0], whole=False)  # of a few numbers
         return op
 
     def _is_mean_of_sum(self, op: Op) -> bool:

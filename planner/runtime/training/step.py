@@ -71,6 +71,11 @@ class Mailbox:
             self._changed.notify_all()
 
 
+LEARNED = (
+    "the loss is a quotient whose denominator is learned, so micro-batches cannot be weighed by it; divide by a number "
+    "of targets, or plan with one micro-batch"
+)
+
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """Takes what the model returns and the target; returns a tensor of one element."""
 
@@ -239,7 +244,9 @@ class StepRun:
         kept = self._kept.pop((number, batch))
         if kept.again:
             with kept.again:
-                sent, loss, _ = self._call(context, stage, batch, kept.received, again=True)
+                sent, loss, means = self._call(context, stage, batch, kept.received, again=True)
+            if loss is not None and not means and self._shares[batch].weight is not None:
+                raise InputError(LEARNED)  # which a first pass without gradients does not show
             kept = _Kept(kept.leaves, kept.received, sent, loss)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.received, *kept.sent), strict=True))
         leaves = dict(zip(wired.receives, kept.leaves, strict=True))

@@ -302,10 +302,11 @@ class RankStages:
             result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
             try:
                 with counting:
-                    loss = self._loss(result, target)
+                    computed = self._loss(result, target)
             except Exception as error:
                 raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
-            means = counting.means_of(checked_loss(loss)) if self._share > 1 else ()
+            loss = checked_loss(computed)
+            means = counting.means_of(loss) if self._share > 1 else ()
             share = self.weights.share(means, loss)
             self._shares.append(share)
             if self._comparison is not None:

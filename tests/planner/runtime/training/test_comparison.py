@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.memory.transformers import RecomputeMode
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.start import train
@@ -93,6 +94,34 @@ def test_a_mean_over_weights_is_that_of_the_whole_batch() -> None:
     expected, wanted = whole(weighed, batch, target)
     assert value == pytest.approx(expected, rel=1e-12)
     torch.testing.assert_close(dict(state), dict(wanted), rtol=1e-10, atol=1e-13)
+
+
+def negative(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return -F.cross_entropy(y, t, reduction="none").sum() / torch.tensor(-1.0 * len(t))
+
+
+def test_a_quotient_by_a_negative_number_is_a_mean_like_any_other() -> None:
+    batch, target = samples("skips", 8)
+    value, state = step(negative, batch, target)
+    expected, wanted = whole(negative, batch, target)
+    assert value == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(dict(state), dict(wanted), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(("recompute", "text"), [("none", NO_MEAN), ("full", "whose denominator is learned")])
+def test_a_denominator_that_is_learned_is_no_number_of_targets(recompute: RecomputeMode, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        step(lambda y, _: y.square().sum() / y.exp().sum(), *uneven(), recompute=recompute)
+
+
+def test_terms_that_cancel_each_other_are_rounded() -> None:
+    program = program_of("skips32")
+
+    def critic(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return (y + 1000).mean() - (y.detach() + 1000).mean() + 1e-9 * t.sum()
+
+    with train(plan_for(program, CASE), program, loss=critic, optimizer=SGD) as trainer:
+        assert abs(trainer.step(*samples("skips32", 8)).item()) < 1e-3
 
 
 def contrastive(y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -204,6 +233,7 @@ class Scored(nn.Module):
 RETURNED: dict[str, tuple[Loss, str]] = {
     "a sum": (REFUSED["a sum"], "'cross_entropy_loss' (aten.cross_entropy_loss.default)"),
     "a root": (REFUSED["a root"], "'sqrt' (aten.sqrt.default)"),
+    "half of a mean over a mask": (REFUSED["half of a mean over a mask"], "'div' (aten.div.Tensor)"),
     "each among all": (
         lambda y, _: F.cross_entropy(y @ y.T, torch.arange(BATCH)),
         "'cross_entropy_loss' (aten.cross_entropy_loss.default)",
