@@ -29,6 +29,7 @@ LIMITS = (2.0, 8.0)  # of a first pipeline, in units of the least time; tables f
 ANY_S = 1e30  # a limit that every stage keeps which has the memory
 ROUNDING = 1e-12  # relative; sums of one stage and of many stages are added up in another order
 CLOSE = 1e-9  # relative; where the bisection for a plan ends
+ROUGH = 0.02  # relative; where it ends if there is no time
 BOUND_CLOSE = 1e-4  # relative; where the bisection for a bound without proof ends
 
 
@@ -111,7 +112,7 @@ def _bisected(
 ) -> tuple[HybridStage, ...]:
     """The best stages with the variants that were found."""
     best_s = search.time(stages)
-    while low_s < best_s * (1 - CLOSE) and budget.left_s > 0:
+    while low_s < best_s * (1 - (CLOSE if budget.left_s > 0 else ROUGH)):
         limit_s = sqrt(low_s * best_s) if low_s > 0 else best_s / 2
         better = search.stages(search.found, limit_s)
         if better is None:
