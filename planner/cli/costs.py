@@ -9,7 +9,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.text import count
 from planner.plans.plan import Plan
-from planner.plans.speed import model_flops_utilisation, tokens_per_s, tokens_per_sample
+from planner.plans.speed import model_flops_utilisation, tokens_per_s, tokens_per_sample, what_tokens
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 DAY_S = 24 * HOUR_S
@@ -53,7 +53,8 @@ def speed_and_cost(plan: Plan, options: argparse.Namespace) -> tuple[dict[str, A
     if rate is not None:
         replicas = plan.cluster.replicas.count if plan.cluster.replicas else 1
         devices = count(replicas * plan.n_used, "device")
-        lines.append(f"{rate:,.0f} tokens/s; model FLOPs utilisation {utilisation:.1%} of {devices}")
+        mfu = f"model FLOPs utilisation {utilisation:.1%} of {devices}, counting full attention"
+        lines.append(f"{rate:,.0f} {what_tokens(plan)}; {mfu}")
     if price:
         lines.append(f"all devices together cost {price}")
     if seconds is not None:

@@ -1,7 +1,7 @@
 """How fast a plan is in the units of language models: tokens a second and model FLOPs utilisation.
 
 Source of the latter: Chowdhery et al., PaLM, JMLR 2023, appendix B: the share of the devices' peak that the network's
-own FLOP take, nothing recomputed.
+own FLOP take, nothing recomputed. Scores that a causal mask hides count.
 """
 
 from collections.abc import Iterable
@@ -37,6 +37,15 @@ def tokens_per_s(plan: Plan) -> float | None:
     """Predicted tokens a second, of all replicas together; None for a network that reads no tokens."""
     tokens = tokens_per_sample(plan.graph, plan.workload.batch)
     return None if tokens is None else tokens * plan.samples_per_s
+
+
+def what_tokens(plan: Plan) -> str:
+    """What a plan's tokens a second are of: a pass that reads whole samples is no generation of token by token."""
+    if plan.workload.trains:
+        return "tokens/s of training"
+    if tokens_per_sample(plan.graph, plan.workload.batch) == 1:
+        return "tokens/s, one a sample in each pass"
+    return "tokens/s of the prompt, in one pass"
 
 
 def model_flops_utilisation(plan: Plan) -> float:
