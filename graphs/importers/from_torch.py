@@ -4,7 +4,7 @@ The operators are those of the exported program without decomposition (an LSTM i
 paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
@@ -135,6 +136,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
+    _name_results(code, getattr(short.whole_module, "output_names", ()))
     inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
     trace = short.whole(Trace(code, inputs, state, exported.call_spec, exported.example_inputs, counted))
     program = translate(trace, name, short.whole_module)
@@ -147,6 +149,15 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
         return program
     with tracing():
         return with_footprints(program)
+
+
+def _name_results(code: fx.Graph, names: Sequence[str]) -> None:
+    """Name the operators that compute a network's results as the file does that the network is from."""
+    results = code.output_node().args[0]
+    assert isinstance(results, tuple | list)
+    for node, name in zip(results, names, strict=False):
+        if isinstance(node, fx.Node) and isinstance(node.target, OpOverload) and isinstance(node.meta["val"], Tensor):
+            node._rename(name)
 
 
 def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.Graph, dict[str, float]]:

@@ -15,7 +15,7 @@ from graphs.importers.onnx.fold import FoldedGraph, KnownValue, RemainingNode
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.program.program import home_of
 
-_RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
+_RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "output_names", "run", "_calls", "_homes"})
 
 
 class OnnxNode(nn.Module):
@@ -95,6 +95,7 @@ class OnnxModel(nn.Module):
         self._inputs = program.inputs
         self.forward = _Forward(self, program.inputs)  # whose signature has the inputs' names
         self._outputs = program.outputs
+        self.output_names = argument_names(program.outputs)
         self._calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # path, keys passed, keys of the results
         self._homes: dict[str, tuple[str, str]] = {}  # key of a passed constant -> path of its module, attribute
         paths = unique_paths([path_of(step) for step in program.steps])

@@ -246,6 +246,18 @@ def test_inputs_keep_their_names_and_can_be_given_by_them(tmp_path: Path) -> Non
     assert result.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_outputs_keep_their_names(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h/last.1"]),
+        helper.make_node("Neg", ["h/last.1"], ["logits"]),
+        helper.make_node("Split", ["x"], ["left", "right"], num_outputs=2),
+    ]
+    model = model_of(nodes, [value_info("x", [2])], ["logits", "h/last.1", "left", "x"])
+    program = load_program(str(saved(model, tmp_path)))
+    assert program.graph.outputs == ("logits", "h_last_1", "split_with_sizes.0", "x")
+    assert [result.tolist() for result in program.run(torch.tensor([-1.0, 2.0]))] == [[0, -2], [0, 2], [-1], [-1, 2]]
+
+
 def large(folder: Path, rows: int) -> Path:
     """A table of [rows, 1024] floats in a file of zeros that takes no space on the disk."""
     n_bytes = rows * 1024 * 4
