@@ -9,7 +9,7 @@ from torch import nn
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
-from graphs.program.arguments import by_name
+from graphs.program.arguments import arguments_of, by_name
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from planner.plans.given import ModelName, NamedModel, given_model, running
@@ -77,7 +77,7 @@ def program_for(
 ) -> Program:
     """Return the program of a plan's model; without example inputs a module is imported with zeros.
 
-    A named model is imported for the plan's batch, unless it names another one.
+    A named model is imported for the plan's batch, unless it names another one; to be trained, a module too.
 
     Raise InputError if the model is none, or cannot be imported.
     """
@@ -92,6 +92,10 @@ def program_for(
         tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
         zeros = [torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors]
         example_inputs = by_name(given.forward, plan.graph.inputs, zeros)
+    elif isinstance(given, nn.Module) and plan.workload.trains:  # whose micro-batches may be of another size
+        inputs = arguments_of(example_inputs)
+        if inputs.batch != plan.workload.batch and len(inputs.first_dimensions) == 1:
+            example_inputs = inputs.resized(plan.workload.batch)
     return imported(given, example_inputs, name=plan.graph.name, training=plan.workload.trains)
 
 
