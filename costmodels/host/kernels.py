@@ -22,7 +22,7 @@ from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 25
+VERSION = 26
 """Of the kernels, the handling of memory and weights, and the references of the pace: measurements depend on these."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
