@@ -9,7 +9,8 @@ from torch import nn
 import planner
 from costmodels.cluster import Cluster, Device, Link
 from graphs.importers.from_torch import program_from_module
-from planner.planning.make_plan import CONTIGUOUS, SCATTER_MARGIN, batch_of
+from planner.planning.last_moves import SCATTER_MARGIN
+from planner.planning.make_plan import CONTIGUOUS, batch_of
 
 
 def pair(memory_bytes: float = 1e9, overhead_s: float = 0.0) -> Cluster:
