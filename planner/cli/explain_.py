@@ -320,7 +320,7 @@ def _verdict(e: Explanation) -> str:
         return (
             f"{tried}, {best.op} to {best.to} is best: {change(e.objective_s, best_s)}. The search did not find that."
         )
-    if best_s < e.objective_s and (gain := change(e.objective_s, best_s)) != "same":
+    if best_s < e.objective_s * (1 - VISIBLE) and (gain := change(e.objective_s, best_s)) != "same":
         but = "but streaming, simulated, it gains nothing, or not the 5 % that going to and fro has to bring"
         return f"{tried}, {best.op} to {best.to} takes least: {gain}; {but}."
     return f"{tried}, none is better: these borders are where they cost least."

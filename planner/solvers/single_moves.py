@@ -17,7 +17,7 @@ from planner.solvers.base import judging_s, objective_of
 from simulator.placement import Placement
 
 FEWEST = 16  # moves that are judged whatever the time limit
-LEAST_GAIN = 1e-6  # relative; less is rounding
+LEAST_GAIN = 1e-3  # relative; for less no operator goes elsewhere
 
 
 def climbed(
