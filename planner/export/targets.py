@@ -23,6 +23,7 @@ from planner.export import deepspeed, device_map, megatron, model_explorer, spli
 from planner.export.pipelines import layers_of
 from planner.export.records import Export, device_words, refuse
 from planner.export.rewritten import one_copy, whole_operators
+from planner.export.tables import with_tables_near
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 
@@ -44,7 +45,7 @@ def export(plan: Plan, target: str, copy: int | None = None) -> Export:
     if target not in TARGETS:
         raise InputError(f"there is no target '{target}'; known: {', '.join(TARGETS)}")
     plan = one_copy(plan, copy)
-    return TARGETS[target](plan if target in REWRITTEN else whole_operators(plan, target))
+    return TARGETS[target](plan if target in REWRITTEN else with_tables_near(whole_operators(plan, target)))
 
 
 def _torchgpipe(plan: Plan) -> Export:
