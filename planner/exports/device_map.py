@@ -14,6 +14,7 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.exports.modules import Modules, ancestors
 from planner.exports.records import Export, device_names, device_words, kept_whole, listed, refuse
+from planner.exports.tables import tables
 from planner.plans.plan import Plan
 
 NAME = "hf-device-map"
@@ -84,14 +85,14 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
     """Refuse an operator outside of all entries that accelerate would not run as the plan does."""
     graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
     reads: dict[int, set[int]] = {}
+    spreads, apart = spread(graph, entries) if entries else (-1,) * len(device), tables(graph)
     for writer, reader in graph.edges:
-        reads.setdefault(reader, set()).add(device[writer])
-    spreads = spread(graph, entries) if entries else (-1,) * len(device)
+        reads.setdefault(reader, set()).add(spreads[writer] if writer in apart else device[writer])
     for number, op in enumerate(graph.ops):
         inside = any(path in entries for path in ancestors(op.module))
-        if inside or (spreads[number] == device[number] and reads.get(number, set()) <= {device[number]}):
-            continue
-        raise _divided(plan, number, modules)
+        there = spreads[number] == device[number] and reads.get(number, set()) <= {device[number]}
+        if not (inside or number in apart or there):
+            raise _divided(plan, number, modules)
 
 
 def _divided(plan: Plan, number: int, modules: Modules) -> InputError:

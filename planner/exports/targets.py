@@ -25,6 +25,7 @@ from planner.exports import deepspeed, device_map, megatron, model_explorer, spl
 from planner.exports.pipelines import layers_of
 from planner.exports.records import Export, device_words, refuse
 from planner.exports.rewritten import one_copy, whole_operators
+from planner.exports.tables import with_tables_near
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -53,7 +54,7 @@ def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str |
         return _onnx(plan, model)
     if model is not None:
         raise InputError(f"a model is for {ONNX}, and the target is {to}; leave it out")
-    return TARGETS[to](plan if to in REWRITTEN else whole_operators(plan, to))
+    return TARGETS[to](plan if to in REWRITTEN else with_tables_near(whole_operators(plan, to)))
 
 
 def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:
