@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from graphs.importers.from_torch import program_from_module
-from planner.export import export
+from planner.exports import export
 from planner.exports.device_map import spread
 from planner.exports.tables import tables
 from tests.planner.exports.nets import GPUS, plan_of
