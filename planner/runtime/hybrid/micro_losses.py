@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.runtime.training.comparison import Comparison, is_compared
+from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import UNEVEN, Counting, LossShare, Weights
 from planner.runtime.training.step import Loss, checked_loss, judged
 
@@ -24,7 +24,7 @@ class MicroLosses:
         self._program, self._loss, self._samples = program, loss, samples
         self._weights = Weights()
         self._shares: list[LossShare] = []
-        self._comparison: Comparison | None = None
+        self._comparison: LossComparison | None = None
         self._trouble = ""  # why the losses cannot be averaged
 
     def begin(self, step: int, own: int, of_all: int) -> None:
@@ -32,7 +32,7 @@ class MicroLosses:
         self._shares.clear()
         self._trouble = ""
         compares = of_all > 1 and is_compared(step)
-        self._comparison = Comparison(self._program, self._samples, own == 1) if compares else None
+        self._comparison = LossComparison(self._program, self._samples, own == 1) if compares else None
 
     def add(self, outputs: tuple[torch.Tensor, ...], target: Any, counting: Counting) -> torch.Tensor:
         """Return the loss of a micro-batch; raise InputError if it is none."""

@@ -123,11 +123,7 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         if cut:
             checks.instance(leaf, torch.Tensor, f"input '{name}'", "a tensor")
             if leaf.shape[:1] != (batch * count,):
-                way_out = DROP_LAST if 0 < sum(leaf.shape[:1]) < batch * count else "pass as many"
-                raise InputError(
-                    f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of "
-                    f"{batch}, so {batch * count} samples in the first dimension: {way_out}, or plan for another batch"
-                )
+                raise InputError(_other_batch(f"input '{name}'", leaf, batch, count))
     for tensor in pytree.tree_leaves(target):
         if isinstance(tensor, torch.Tensor) and sum(tensor.shape[:1]) % count:
             raise InputError(
@@ -144,6 +140,15 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         return MicroBatch(program.inputs(inputs), own_target)
 
     return [part(i) for i in range(count)]
+
+
+def _other_batch(what: str, tensor: torch.Tensor, batch: int, count: int) -> str:
+    """Say that a tensor has another number of samples than a step takes."""
+    way_out = DROP_LAST if 0 < sum(tensor.shape[:1]) < batch * count else "pass as many"
+    return (
+        f"{what} is {list(tensor.shape)}; a step of this plan takes {count} micro-batches of {batch}, so "
+        f"{batch * count} samples in the first dimension: {way_out}, or plan for another batch"
+    )
 
 
 def check_batches(batches: Any, count: int) -> None:

@@ -63,7 +63,7 @@ def is_compared(step: int) -> bool:
     return step & (step - 1) == 0
 
 
-class Comparison:
+class LossComparison:
     """Compares micro-batches that succeed each other on one device."""
 
     def __init__(self, program: Program, samples: int, alone: bool) -> None:

@@ -60,24 +60,34 @@ class ReturnedLosses:
         op = self._writer.get(name)
         if name not in self._sampled or op is None:
             return None
-        kind, read = op.kind.rpartition(".")[0], [each for each in op.inputs if each in self._sampled]
-        if kind == "aten.mean":
-            return None
+        is_mean = self._is_mean(op, whole)
+        if is_mean is not None:
+            return None if is_mean else op
+        combined = self._combined(op)
+        if not combined:
+            return op
+        whole = whole and _kind(op) in VIEWS
+        return next((odd for each in combined if (odd := self._odd(each, whole)) is not None), None)
+
+    def _is_mean(self, op: Op, whole: bool) -> bool | None:
+        """Return whether an operator makes a mean of many numbers; None if that depends on the numbers it reads."""
+        kind = _kind(op)
+        if kind in CROSS_ENTROPIES and op.inputs[1] not in self._sampled:
+            return False  # each sample has a target of its own, so samples are compared with each other
         if kind.endswith("_loss") or kind in CROSS_ENTROPIES | OTHER_LOSSES:
-            alone = kind in CROSS_ENTROPIES and op.inputs[1] not in self._sampled  # each sample has its own target
-            return op if alone or dict(op.attrs).get("reduction", MEAN) == SUM else None
-        if kind == "aten.div" and len(op.inputs) > 1 and op.inputs[1] in self._sampled:
-            return None if whole else op  # a mean over a mask counts for its denominator, if it is all, see `means`
-        if kind == "aten.div" and self._is_mean_of_sum(op):
-            return None
-        numbers = all(prod(self.graph.tensor[each].shape) == 1 for each in read)
-        if kind in LINEAR or (kind in ("aten.mul", "aten.div") and len(read) == 1 and numbers):
-            whole = whole and kind in VIEWS
-            return next((odd for each in read if (odd := self._odd(each, whole)) is not None), None)
-        summed = self._writer.get(read[0])
-        if kind == "aten.sum" and summed is not None and summed.kind.rpartition(".")[0] in ("aten.stack", "aten.cat"):
-            return self._odd(read[0], whole=False)  # of a few numbers
-        return op
+            return dict(op.attrs).get("reduction", MEAN) != SUM
+        if kind == "aten.div" and not self._sampled.isdisjoint(op.inputs[1:]):
+            return whole  # a mean over a mask counts for its denominator, if it is all of the loss, see `means`
+        return True if kind == "aten.mean" or (kind == "aten.div" and self._is_mean_of_sum(op)) else None
+
+    def _combined(self, op: Op) -> list[str]:
+        """Return the numbers of which an operator makes a sum or a multiple; none if it computes something else."""
+        kind, read = _kind(op), [each for each in op.inputs if each in self._sampled]
+        scaled = kind in ("aten.mul", "aten.div") and len(read) == 1 and prod(self.graph.tensor[read[0]].shape) == 1
+        if kind in LINEAR or scaled:
+            return read
+        writer = self._writer.get(read[0])
+        return read if kind == "aten.sum" and writer is not None and _kind(writer) in ("aten.stack", "aten.cat") else []
 
     def _is_mean_of_sum(self, op: Op) -> bool:
         """Return whether a division makes a mean of a sum: by the number of samples, or of numbers in all of them."""
@@ -93,3 +103,7 @@ class ReturnedLosses:
             if shape
         }
         return number in sizes
+
+
+def _kind(op: Op) -> str:
+    return op.kind.rpartition(".")[0]

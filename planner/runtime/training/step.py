@@ -23,7 +23,7 @@ from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.stages.recomputation import passes
-from planner.runtime.training.comparison import Comparison, is_compared
+from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
@@ -142,7 +142,9 @@ class StepRun:
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
         program = self.program
-        self._comparison = Comparison(program.program, program.samples, len(self.batches) == 1)  # for the last stage
+        self._comparison = LossComparison(
+            program.program, program.samples, len(self.batches) == 1
+        )  # for the last stage
         for i, batch in enumerate(self.batches):
             for tensor in pytree.tree_leaves(batch.target):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
@@ -243,11 +245,7 @@ class StepRun:
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
         if kept.again:
-            with kept.again:
-                sent, loss, means = self._call(context, stage, batch, kept.received, again=True)
-            if loss is not None and not means and self._shares[batch].weight is not None:
-                raise InputError(LEARNED)  # which a first pass without gradients does not show
-            kept = _Kept(kept.leaves, kept.received, sent, loss)
+            kept = self._forward_again(context, stage, batch, kept, kept.again)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.received, *kept.sent), strict=True))
         leaves = dict(zip(wired.receives, kept.leaves, strict=True))
         roots = [
@@ -266,6 +264,21 @@ class StepRun:
         end_s = self._now(context)
         self._post("B", batch, {(name, number): leaves[name].grad for name in wired.returns}, context)
         return start_s, end_s
+
+    def _forward_again(
+        self,
+        context: DeviceContext,
+        stage: TrainingStage,
+        batch: int,
+        kept: _Kept,
+        again: AbstractContextManager[object],
+    ) -> _Kept:
+        """Run a stage forward once more, and return what its backward pass needs."""
+        with again:
+            sent, loss, means = self._call(context, stage, batch, kept.received, again=True)
+        if loss is not None and not means and self._shares[batch].weight is not None:
+            raise InputError(LEARNED)  # which a first pass without gradients does not show
+        return _Kept(kept.leaves, kept.received, sent, loss)
 
     def _call(
         self,

@@ -29,7 +29,7 @@ from planner.runtime.distributed.training.engine import EngineStage, divides, qu
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from planner.runtime.stages.recomputation import selective_contexts
-from planner.runtime.training.comparison import Comparison, is_compared
+from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of
@@ -217,7 +217,7 @@ class RankStages:
         self._share, self._factor = 1, 1.0
         self.weights = Weights()
         self._shares: list[LossShare] = []  # of the micro-batches, in their order
-        self._comparison: Comparison | None = None  # of micro-batches, in the steps in which they are compared
+        self._comparison: LossComparison | None = None  # of micro-batches, in the steps in which they are compared
 
     def run(
         self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
@@ -234,7 +234,7 @@ class RankStages:
         self._share, self._factor = share, factor
         self._shares.clear()
         compares = share > 1 and is_compared(step) and not timed
-        self._comparison = Comparison(self._program, self.layout.samples, len(batches) == 1) if compares else None
+        self._comparison = LossComparison(self._program, self.layout.samples, len(batches) == 1) if compares else None
         for module, stage in zip(self._modules, self._stages, strict=True):
             module.means.clear()
             module.step = step
