@@ -25,6 +25,7 @@ from costmodels.links import (
 )
 from costmodels.links import Link as Link  # whoever makes a cluster finds its parts here
 from costmodels.prices import HourlyPrice, total_price
+from costmodels.units import write_bytes
 from graphs.brief import Brief
 from graphs.checks import check_fields, fits, whole
 from graphs.errors import InputError
@@ -92,6 +93,7 @@ class Device(Brief):
         name: unique name in the cluster.
         kind: devices of one kind take the same time for the same operator.
         memory_bytes: capacity of its memory.
+        reserve_bytes: what of it no plan uses: contexts, buffers of communication, gaps between allocations.
         flops_per_s: peak by dtype; one multiply-add is 2 FLOP.
         memory_bytes_per_s: peak bandwidth of its memory.
         launch_s: seconds to start one operator, even an empty one.
@@ -120,6 +122,7 @@ class Device(Brief):
     kernels: Kernels = "exact"
     host: str = ""
     price: HourlyPrice | None = None
+    reserve_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"
@@ -129,6 +132,12 @@ class Device(Brief):
         if self.quick and self.cuda is not None:
             raise InputError(f"{where} is a GPU with quick kernels; those are for CPUs, leave kernels out")
         check_positive(where, "memory", self.memory_bytes)
+        check_not_negative(where, "reserve", self.reserve_bytes)
+        if self.reserve_bytes >= self.memory_bytes:
+            kept, memory = write_bytes(self.reserve_bytes), write_bytes(self.memory_bytes)
+            raise InputError(
+                f"{where} keeps a reserve of {kept}, which is all of its {memory} of memory; make it smaller"
+            )
         check_positive(where, "memory_bandwidth", self.memory_bytes_per_s)
         for dtype, flops_per_s in self.flops_per_s.items():
             if dtype not in ITEM_BYTES:
@@ -145,6 +154,15 @@ class Device(Brief):
             raise InputError(f"{where} has cuda = {self.cuda}; GPUs are numbered from 0")
         if self.cores and self.cuda is not None:
             raise InputError(f"{where} has both cores and cuda; a device is either processors or one GPU")
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that a plan may use."""
+        return self.memory_bytes - self.reserve_bytes
+
+    def with_memory(self, n_bytes: float) -> "Device":
+        """The device with other memory, of which the reserve has the same share."""
+        return replace(self, memory_bytes=n_bytes, reserve_bytes=self.reserve_bytes * (n_bytes / self.memory_bytes))
 
     @property
     def quick(self) -> bool:
@@ -250,6 +268,14 @@ class Cluster(Brief):
         above = next((i for i, level in enumerate(self.levels) if level.size >= n_devices), 0)
         levels = self.levels[: above + 1] if n_devices > 1 else ()
         return replace(self, devices=self.devices[:n_devices], links=links, levels=levels)
+
+    def priced(self, price: HourlyPrice) -> "Cluster":
+        """The cluster with a price for each device.
+
+        Raises:
+            InputError: if it is no HourlyPrice.
+        """
+        return replace(self, devices=tuple(replace(device, price=price) for device in self.devices))
 
     def divided(self, count: int) -> "Cluster":
         """The first of ``count`` equal parts of neighbouring devices, with the other parts as its replicas.

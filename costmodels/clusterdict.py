@@ -90,7 +90,7 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
     document = {field.name: getattr(device, field.name) for field in fields(device)}
     document |= {"flops_per_s": dict(device.flops_per_s), "cores": list(device.cores)}
     document["price"] = list(device.price) if device.price else None
-    left_out = {"request_s": 0.0, "kernels": "exact", "host": "", "price": None}
+    left_out = {"request_s": 0.0, "kernels": "exact", "host": "", "price": None, "reserve_bytes": 0.0}
     return {key: value for key, value in document.items() if key not in left_out or value != left_out[key]}
 
 

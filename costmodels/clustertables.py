@@ -1,5 +1,6 @@
 """Tables of cluster.toml and the records that they describe; `costmodels.clusterfile` shows the whole file."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
@@ -15,7 +16,7 @@ from graphs.errors import InputError, nearest
 
 KEYS = {
     "device": (
-        *("name", "count", "hosts", "like", "kind", "memory", "flops", "memory_bandwidth"),
+        *("name", "count", "hosts", "like", "kind", "memory", "reserve", "flops", "memory_bandwidth"),
         *("launch", "overhead", "request", "cores", "cuda", "profile", "kernels", "host", "price"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
@@ -93,12 +94,18 @@ def devices_of(content: Mapping[str, Any], i: int) -> tuple[Device, ...]:
     return several_devices(device, count, hosts)
 
 
+MOST_DEVICES = 2**14
+"""Devices of a cluster; plans for more are searched for too long."""
+
+
 def several_devices(device: Device, count: int, hosts: int = 1) -> tuple[Device, ...]:
-    """So many devices like one that is on paper, on each of so many hosts.
+    """Make ``count`` devices like one that is on paper, on each of ``hosts`` hosts.
 
     Raises:
-        InputError: for a device of this host, or one whose host has a name already.
+        InputError: for more than `MOST_DEVICES`, a device of this host, or one whose host has a name already.
     """
+    if count * hosts > MOST_DEVICES:
+        raise InputError(f"device '{device.name}' stands for more than {MOST_DEVICES:,} devices; lower its count")
     if device.cores or device.cuda is not None or device.host:
         raise InputError(f"device '{device.name}' has a count, and cores, cuda or host, which only one device can have")
     if hosts == 1:
@@ -119,10 +126,12 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
     cores = table.get("cores", list, [])
     if any(isinstance(core, bool) or not isinstance(core, int) for core in cores):
         raise InputError(f"{where} has cores = {cores!r}; it must be a list of processor numbers, for example [0, 1]")
+    memory_bytes = parse_bytes(*table.text("memory", "16 GiB"))
     return Device(
         name=name,
         kind=table.get("kind", str, name),
-        memory_bytes=parse_bytes(*table.text("memory", "16 GiB")),
+        memory_bytes=memory_bytes,
+        reserve_bytes=_reserve_bytes(table, memory_bytes),
         flops_per_s={dtype: parse_flops_per_s(text, f"{where}: flops.{dtype}") for dtype, text in flops.items()},
         memory_bytes_per_s=parse_bytes_per_s(*table.text("memory_bandwidth", "25 GB/s")),
         launch_s=table.seconds("launch", "5 us"),
@@ -135,6 +144,15 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
         host=table.get("host", str, ""),
         price=HourlyPrice.parse(table.content["price"], f"{where}: price") if "price" in table.content else None,
     )
+
+
+def _reserve_bytes(table: "Table", memory_bytes: float) -> float:
+    """What no plan uses of a device's memory: a size, or a share such as "10%"; nothing by default."""
+    if "reserve" not in table.content:
+        return 0.0
+    text, where = table.text("reserve", "10%")
+    share = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*%\s*", text) if isinstance(text, str) else None
+    return memory_bytes * float(share[1]) / 100 if share else parse_bytes(text, where)
 
 
 def links_of(content: Mapping[str, Any], i: int) -> Iterator[Link]:

@@ -71,6 +71,7 @@ def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, An
         "hosts": hosts if hosts > 1 else None,
         "kind": device.kind,
         "memory": write_bytes(device.memory_bytes),
+        "reserve": write_bytes(device.reserve_bytes) if device.reserve_bytes else None,
         "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
         "launch": write_seconds(device.launch_s),

@@ -4,7 +4,7 @@
 
     products and attention   FLOP / (peak * products)
     norms, dropouts, masks   bytes that are read and written / (bandwidth * memory):
-                             b s (22 h + 4 h + 6 f) forward, and 9 a s^2 b for scores that are kept
+                             b s (22 h + 4 a + 6 f) forward, and 9 n s^2 b for scores that are kept
     backward                 twice as long
     optimizer                bytes of gradients, states and parameters / (bandwidth * memory)
 
@@ -69,15 +69,18 @@ class LayerTimes:
         """One layer, forward, without communication."""
         network, tokens = self.network, samples * self.network.sequence
         whole = WHOLE_VALUES * network.hidden / (split.tensor if split.sequence_parallel else 1)
-        values = whole + (SPLIT_VALUES * network.hidden + FFN_VALUES * network.ffn) / split.tensor
+        values = whole + (SPLIT_VALUES * network.attention_values + FFN_VALUES * network.ffn) / split.tensor
         products_s = network.product_flops(samples) / split.tensor / self._products_per_s
         return products_s + self.attention_s(samples, split.tensor) + tokens * values / self._bytes_per_s
 
     def attention_s(self, samples: int, tensor: int) -> float:
-        """Scores and what they weigh, forward: what selective recomputation runs again."""
+        """Scores and what they weigh, forward: what selective recomputation runs again.
+
+        Scores that are kept are computed outside a window, too: a mask hides them.
+        """
         network = self.network
         scores = 0 if network.flash else SCORE_BYTES * network.heads * network.sequence**2 * samples
-        flops = network.attention_flops(samples)
+        flops = (network if network.flash else replace(network, window=0)).attention_flops(samples)
         return flops / tensor / self._products_per_s + scores / tensor / self._bytes_per_s
 
     def head_s(self, samples: int, tensor: int) -> float:

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from math import isfinite, log, sqrt
+from math import log, sqrt
 from statistics import NormalDist
 from typing import Any, TypeVar
 
 from costmodels.pace import likely_pace, mean_pace, usual_spread
 from graphs.brief import Brief
+from graphs.checks import fits
 from graphs.errors import InputError
 
 T = TypeVar("T")
 
+LARGEST = 1e9  # of what a calibration can find: seconds, spreads, passes; sums of these are finite
 DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENTS = 300  # that are kept of a machine: each is the pace during a measurement or a run
@@ -33,8 +35,10 @@ class Measurement:
     count: int  # number of measured passes over a network
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.seconds) and self.seconds >= 0 and self.spread >= 0 and self.count >= 1):
-            raise InputError(f"{self} is no measurement; seconds and spread are 0 or more, count is 1 or more")
+        if not (0 <= self.seconds <= LARGEST and 0 <= self.spread <= LARGEST and 1 <= self.count <= LARGEST):
+            raise InputError(
+                f"{self} is no measurement; seconds and spread are 0 or more, count is 1 or more, all up to {LARGEST:g}"
+            )
 
     def joined(self, other: "Measurement") -> "Measurement":
         """Both measurements as one, weighted by their counts; the distance of the medians counts as spread."""
@@ -180,6 +184,14 @@ class Profile(Brief):
     copies: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
     pace: Mapping[str, float] = field(default_factory=dict)  # figures of `costmodels.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by `moment_now`
+
+    def __post_init__(self) -> None:
+        for what, paces in (("pace", self.pace), *((f"moment {at}", pace) for at, pace in self.moments.items())):
+            if what != "pace" and not paces:
+                raise InputError(f"the {what} has no figures")
+            for name, figure in paces.items():
+                if not (fits(figure, float) and 1 / LARGEST <= figure <= LARGEST):
+                    raise InputError(f"the {what} has {name} = {figure!r}; it is a positive number of seconds")
 
     def updated(self, newer: "Profile") -> "Profile":
         """The measurements of both profiles; for keys of both, the newer measurement, and its pace if it has one.

@@ -65,7 +65,10 @@ def contended(name: PaceName, n_devices: int) -> str:
 
 def usual_spread(name: str) -> float:
     """The spread of a figure, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
-    return next(spread for known, spread in USUAL_SPREADS.items() if name.startswith(known))
+    for known, spread in USUAL_SPREADS.items():
+        if name.startswith(known):
+            return spread
+    raise KeyError(name)
 
 
 def kind_spreads(spreads: Mapping[str, float], n_devices: int, unknown: float) -> dict[PaceKind, float]:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Never
 
 from costmodels.catalogue import Entry, catalogue, entry, named
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.clustertables import device_of
+from costmodels.clustertables import MOST_DEVICES, device_of
 from costmodels.links import Level, LevelLinks
 from costmodels.prices import HourlyPrice
 from costmodels.units import parse_bytes_per_s, parse_seconds
@@ -32,7 +32,6 @@ from graphs.checks import whole
 from graphs.errors import InputError
 
 EXAMPLE = "2xRTX-4090:PCIe4 or 8x(8xH100-SXM:NVLink4):InfiniBand-400"
-MOST_DEVICES = 2**14
 PROCESSORS = ("Xeon", "EPYC")  # how their names begin; other devices are called GPUs
 END = "the end"
 
@@ -113,6 +112,8 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
         InputError: for a count below 1, an unknown name, or several hosts without a network.
     """
     whole(count, "count", 1)
+    if count * whole(hosts, "hosts", 1) > MOST_DEVICES:
+        raise InputError(f"{hosts:,} hosts of {count:,} devices; {MOST_DEVICES:,} devices are the most")
     whole(hosts, "hosts", 1)
     if hosts > 1 and not network:
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")

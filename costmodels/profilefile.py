@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
+from costmodels.pace import usual_spread
 from graphs.brief import Brief
 from graphs.documents import read_json
 from graphs.errors import InputError
@@ -38,8 +39,8 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         }
         trained = document[words[1]].items() if document["version"] > 3 else ()
         training_contended = {int(count): _steps(steps) for count, steps in trained}
-        pace = {str(kind): float(seconds) for kind, seconds in document.get("pace", {}).items()}
-        moments = {int(at): dict(seconds) for at, seconds in document.get("moments", {}).items()}
+        pace = _paces(document.get("pace", {}))
+        moments = {int(at): _paces(figures) for at, figures in document.get("moments", {}).items()}
         copies = {int(count): _measured(ops_of_count) for count, ops_of_count in document.get("copies", {}).items()}
         return Profile(
             fingerprint=fingerprint,
@@ -91,6 +92,12 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 
 def _measured(document: Mapping[str, Sequence[Any]]) -> dict[str, Measurement]:
     return {key: Measurement(*numbers) for key, numbers in document.items()}
+
+
+def _paces(document: Mapping[str, float]) -> dict[str, float]:
+    for name in document.keys():  # noqa: SIM118  # only a mapping has keys
+        usual_spread(name)  # a KeyError if no figure has that name
+    return dict(document)
 
 
 def _steps(document: Mapping[str, Sequence[Any]]) -> dict[str, TrainingMeasurement]:

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 
 from costmodels.arrays import Floats, Ints
 from costmodels.cluster import SHARINGS, Sharing
+from costmodels.measured import LARGEST
 from costmodels.memory.transformers import RecomputeMode
 from costmodels.step_update import StepUpdate
 from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow
+
+MOST = 1e100
+"""The largest finite cost: sums and products of two such costs are finite."""
 
 QUARTILES = 1.349
 """The distance of the quartiles of a normal distribution, in standard deviations: how a spread becomes one."""
@@ -368,6 +372,9 @@ def _check_numbers(table: CostTable) -> None:
             raise InputError(
                 f"the cost table's {name} holds a number that is not above -1; it is a share of the isolated time"
             )
+    for name in ("spread", "slowdown", "copies_slowdown"):
+        if not (getattr(table, name) <= LARGEST).all():
+            raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
     if table.offload and table.slowdown.any():
         raise InputError(
             "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "
@@ -389,11 +396,18 @@ def _check_numbers(table: CostTable) -> None:
 
 def _check_costs(table: CostTable) -> None:
     for name, values in _arrays(table):
-        if name not in NO_COSTS and len(wrong := np.argwhere(np.isnan(values) | (values < 0))):
+        if name not in NO_COSTS and len(wrong := np.argwhere(~(_summable(values)))):
             row = int(wrong[0][0])
             owner = f" for operator '{table.ops[row]}'" if SHAPES[name][0] == "o" else ""
             owner = f" for tensor '{table.flows[row].tensor}'" if SHAPES[name][0] == "f" else owner
-            raise InputError(f"the cost table's {name} is {values[tuple(wrong[0])]}{owner}; costs are 0 or more")
+            value = values[tuple(wrong[0])]
+            rule = f"{MOST:g} or less" if value > MOST else "0 or more"
+            raise InputError(f"the cost table's {name} is {value}{owner}; costs are {rule}")
+
+
+def _summable(values: Floats) -> NDArray[np.bool_]:
+    """Return where costs are numbers from 0 to `MOST`, or infinite: where an operator cannot run."""
+    return ((values >= 0) & (values <= MOST)) | np.isposinf(values)
 
 
 def _check_flows(table: CostTable) -> None:

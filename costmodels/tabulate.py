@@ -118,7 +118,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         flows=graph.flows,
         flow_bytes=flow_bytes,
         **_links(cluster, flow_bytes),
-        capacity_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
+        capacity_bytes=np.array([float(device.usable_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
         sharing=cluster.sharing,
         together=together(graph),

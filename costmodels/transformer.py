@@ -4,9 +4,12 @@ With L layers, hidden size h, feed-forward size f, s tokens of a sample, V words
 
 ::
 
-    parameters of a layer   2 (1 + kv) h^2 + 2 h f (3 h f if gated), biases, two norms     kv: key heads / heads
-    FLOP of a layer, forward     2 b s (those products) + 4 b s^2 h
+    parameters of a layer   2 (1 + kv) h a + 2 h f (3 h f if gated), biases, two norms     kv: key heads / heads
+    FLOP of a layer, forward     2 b s (those products) + 4 b s^2 a                        a: heads * values of a head
     FLOP of the head, forward    2 b s h V
+
+Heads have h / heads values unless a model has others, so a = h. Scores that a causal mask hides count. A window of w
+tokens leaves s^2 - (s - w)^2 of the s^2 scores, counted in the same way: twice the pairs that the mask leaves.
 
 A backward pass is twice a forward pass. Of a classic GPT (f = 4 h, kv = 1, biases) a step with everything recomputed
 takes 96 b s L h^2 (1 + s / (6 h) + V / (16 L h)) FLOP, and its parameters are
@@ -17,6 +20,7 @@ Source: Narayanan et al., Efficient large-scale language model training on GPU c
 
 from dataclasses import dataclass
 
+from costmodels.architecture import Architecture
 from graphs.brief import Brief
 from graphs.checks import check_fields, whole
 from graphs.errors import InputError
@@ -47,6 +51,11 @@ class Transformer(Brief):
     untied: bool = False  # whether the head has weights of its own
     dropout: bool = True  # whether masks are kept for the backward pass
     flash: bool = False  # whether attention keeps no scores (Dao et al., FlashAttention, NeurIPS 2022)
+    head_dim: int = 0  # values of a head; 0 for ``hidden`` / ``heads``
+    position_rows: int = 0  # of learned positions; 0 for as many as ``sequence``
+    qkv_biases: bool = False  # whether queries, keys and values have biases where other products have none
+    window: int = 0  # tokens that a token attends to, itself included; 0 for all before it
+    architecture: Architecture | None = None  # what costs do not depend on, if it is known
 
     def __post_init__(self) -> None:
         check_fields(self, "the transformer")
@@ -54,13 +63,26 @@ class Transformer(Brief):
             whole(getattr(self, name), name, 1)
         object.__setattr__(self, "ffn", whole(self.ffn or 4 * self.hidden, "ffn", 1))
         object.__setattr__(self, "kv_heads", whole(self.kv_heads or self.heads, "kv_heads", 1))
+        for name in ("head_dim", "position_rows", "window"):
+            whole(getattr(self, name), name, 0)
         for whole_name, part_name in (("hidden", "heads"), ("heads", "kv_heads")):
             number, part = getattr(self, whole_name), getattr(self, part_name)
-            if number % part:
+            if number % part and not (part_name == "heads" and self.head_dim):
                 raise InputError(
                     f"{part_name} = {part} does not divide {whole_name} = {number}; the nearest that does is "
                     f"{nearest_divisor(number, part)}"
                 )
+        object.__setattr__(self, "head_dim", self.head_dim or self.hidden // self.heads)
+        if self.positions and self.position_rows and self.sequence > self.position_rows:
+            raise InputError(
+                f"a sequence of {self.sequence:,} tokens is longer than the {self.position_rows:,} learned positions; "
+                "take a shorter one"
+            )
+
+    @property
+    def attention_values(self) -> int:
+        """Values of a token within attention: those of all heads."""
+        return self.heads * self.head_dim
 
     @property
     def kv_share(self) -> float:
@@ -70,15 +92,16 @@ class Transformer(Brief):
     @property
     def product_parameters(self) -> int:
         """Of a layer's matrices, which tensor parallelism splits."""
-        attention = 2 * self.hidden * (self.hidden + self.hidden * self.kv_heads // self.heads)
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def vector_parameters(self) -> int:
         """Of a layer's norms and biases."""
-        kv = self.hidden * self.kv_heads // self.heads
-        biases = self.hidden + 2 * kv + self.hidden + self.ffn * (2 if self.gated else 1) + self.hidden
-        return 2 * self.norm_vectors * self.hidden + biases * self.biases
+        qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
+        others = 2 * self.hidden + self.ffn * (2 if self.gated else 1)
+        biases = qkv * (self.biases or self.qkv_biases) + others * self.biases
+        return 2 * self.norm_vectors * self.hidden + biases
 
     @property
     def layer_parameters(self) -> int:
@@ -88,7 +111,7 @@ class Transformer(Brief):
     @property
     def embedding_parameters(self) -> int:
         """Of words and positions."""
-        return (self.vocabulary + self.sequence * self.positions) * self.hidden
+        return (self.vocabulary + (self.position_rows or self.sequence) * self.positions) * self.hidden
 
     @property
     def head_parameters(self) -> int:
@@ -105,8 +128,9 @@ class Transformer(Brief):
         return 2.0 * samples * self.sequence * self.product_parameters
 
     def attention_flops(self, samples: int) -> float:
-        """FLOP of a layer's scores and of what they weigh, forward; masked ones count."""
-        return 4.0 * samples * self.sequence**2 * self.hidden
+        """FLOP of a layer's scores and of what they weigh, forward; those that a causal mask hides count."""
+        beyond = max(0, self.sequence - self.window) if self.window else 0
+        return 4.0 * samples * (self.sequence**2 - beyond**2) * self.attention_values
 
     def layer_flops(self, samples: int) -> float:
         """FLOP of a layer, forward."""

@@ -27,10 +27,10 @@ BEHIND = (
     *(
         "planner.problem.public_format",
         "planner.plans.prediction",
-        "planner.explain.changes",
-        "planner.explain.settings",
+        "planner.explanations.changes",
+        "planner.explanations.settings",
     ),
-    *("planner.explain.explain", "planner.plans.schemas", "planner.export.targets", "planner.export.maps"),
+    *("planner.explanations.explain", "planner.plans.schemas", "planner.exports.targets", "planner.exports.maps"),
     *(
         "planner.problem.bounds",
         "planner.problem.infeasible",

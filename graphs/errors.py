@@ -1,7 +1,9 @@
-"""The error for mistakes that the user can correct, and helpers for its message."""
+"""The error for mistakes that the user can correct, with helpers for its message; the warning of a fallback."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class InputError(ValueError):
@@ -47,6 +49,49 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()
         raise InputError(f"{name} fails with the example inputs: {said}; give inputs that it takes") from error
+
+
+class FallbackWarning(RuntimeWarning):
+    """Something that makes a network faster has failed, and the network is computed as it was imported."""
+
+
+_warned_of: dict[str, str] = {}
+"""What this process has said, by the reason."""
+
+
+def warn_once(what: str, error: BaseException, instead: str) -> None:
+    """Warn that something fails here and what happens instead; a reason is said once, whatever else fails for it."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    say_once(reason, f"{what} fails here ({reason}); {instead}")
+
+
+def say_once(reason: str, text: str) -> None:
+    """Warn of what gave way here or in another process, unless this process has said the reason."""
+    if reason not in _warned_of:
+        _warned_of[reason] = text
+        warnings.warn(text, FallbackWarning, stacklevel=3)
+
+
+def fallbacks() -> tuple[tuple[str, str], ...]:
+    """Return what this process has said, with the reason before each text."""
+    return tuple(_warned_of.items())
+
+
+@contextmanager
+def fallbacks_said(say: Callable[[str], object]) -> Iterator[None]:
+    """Say in one line what has failed and what happens instead; other warnings are shown as Python shows them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FallbackWarning)
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, FallbackWarning):
+                say(str(message))
+            else:
+                show(message, category, *where)
+
+        warnings.showwarning = shown  # type: ignore[assignment]  # it is called by position
+        yield
 
 
 RENAMED = {

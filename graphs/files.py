@@ -167,6 +167,11 @@ def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
         raise InputError(f"the {what} '{path}' is damaged or foreign ({error}); delete it and {again} again") from error
 
 
+def draft_of(path: Path) -> Path:
+    """Return the file beside another one that takes its place once it is written."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def _put(content: bytes, path: Path) -> None:
     """Write a file whole or not at all; after an OSError the old file is there, and no draft beside it."""
     if is_stream(path):
@@ -174,7 +179,7 @@ def _put(content: bytes, path: Path) -> None:
             stream.write(content)
         return
     path = target_of(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = draft_of(path)
     try:
         draft.write_bytes(content)
         draft.replace(path)

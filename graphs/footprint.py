@@ -9,9 +9,11 @@
                                           backward  gradients x: "view"  a view of the incoming gradient
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
+
+from graphs.errors import InputError
 
 Storage: TypeAlias = str | int
 """The name of the tensor whose storage is shared, or the bytes of a new storage."""
@@ -50,6 +52,28 @@ class Footprint:
     inference: Run  # the forward run in inference
     training: Run | None = None  # the forward run of a training step; None if it could not be recorded
     backward: Backward | None = None  # the backward pass; None if it could not be recorded
+
+
+def check_footprint(footprint: Footprint, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Check that a footprint is one of an operator with these inputs and outputs.
+
+    Raises:
+        InputError: if it names other tensors, leaves an output out, or has negative bytes.
+    """
+    known, backward = {*inputs, *outputs}, footprint.backward
+    runs = [run for run in (footprint.inference, footprint.training) if run is not None]
+    storages = [storage for run in runs for storage in run.writes]
+    sizes = [run.extra_bytes for run in runs]
+    tensors: list[str] = []
+    if backward is not None:
+        storages += [gradient.storage for gradient in backward.gradients]
+        sizes += [backward.saved_bytes, backward.extra_bytes]
+        tensors += [*backward.saved, *(gradient.tensor for gradient in backward.gradients)]
+    tensors += [storage for storage in storages if isinstance(storage, str)]
+    sizes += [storage for storage in storages if isinstance(storage, int)]
+    whole = all(len(run.writes) == len(outputs) for run in runs)
+    if not (whole and known.issuperset(tensors) and all(0 <= size < 2**63 for size in sizes)):
+        raise InputError(f"the footprint of operator '{name}' does not fit its tensors; import the model again")
 
 
 def footprint_to_dict(footprint: Footprint) -> dict[str, Any]:

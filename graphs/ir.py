@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from graphs.brief import Brief
 from graphs.errors import InputError
-from graphs.footprint import Footprint
+from graphs.footprint import Footprint, check_footprint
 from graphs.notebook import html_table
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
@@ -283,6 +283,9 @@ def _check_order(graph: Graph) -> None:
     available = {t.name for t in graph.tensors if t.role is not Role.ACTIVATION}
     for op in graph.ops:
         _check_members(graph, op)
+        for member in (op, *op.members):
+            if member.footprint is not None:
+                check_footprint(member.footprint, member.name, member.inputs, member.outputs)
         for name in op.inputs:
             if name not in graph.tensor:
                 raise InputError(f"operator '{op.name}' reads the tensor '{name}', which the graph does not describe")

@@ -19,15 +19,27 @@ if TYPE_CHECKING:
     from costmodels.paper import catalogue_cluster as catalogue_cluster
     from costmodels.workload import Workload as Workload
     from graphs.errors import InputError as InputError
+    from planner.explanations.diff import diff as diff
+    from planner.explanations.elsewhere import elsewhere as elsewhere
+    from planner.explanations.explain import explain as explain
+    from planner.explanations.simulate import WhatIf as WhatIf
+    from planner.explanations.simulate import simulate as simulate
+    from planner.exports.import_map import import_map as import_map
+    from planner.exports.rows import export_row as export_row
+    from planner.exports.targets import export as export
     from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
     from planner.planning.calibrate import divisions as divisions
+    from planner.planning.choose import choose as choose
+    from planner.planning.choose_options import ChooseOptions as ChooseOptions
+    from planner.planning.find_plan import plan as plan
     from planner.planning.make_plan import Search as Search
-    from planner.planning.make_plan import plan as plan
+    from planner.planning.question import OpenWorkload as OpenWorkload
     from planner.planning.tune import Tuned as Tuned
     from planner.planning.tune import tune as tune
     from planner.plans.files import load_plan as load_plan
     from planner.plans.files import save_plan as save_plan
+    from planner.plans.given import NamedModel as NamedModel
     from planner.plans.plan import Plan as Plan
     from planner.problem.constraints import contiguous as contiguous
     from planner.problem.constraints import forbid as forbid
@@ -43,6 +55,7 @@ if TYPE_CHECKING:
     from planner.problem.result import NoPlanError as NoPlanError
     from planner.problem.result import Result as Result
     from planner.problem.result import Status as Status
+    from planner.runtime.checkpoint.shard import shard as shard
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
     from planner.runtime.hybrid.trainer import HybridTrainer as HybridTrainer
     from planner.runtime.inference.runner import Runner as Runner
@@ -50,10 +63,13 @@ if TYPE_CHECKING:
     from planner.runtime.start import train as train
     from planner.runtime.training.options import TrainerOptions as TrainerOptions
     from planner.runtime.training.trainer import Trainer as Trainer
+    from planner.runtime.verification.verify import verify as verify
     from planner.solvers.solve import solve as solve
+    from planner.view.show import show as show
 
 HOMES = {
     "CalibrationOptions": "planner.planning.calibrate",
+    "ChooseOptions": "planner.planning.choose_options",
     "Cluster": "costmodels.cluster",
     "Device": "costmodels.cluster",
     "Evaluation": "planner.problem.evaluate",
@@ -63,36 +79,50 @@ HOMES = {
     "InputError": "graphs.errors",
     "Level": "costmodels.links",
     "Link": "costmodels.cluster",
+    "NamedModel": "planner.plans.given",
     "NoPlanError": "planner.problem.result",
+    "OpenWorkload": "planner.planning.question",
     "Plan": "planner.plans.plan",
     "Problem": "planner.problem.problem",
-    "TrainerOptions": "planner.runtime.training.options",
     "Reporter": "planner.problem.reporter",
     "Result": "planner.problem.result",
     "Runner": "planner.runtime.inference.runner",
     "Search": "planner.planning.make_plan",
     "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
+    "TrainerOptions": "planner.runtime.training.options",
     "Tuned": "planner.planning.tune",
+    "WhatIf": "planner.explanations.simulate",
     "Workload": "costmodels.workload",
     "calibrate": "planner.planning.calibrate",
     "catalogue_cluster": "costmodels.paper",
+    "choose": "planner.planning.choose",
     "contiguous": "planner.problem.constraints",
+    "diff": "planner.explanations.diff",
     "divisions": "planner.planning.calibrate",
+    "elsewhere": "planner.explanations.elsewhere",
     "evaluate": "planner.problem.evaluate",
+    "explain": "planner.explanations.explain",
+    "export": "planner.exports.targets",
+    "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
+    "import_map": "planner.exports.import_map",
     "load_config": "planner.problem.hybrid_training.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
-    "plan": "planner.planning.make_plan",
+    "plan": "planner.planning.find_plan",
     "read_cluster": "costmodels.clusterfile",
     "save_plan": "planner.plans.files",
+    "shard": "planner.runtime.checkpoint.shard",
+    "show": "planner.view.show",
+    "simulate": "planner.explanations.simulate",
     "solve": "planner.solvers.solve",
     "start": "planner.runtime.start",
     "together": "planner.problem.constraints",
-    "whole": "planner.problem.constraints",
     "train": "planner.runtime.start",
     "tune": "planner.planning.tune",
+    "verify": "planner.runtime.verification.verify",
+    "whole": "planner.problem.constraints",
     "write_cluster": "costmodels.clusterwriter",
 }
 """Every public name, and the module that has it."""

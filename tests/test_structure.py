@@ -46,7 +46,7 @@ ROOMS = {
         *RANKS,
         *EVERYBODY,
     ),
-    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "planner.export.onnx_devices", "tests"),
+    "onnx": ("graphs.importers.from_onnx", "graphs.importers.onnx", "planner.exports.onnx_devices", "tests"),
     "pulp": ("planner.solvers", "tests"),
     "highspy": ("planner.solvers", "tests"),
     "safetensors": ("planner.runtime", "tests"),
@@ -71,7 +71,7 @@ LIGHT = (
 """What has to load without torch, which takes seconds."""
 
 
-PLANNER_ROOMS = ("problem", "solvers", "plans", "runtime", "planning", "explain", "export", "view")
+PLANNER_ROOMS = ("problem", "solvers", "plans", "runtime", "planning", "explanations", "exports", "view")
 FLOORS = (
     "graphs",
     "costmodels",

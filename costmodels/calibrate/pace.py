@@ -24,6 +24,7 @@ from costmodels.host.affinity import Processor, run_on, start_on, torch_device_o
 from costmodels.host.discovery import ROOT, last_cache_bytes
 from costmodels.host.multiply import PackedConvolution
 from costmodels.pace import PACE_NAMES, PaceKind, contended, mean_pace
+from graphs.errors import warn_once
 
 REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
@@ -136,15 +137,23 @@ def _works(torch_device: torch.device, n_cores: int) -> Mapping[PaceKind, Work]:
         side = isqrt(min(max(last_cache_bytes(ROOT) // 4, LEAST_SIDE**2), MOST_SIDE**2))
         vector, large = torch.ones(1, side), torch.ones(side, side)
     return {
-        "computing": _packed(image, filters) if n_cores else lambda: F.conv2d(image, filters, padding=1),
+        "computing": (_packed(image, filters) if n_cores else None) or (lambda: F.conv2d(image, filters, padding=1)),
         "streaming": lambda: F.linear(vector, large),
     }
 
 
-def _packed(image: torch.Tensor, filters: torch.Tensor) -> Work:
-    """A convolution as networks have it, with packed filters and a result in the same memory in every call."""
+def _packed(image: torch.Tensor, filters: torch.Tensor) -> Work | None:
+    """A convolution as networks have it, with packed filters and a result in the same memory in every call.
+
+    It is None if the kernel fails here, where networks are computed by PyTorch, too.
+    """
     convolve = PackedConvolution(image.shape, filters.shape, ((1, 1), (1, 1)), bias=False)
-    packed = convolve.pack(filters)
+    try:
+        packed = convolve.pack(filters)
+        convolve(image, packed)
+    except Exception as error:  # whatever its libraries raise
+        warn_once("the kernel of conv2d", error, "PyTorch's operator computes it instead")
+        return None
     image = image.contiguous(memory_format=torch.channels_last)
     results: dict[int, torch.Tensor] = {}  # by thread
 

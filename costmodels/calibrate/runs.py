@@ -19,7 +19,8 @@ from costmodels.calibrate.clock import Clock
 from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
+from costmodels.host.giving_way import Function
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
@@ -30,6 +31,7 @@ from costmodels.views import differentiated
 from graphs.errors import InputError, running
 from graphs.ir import Op, Role
 from graphs.program.program import Program, as_held, on_device
+from graphs.program.traced_strides import lying_as_traced
 
 MARKS = 500  # of which the median distance is taken
 CALLS, VIEWS = 50, 50  # to separate a call of the engine from one operator's backward pass
@@ -74,6 +76,7 @@ class Inference(Pass, DeviceState):
         self.kernels = [kernels_of(program, op, torch_device, kernels) for op in self.ops]
         self._packed = PackedWeights()
         self._packed.check_room(program.graph, chain.from_iterable(self.kernels), torch.get_num_threads())
+        self._strides = lying_as_traced(program)
         self._last = _last_read(program)
         self._pairs = gains_by_pairs(self.kernels, copies_s)
         self._functions: dict[tuple[int, range], _TimedFunction] = {}  # by thread and operators
@@ -125,11 +128,15 @@ class Inference(Pass, DeviceState):
         key = get_ident(), ops
         if key not in self._functions:
             behind, marks = _marking(self.clock)
+
+            def restart() -> None:
+                del marks[1:]
+
             outputs = tuple(name for i in ops for name in self.ops[i].outputs if self._last[name] >= ops.stop)
             kernels = {number: self.kernels[number] for number in ops}
             turns = (in_turns(kernels) if self._pairs else ()) or one_by_one(ops)
-            subgraph = Subgraph(self.program, kernels, outputs)
-            function = compile_operators(subgraph, self, behind=behind, turns=turns)
+            subgraph = Subgraph(self.program, kernels, outputs, self._strides)
+            function = compile_operators(subgraph, self, behind=behind, turns=turns, restart=restart)
             inputs = inputs_of(self.program.graph, ops)
             self._functions[key] = _TimedFunction(function, inputs, outputs, behind, turns, marks)
         return self._functions[key]

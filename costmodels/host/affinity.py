@@ -39,6 +39,17 @@ class ThreadResult(Promise[T]):
     def __init__(self) -> None:
         super().__init__()
         self.stop_event = threading.Event()
+        self.thread: threading.Thread | None = None  # that has been started
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait as any promise does, and then for the end of the thread, which comes a moment after its result.
+
+        On a busy machine that moment is a long one, in which a thread is left that nobody waits for.
+        """
+        is_there = super().wait(timeout_s)
+        if is_there and self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join()
+        return is_there
 
     def stop(self) -> None:
         """Stop the thread, whose work must poll `stopped`, and wait for it up to `STOP_S`.
@@ -252,7 +263,8 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
         else:
             result.set_result(value)
 
-    threading.Thread(target=run, name=f"device-{device.name}", daemon=True).start()
+    result.thread = threading.Thread(target=run, name=f"device-{device.name}", daemon=True)
+    result.thread.start()
     return result
 
 

@@ -7,7 +7,7 @@ result lies so that the heads of a token are beside each other: nothing is copie
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from threading import get_ident
 from typing import NamedTuple
 
@@ -83,12 +83,16 @@ class Attention(Writer):
         mask: torch.Tensor | None = None,
         result: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute; ``result`` is written if it is given. Queries that read no key are left to PyTorch."""
+        """Compute; ``result`` is written if it is given.
+
+        Queries that read no key are left to PyTorch. So are keys and values that are not finite where some are hidden
+        from a block: PyTorch computes with more or fewer of those, and NaN times nothing is NaN.
+        """
         shown = self._causal if mask is None else mask
         blocks = _kept_blocks(q, k, shown) if shown is not None and self._same_mask else _blocks(q, k, shown)
         if blocks:
             into = self.room(q) if result is None else result
-            if self._attend(q, k, v, blocks, into):
+            if self._attend(q, k, v, blocks, into) and (not self._same_mask or isfinite(into.sum().item())):
                 return into
         attend = torch.nn.functional.scaled_dot_product_attention
         computed = attend(q, k, v, mask, is_causal=self._causal is not None, scale=self._scale)
@@ -153,6 +157,8 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, skips: 
         return [_Block((0, rows), (0, columns), added)]
     step = max(BLOCK, ceil(rows / MOST_BLOCKS / BLOCK) * BLOCK)
     read = (added != -torch.inf).flatten(0, 1).any(0)  # [rows, columns]
+    if not bool(read.any(0).all()):  # whether a key that nobody reads is finite counts, too
+        return [_Block((0, rows), (0, columns), added)]
     blocks = []
     for at in range(0, rows, step):
         some = read[at : at + step].any(0).nonzero()

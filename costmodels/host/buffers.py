@@ -19,18 +19,9 @@ from torch._ops import OpOverload
 
 from costmodels.host.kernel import Kernel, Strided, as_it_is, as_they_are
 from graphs.program.program import Program
+from graphs.program.traced_strides import shares_memory
 
 LINE = 16  # float32 numbers in a line of the cache, at which PyTorch's memory begins
-
-FRESH = frozenset(
-    f"aten::{name}"
-    for name in [
-        *("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"),
-        *("max_pool2d", "adaptive_avg_pool2d", "softmax.int", "log_softmax.int", "relu6"),
-        *("layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm"),
-    ]
-)
-"""Operators that PyTorch composes of others, and whose results are never their inputs."""
 
 
 class PlannedMemory(NamedTuple):
@@ -51,7 +42,7 @@ def planned_memory(
     for kernel, own in zip(kernels, packed, strict=True):
         known = ChainMap(dict(own), fixed, buffers)
         writes = isinstance(kernel.target, OpOverload) and kernel.target._schema.is_mutable
-        if not writes and _shares(program, kernel) and all(name in known for name in kernel.reads):
+        if not writes and shares(program, kernel) and all(name in known for name in kernel.reads):
             args, kwargs = kernel.bound(program, known.__getitem__)
             with torch.no_grad():
                 result = kernel.target(*args, **kwargs)
@@ -99,13 +90,13 @@ def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     seen: dict[str, set[str]] = {}  # by tensor, the results that it may share memory with
     for number, kernel in enumerate(kernels):
         read = set[str]().union(*(seen.get(name, ()) for name in kernel.reads))
-        shares = _shares(program, kernel)
+        own = shares(program, kernel)
         for name in read & found.keys():
             found[name] = found[name][0], number
-            if shares is None:
+            if own is None:
                 del found[name]
         for name in kernel.op.outputs:
-            seen[name] = read if shares else set()
+            seen[name] = read if own else set()
         if kernel.result:
             seen[kernel.op.outputs[0]] = {kernel.op.outputs[0]}
             found[kernel.op.outputs[0]] = number, number
@@ -115,20 +106,12 @@ def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     return {name: (first, last) for name, (first, last) in found.items() if first < last}
 
 
-def _shares(program: Program, kernel: Kernel) -> bool | None:
-    """Whether results of a kernel share memory with what it reads; None if that is not known.
-
-    PyTorch's dispatcher relies on what the schema of an operator says of this. Only operators that are composed of
-    others may return their inputs all the same.
-    """
+def shares(program: Program, kernel: Kernel) -> bool | None:
+    """Whether results of a kernel share memory with what it reads; None if that is not known."""
     target = kernel.target
     if target in (as_it_is, as_they_are):
         return True
-    if not isinstance(target, OpOverload):
-        replaced = kernel.arguments is not None or program.calls[kernel.op.name].node.target is not target
-        return False if replaced else None  # a kernel of this package, or a function that is no operator
-    if any(result.alias_info is not None for result in target._schema.returns):
-        return True
-    name = str(target.name())  # type: ignore[no-untyped-call]  # torch has no types here
-    composed = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    return None if composed and name not in FRESH else False
+    if isinstance(target, OpOverload):
+        return shares_memory(target)
+    replaced = kernel.arguments is not None or program.calls[kernel.op.name].node.target is not target
+    return False if replaced else None  # a kernel of this package, or a function that is no operator

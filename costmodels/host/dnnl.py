@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from costmodels.host.float_status import INVALID, clear, raised
 from graphs.rewrites.patterns import Step
 
 WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
@@ -139,12 +140,21 @@ class Library:
 
     def reorder(self, source: torch.Tensor, layout: c_void_p, n_bytes: int) -> torch.Tensor:
         """A tensor in another layout, as bytes."""
-        result, own = torch.zeros(n_bytes, dtype=torch.uint8), self.layout_of(source)
+        result = torch.zeros(n_bytes, dtype=torch.uint8)
+        self._copy(source, self.layout_of(source), result, layout)
+        return result
+
+    def restore(self, packed: torch.Tensor, layout: c_void_p, shape: Sequence[int]) -> torch.Tensor:
+        """The tensor of a shape that `reorder` has brought into a layout."""
+        result = torch.empty(tuple(shape))
+        self._copy(packed, layout, result, self.layout_of(result))
+        return result
+
+    def _copy(self, source: torch.Tensor, own: c_void_p, result: torch.Tensor, layout: c_void_p) -> None:
         description = self.make("reorder_primitive_desc", own, self.engine, layout, self.engine, None)
         memories = {SOURCE: self.memory(own, source), DESTINATION: self.memory(layout, result)}
         arguments = _arguments_of(memories)
         self.check(self.execute(self.make("primitive", description), self.stream, 2, ctypes.addressof(arguments)))
-        return result
 
 
 class Execution:
@@ -156,6 +166,7 @@ class Execution:
         description: Object,
         moving: Mapping[int, Object],
         held: Mapping[int, tuple[c_void_p, torch.Tensor]] = MappingProxyType({}),
+        loses_nan: bool = False,
     ) -> None:
         """Make the primitive of a description.
 
@@ -164,6 +175,7 @@ class Execution:
             description: of the primitive.
             moving: layouts of the arguments that each call gives the addresses of, by their numbers.
             held: layouts and tensors of the others.
+            loses_nan: whether calls have to find out if NaN was lost.
         """
         scratch, n_bytes = dnnl.asked(description, SCRATCHPAD_LAYOUT)
         held = {**held, SCRATCHPAD: (scratch, scratchpad(n_bytes))} if n_bytes else held
@@ -176,15 +188,25 @@ class Execution:
         made = dnnl.make("primitive", description)
         self._call = made, dnnl.stream, len(self._arguments), ctypes.addressof(self._arguments)
         self._execute, self._point = dnnl.execute, dnnl.point
+        self._loses_nan = loses_nan
 
-    def __call__(self, *addresses: int) -> None:
-        """Compute with the moving arguments at some addresses, in their order."""
+    def __call__(self, *addresses: int) -> bool:
+        """Compute with the moving arguments at some addresses, in their order; return whether NaN was lost."""
         if addresses != self._addresses:
             for memory, address in zip(self._moving, addresses, strict=True):
                 self._point(memory, address)
             self._addresses = addresses
         if status := self._execute(*self._call):
             raise RuntimeError(f"oneDNN failed with status {status}")
+        return self._loses_nan and raised(INVALID) and self._raises_again()
+
+    def _raises_again(self) -> bool:
+        """Whether another execution raises the flag, too, and no earlier operator has raised it."""
+        clear(INVALID)
+        self._execute(*self._call)
+        again = bool(raised(INVALID))
+        clear(INVALID)
+        return again
 
 
 _scratchpads = threading.local()

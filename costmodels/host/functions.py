@@ -15,13 +15,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import fx
 
-from costmodels.host.buffers import planned_memory
+from costmodels.host.buffers import planned_memory, shares
+from costmodels.host.giving_way import Compiled, Function, Kernels, UnpackedError, giving_way
 from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.pairs import Turn, micro_batches, one_by_one
+from graphs.errors import InputError
 from graphs.ir import STATE, Graph
 from graphs.program.program import Program
+from graphs.program.traced_strides import laying
 
-Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+KERNEL = "kernel"
+"""Key of a node's ``meta``: the kernel that it calls."""
 
 Seeded: TypeAlias = tuple[Callable[..., Any], fx.Node]
 """The seeded kernel of a random operator, and the generator that it draws from."""
@@ -43,8 +47,9 @@ class Subgraph(NamedTuple):
     """Operators of a network that run one behind the other."""
 
     program: Program  # the network
-    kernels: Mapping[int, Sequence[Kernel]]  # by operator, in their order, see `costmodels.host.kernels.kernels_of`
+    kernels: Kernels  # see `costmodels.host.kernels.kernels_of`
     outputs: Sequence[str]  # the tensors that are read after them
+    strides: Mapping[str, tuple[int, ...]] = {}  # of results that have to lie as in the trace
 
 
 def compile_operators(
@@ -53,6 +58,7 @@ def compile_operators(
     seeded: Mapping[str, Callable[..., Any]] = {},
     behind: Callable[[], object] | None = None,
     turns: Sequence[Turn] = (),
+    restart: Callable[[], object] = lambda: None,
 ) -> Function:
     """Compile operators, whose outputs the function returns; the calling thread is that of their device.
 
@@ -64,10 +70,26 @@ def compile_operators(
         behind: called behind each operator.
         turns: for a function of two micro-batches, see `costmodels.host.pairs`: it takes the arguments of the second
             one behind those of the first, and so returns results; nothing may draw random numbers.
+        restart: called before a call begins again, see `costmodels.host.giving_way`.
     """
-    program, kernels, outputs = subgraph
+
+    def compiled(kernels: Kernels) -> Compiled:
+        return _compiled(subgraph._replace(kernels=kernels), state, seeded, behind, turns)
+
+    return giving_way(subgraph.program, subgraph.kernels, compiled, restart)
+
+
+def _compiled(
+    subgraph: Subgraph,
+    state: DeviceState,
+    seeded: Mapping[str, Callable[..., Any]],
+    behind: Callable[[], object] | None,
+    turns: Sequence[Turn],
+) -> Compiled:
+    """Compile operators as `compile_operators` does, once; raise UnpackedError if a kernel cannot pack its weights."""
+    program, kernels, outputs, strides = subgraph
     flat = list(chain.from_iterable(kernels.values()))
-    own = [{name: state.packed(kernel, name) for name in kernel.packs} for kernel in flat]
+    own = [_packed(state, number, kernel) for number, each in kernels.items() for kernel in each]
     graph, held = fx.Graph(), list[torch.Tensor]()
 
     def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
@@ -75,12 +97,12 @@ def compile_operators(
         held.extend(tensors.values())
         return _placeholders(graph, "state", len(held) - len(tensors), tensors)
 
-    kept = hold({name: state.get(name) for name in _kept(program.graph, flat)})
+    kept = hold({name: state.get(name) for name in kept_state(program.graph, flat)})
     weights = iter([hold(each) for each in own])
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
-    planned = [planned_memory(program, flat, own, outputs) for _ in range(micro_batches(turns))]
-    runs = [_Run(hold(each.buffers), hold(each.fixed), {}) for each in planned]
+    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(micro_batches(turns))]
+    runs = [_Run(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
     for number, run in enumerate(runs):
@@ -94,12 +116,23 @@ def compile_operators(
     graph.eliminate_dead_code(
         lambda node: node.is_impure() or node.target is behind or RESULT in node.kwargs  # a view may be read
     )
-    return function_of(graph, held)
+    return _written(graph, held)
+
+
+def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.Tensor]:
+    """Return the weights that a kernel of an operator packs; raise UnpackedError if it fails."""
+    try:
+        return {name: state.packed(kernel, name) for name in kernel.packs}
+    except InputError:
+        raise  # of a weight without values
+    except Exception as error:  # whatever its libraries raise
+        raise UnpackedError(number) from error
 
 
 class _Run(NamedTuple):
     """What a function knows of one micro-batch."""
 
+    strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
     buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
     fixed: Mapping[str, fx.Node]  # results that are always the same tensors
     value: dict[str, fx.Node]  # tensors by name
@@ -114,17 +147,26 @@ def _add_calls(
     drawing: Mapping[str, Seeded],
 ) -> None:
     """Add the calls of a kernel for micro-batches: one for both if it computes pairs, else one for each."""
-    outputs, first = kernel.op.outputs, kernel.op.outputs[0]
+    first = kernel.op.outputs[0]
     reads = [map(ChainMap(dict(packed), run.value).__getitem__, kernel.reads) for run in runs]
     if kernel.pair and len(runs) > 1:
         both = graph.call_function(kernel.pair, ([_bound(program, kernel, names)[0] for names in reads],))
+        both.meta[KERNEL] = kernel
         for number, run in enumerate(runs):
-            run.value.update(zip(outputs, _results(graph, program, kernel, _item(graph, both, number)), strict=True))
+            _define(graph, program, kernel, run, _results(graph, program, kernel, _item(graph, both, number)))
         return
     for run, names in zip(runs, reads, strict=True):
         if first not in run.fixed:
             made = add_call(graph, program, kernel, names, drawing.get(kernel.op.name), run.buffers.get(first))
-            run.value.update(zip(outputs, made, strict=True))
+            _define(graph, program, kernel, run, made)
+
+
+def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _Run, made: Iterable[fx.Node]) -> None:
+    """Name what a kernel has made. What must lie as in the trace and is no view is laid so."""
+    fresh = shares(program, kernel) is not True
+    for name, node in zip(kernel.op.outputs, made, strict=True):
+        strides = run.strides.get(name) if fresh else None
+        run.value[name] = graph.call_function(laying(strides), (node,)) if strides else node
 
 
 def inputs_of(graph: Graph, ops: Collection[int]) -> tuple[str, ...]:
@@ -139,8 +181,8 @@ def _placeholders(graph: fx.Graph, word: str, first: int, keys: Iterable[str]) -
     return {key: graph.placeholder(f"{word}{first + i}") for i, key in enumerate(keys)}
 
 
-def _kept(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
-    """The names of the state that is read as the model has it, not packed."""
+def kept_state(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, None]:
+    """Return the names of the state that kernels read as the model has it, not packed."""
     read = (name for kernel in kernels for name in kernel.reads if name not in kernel.packs)
     return dict.fromkeys(name for name in read if graph.tensor[name].role in STATE)
 
@@ -161,7 +203,9 @@ def add_call(
     target, (args, kwargs) = kernel.target, _bound(program, kernel, reads)
     if seeded is not None:
         target, kwargs = seeded[0], {**kwargs, "generator": seeded[1]}
-    return _results(graph, program, kernel, graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs))
+    result = graph.call_function(target, args, {RESULT: buffer} if buffer else kwargs)
+    result.meta[KERNEL] = kernel
+    return _results(graph, program, kernel, result)
 
 
 def _bound(program: Program, kernel: Kernel, reads: Iterable[fx.Node]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -182,7 +226,18 @@ def _item(graph: fx.Graph, result: fx.Node, number: int) -> fx.Node:
 
 
 def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
-    """A graph of calls as a function: its first placeholders are the state, the others its arguments.
+    """A graph of calls as a function: its first placeholders are the state, the others its arguments."""
+    stage, held, _ = _written(graph, state)
+
+    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result: tuple[torch.Tensor, ...] = stage(*held, *inputs)
+        return result
+
+    return call
+
+
+def _written(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Compiled:
+    """A graph of calls as a function that takes the state first.
 
     It is written as text that consists of numbered names and of nothing that the graph holds: what is called, its
     constants and the names of its keywords are values of the function's own namespace. So nothing that a model contains
@@ -198,6 +253,7 @@ def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
     last = {node: node for node in graph.nodes}  # a result that nobody reads ends at once
     last |= {value: node for node in graph.nodes for value in node.all_input_nodes}
     namespace: dict[str, Any] = {}
+    kernels: dict[int, Kernel] = {}
 
     write = partial(_written_form, number, namespace)
     lines = [f"def stage({', '.join(write(node) for node in graph.nodes if node.op == 'placeholder')}):"]
@@ -210,16 +266,12 @@ def function_of(graph: fx.Graph, state: Sequence[torch.Tensor]) -> Function:
                 pairs = (f"{write(name)}: {write(value)}" for name, value in node.kwargs.items())
                 arguments.append(f"**{{{', '.join(pairs)}}}")
             lines.append(f"    {write(node)} = {write(node.target)}({', '.join(arguments)})")
+            if KERNEL in node.meta:
+                kernels[len(lines)] = node.meta[KERNEL]
             if ended := [write(value) for value in (*node.all_input_nodes, node) if last[value] is node]:
                 lines.append(f"    del {', '.join(ended)}")
     exec("\n".join(lines) + "\n", namespace)
-    stage = namespace["stage"]
-
-    def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result: tuple[torch.Tensor, ...] = stage(*state, *inputs)
-        return result
-
-    return call
+    return Compiled(namespace["stage"], state, kernels)
 
 
 def _written_form(number: Mapping[fx.Node, int], namespace: dict[str, Any], value: Any) -> str:

@@ -11,6 +11,7 @@ from graphs.ir import STATE, Op
 from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
+VIEW = torch.ops.aten.view.default
 RESULT = "result"  # name of the argument that a `Writer` is told by where to write
 
 
@@ -151,6 +152,15 @@ class Kernel:
     def unpacks(self, program: Program) -> bool:
         """Whether it returns the outputs in a tuple or list."""
         return program.calls[self.op.name].unpack if self.arguments is None else len(self.op.outputs) > 1
+
+
+def by_pytorch(program: Program, op: Op, torch_device: torch.device = CPU, moves: bool = True) -> Kernel:
+    """The kernel that is PyTorch's own operator.
+
+    Where results may have other strides than in the trace (``moves``), views are reshaped.
+    """
+    target: Any = program.calls[op.name].node.target
+    return Kernel(op, torch.ops.aten.reshape.default if moves and target is VIEW else target, torch_device)
 
 
 def as_it_is(tensor: torch.Tensor) -> torch.Tensor:

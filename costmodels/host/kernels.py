@@ -9,18 +9,20 @@ Quick kernels (`costmodels.host.quick`) are for devices that ask for them. They,
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from costmodels.cluster import Kernels
-from costmodels.host.kernel import Kernel, Read, as_it_is
+from costmodels.host.giving_way import warn
+from costmodels.host.kernel import Kernel, Read, as_it_is, by_pytorch
 from costmodels.host.onednn import lstm_kernel
 from costmodels.host.quick import quick_kernel
 from graphs.ir import Op
 from graphs.program.program import Program
 
-VERSION = 25
+VERSION = 26
 """Of the kernels, the handling of memory and weights, and the references of the pace: measurements depend on these."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
@@ -31,13 +33,13 @@ EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 def kernels_of(
     program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels that compute an operator one behind the other; see `kernel_of`.
+    """The kernels that compute an operator one after the other; see `kernel_of`.
 
     A fused operator has one where there is a kernel for it, else those of its members.
     """
     if not op.members:
         return (kernel_of(program, op, torch_device, inference),)
-    if inference == "quick" and torch_device.type == "cpu" and (quick := quick_kernel(program, op)):
+    if torch_device.type == "cpu" and inference == "quick" and (quick := _built(quick_kernel, program, op)):
         return (quick,)
     return tuple(kernel_of(program, member, torch_device, inference) for member in op.members)
 
@@ -47,17 +49,25 @@ def kernel_of(program: Program, op: Op, torch_device: torch.device, inference: K
 
     ``inference`` is the device's kind of kernels there; None in training, which has no packed weights.
     """
-    target: Callable[..., Any] = program.calls[op.name].node.target  # type: ignore[assignment]  # see translate
-    if (inference == "quick" or torch_device.type != "cpu") and target is torch.ops.aten.view.default:
-        target = torch.ops.aten.reshape.default  # results may have other strides here than in the trace
-    if torch_device.type != "cpu":
-        return Kernel(op, target, torch_device)
-    if inference and target is torch.ops.aten.dropout.default and not op.attrs.get("train"):
-        return Kernel(op, as_it_is, arguments=(Read(op.inputs[0]),))
-    kernel = quick_kernel(program, op) if inference == "quick" else None
-    if kernel is None and inference:
-        kernel = lstm_kernel(program, op)
-    return kernel or Kernel(op, EXACT_KERNELS.get(target, target))
+    ours = torch_device.type == "cpu"
+    usual = by_pytorch(program, op, torch_device, moves=inference == "quick" or not ours)
+    if ours and inference:
+        if usual.target is torch.ops.aten.dropout.default and not op.attrs.get("train"):
+            return Kernel(op, as_it_is, arguments=(Read(op.inputs[0]),))
+        for build in (quick_kernel, lstm_kernel) if inference == "quick" else (lstm_kernel,):
+            if kernel := _built(build, program, op):
+                return kernel
+    kernels = EXACT_KERNELS | PLAIN_NUMBERS if inference == "quick" else EXACT_KERNELS
+    return replace(usual, target=kernels.get(usual.target, usual.target)) if ours else usual
+
+
+def _built(build: Callable[[Program, Op], Kernel | None], program: Program, op: Op) -> Kernel | None:
+    """The kernel that a function builds of an operator; None, with a warning, if it fails."""
+    try:
+        return build(program, op)
+    except Exception as error:  # whatever its libraries raise: PyTorch computes then
+        warn(error, op)
+        return None
 
 
 def max_pool2d(
@@ -103,6 +113,11 @@ def avg_pool3d(
     return total.div_(divisor_override or length)
 
 
+def imag(x: torch.Tensor) -> torch.Tensor:
+    """`torch.imag` with the numbers that it stands for in memory; PyTorch marks those of a conjugate as negative."""
+    return torch.imag(x).clone()
+
+
 def _is_plain(x: torch.Tensor) -> bool:
     """Whether the fast kernel has the same bits; with gradients, the operator's own backward pass is needed."""
     return x.dtype in EXACT and not (x.requires_grad and torch.is_grad_enabled())
@@ -113,3 +128,9 @@ EXACT_KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.avg_pool3d.default: avg_pool3d,
 }
 """Exact kernels by the operator that they replace, whose arguments they take."""
+
+PLAIN_NUMBERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.imag.default: imag,
+    torch.ops.aten._neg_view.default: torch.neg,
+}
+"""For operators whose results PyTorch may mark as negative, kernels whose results lie as they are read."""

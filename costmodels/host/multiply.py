@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from dataclasses import astuple, dataclass
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from threading import get_ident
 from typing import Any, Literal
 
@@ -37,6 +37,11 @@ from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 from costmodels.host.winograd import Winograd
 from graphs.rewrites.patterns import Step, activation
+
+LOSE_NAN = ("relu", "hardtanh")
+"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this."""
+
+BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
 
 OWN = {Step("gelu", algorithm="tanh"): tanh_gelu, Step("swish"): swish, Step("sigmoid"): sigmoid}
 """Activations that a pass of our own computes behind a primitive, if they are its last step."""
@@ -75,6 +80,11 @@ class Primitive:
         """The kernel of the last step, if it is no part of the primitive."""
         return OWN.get(self.steps[-1]) if self.steps else None
 
+    @property
+    def loses_nan(self) -> bool:
+        """Whether a step turns NaN into a number."""
+        return any(_loses_nan(step) for step in self.steps)
+
     def described(self, dnnl: Library) -> Object:
         """The description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
         dnnl.use_threads(1)
@@ -100,16 +110,29 @@ class Primitive:
         weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
-    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
-        """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand."""
+    def unpack(self, dnnl: Library, packed: torch.Tensor) -> torch.Tensor:
+        """The weight that was packed, of a convolution maybe in another shape."""
+        weight = dnnl.restore(packed, dnnl.asked(self.described(dnnl), WEIGHTS_LAYOUT)[0], self.weight)
+        return weight.t() if self.kind == "matmul" else weight
+
+    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
+        """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand.
+
+        It returns True if a step has lost NaN.
+        """
         description = self.described(dnnl)
         held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
         if bias is not None and self.bias:
             held[BIAS] = dnnl.layout(*astuple(self.bias)), bias.contiguous()
         y = dnnl.layout(*astuple(self.y))
         moving = {SOURCE: dnnl.layout(*astuple(self.x)), DESTINATION: y}
-        execution = Execution(dnnl, description, moving | {OTHER: y} if self.second else moving, held)
+        moving |= {OTHER: y} if self.second else {}
+        execution = Execution(dnnl, description, moving, held, self.loses_nan)
         return _followed(execution, self.own, prod(self.y.shape)) if self.own else execution
+
+
+def _loses_nan(step: Step) -> bool:
+    return step.function in LOSE_NAN
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
@@ -142,10 +165,15 @@ class Multiply(Writer, ABC):
         """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
         super().__init__(primitive.kind, x.strides, result)
         self.primitive = primitive
-        self._bound: dict[int, tuple[torch.Tensor, Callable[..., None]]] = {}  # with the packed weight, by thread
+        self._bound: dict[int, tuple[torch.Tensor, Callable[..., object]]] = {}  # with the packed weight, by thread
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """Pack a weight on the thread of the device."""
+        """Pack a weight on the thread of the device; one that is not finite stays as it is.
+
+        oneDNN does not multiply it by the zeros around images, as PyTorch may.
+        """
+        if not isfinite(weight.sum().item()):
+            return weight.detach()
         dnnl = library() if torch.get_num_threads() == 1 else None
         packed = self.primitive.pack(dnnl, weight) if dnnl else None
         return self.pack_for_torch(weight) if packed is None else packed
@@ -163,17 +191,39 @@ class Multiply(Writer, ABC):
             return self.written(self.by_torch(x, packed, bias, other), result)
         known, execution = self._bound.get(get_ident(), (None, None))
         if execution is None or known is not packed:
-            dnnl = library()
-            assert dnnl is not None  # it has packed the weight
-            execution = self.primitive.bound(dnnl, packed, bias)
+            execution = self._execution(packed, bias)
             self._bound[get_ident()] = packed, execution
         x, result = self.ends(x, result)
         if other is None:
-            execution(x.data_ptr(), result.data_ptr())
+            spoilt = execution(x.data_ptr(), result.data_ptr())
         else:
             other = self.as_read(other)
-            execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
-        return result
+            spoilt = execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
+        return result.copy_(self._by_operators(x, packed, bias, other)) if spoilt else result
+
+    def _execution(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
+        """What computes with a packed weight on the calling thread, of addresses; it returns True if it cannot."""
+        dnnl = library()
+        return (lambda *_: True) if dnnl is None or _is_plain(packed) else self.primitive.bound(dnnl, packed, bias)
+
+    def _by_operators(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute what oneDNN or Winograd's algorithm cannot: PyTorch's operators, one after the other."""
+        dnnl = library()
+        weight = packed if dnnl is None or _is_plain(packed) else self.primitive.unpack(dnnl, packed)
+        y = self.multiplied(x, weight, bias)
+        for step in self.primitive.steps:
+            if step.other:
+                assert other is not None
+                y = BINARY[step.function](y, other.reshape(y.shape))
+            else:
+                y = _activated(y, step)
+        return y
+
+    @abstractmethod
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply by a weight that is not packed, with PyTorch's operator, without what follows."""
 
     @abstractmethod
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
@@ -185,10 +235,28 @@ class Multiply(Writer, ABC):
     ) -> torch.Tensor:
         """Multiply with PyTorch's operator."""
 
-    def _activation(self, nothing: str | None) -> tuple[str | None, list[float], str]:
-        """The activation that follows, as PyTorch's operator takes it."""
+    def _activation(self) -> tuple[tuple[str, list[float], str], Step | None]:
+        """The activation that PyTorch's fused operator computes, as it takes it, and the one that has to follow it.
+
+        It is oneDNN's, which loses NaN; and after a second operand it knows ReLU alone.
+        """
         found = activation(self.primitive.steps)
-        return (found.function, list(found.scalars), found.algorithm) if found else (nothing, [], "")
+        if found is None or _loses_nan(found) or any(step.other for step in self.primitive.steps):
+            return ("none", [], ""), found
+        return (found.function, list(found.scalars), found.algorithm), None
+
+
+def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
+    """Apply an activation in place by PyTorch's own operator."""
+    name = {"swish": "silu", "hardtanh": "clamp"}.get(step.function, step.function)
+    how = {"approximate": step.algorithm} if step.algorithm else {}
+    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
+    return result
+
+
+def _is_plain(packed: torch.Tensor) -> bool:
+    """Whether a weight was not packed: oneDNN's are bytes."""
+    return packed.dtype == torch.float32
 
 
 class PackedConvolution(Multiply):
@@ -243,12 +311,20 @@ class PackedConvolution(Multiply):
         """Convolve with PyTorch's operator."""
         convolve = torch.ops.mkldnn._convolution_pointwise
         x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
+        fused, then = self._activation()
         if other is None:
-            result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *self._activation("none"))
+            result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *fused)
         else:
-            after = self.primitive.steps[0].function, None, *self._activation(None)
-            result = convolve.binary(x, other, packed, bias, *self._geometry, *after)
-        return result
+            function = self.primitive.steps[0].function
+            result = convolve.binary(x, other, packed, bias, *self._geometry, function, None, None, [], "")
+        return _activated(result, then) if then else result
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Convolve with PyTorch's operator of filters that are not packed."""
+        padding, stride, dilation, groups = self._geometry
+        x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
+        filters = weight.reshape(self.result.shape[1], -1, *weight.shape[-2:])
+        return torch.conv2d(x.contiguous(), filters, bias, stride, padding, dilation, groups)
 
 
 class SequenceConvolution(PackedConvolution):
@@ -278,6 +354,11 @@ class SequenceConvolution(PackedConvolution):
         """Convolve with PyTorch's operator."""
         second = None if other is None else other.unsqueeze(2)
         return super().by_torch(x.unsqueeze(2), packed, bias, second).squeeze(2)
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Convolve with PyTorch's operator of filters that are not packed."""
+        weight = weight.unsqueeze(-2) if weight.dim() == 3 else weight
+        return super().multiplied(x.unsqueeze(2), weight, bias).squeeze(2)
 
 
 class PackedProduct(Multiply):
@@ -310,10 +391,14 @@ class PackedProduct(Multiply):
     ) -> torch.Tensor:
         """Multiply with PyTorch's operator."""
         multiply = torch.ops.mkldnn._linear_pointwise
+        fused, then = self._activation()
         if other is None:
-            result = multiply.default(x, packed, bias, *self._activation("none"))
+            result: torch.Tensor = multiply.default(x, packed, bias, *fused)
         else:
             function = self.primitive.steps[0].function
             result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
-        viewed: torch.Tensor = result.view(self.result.shape)
-        return viewed
+        return (_activated(result, then) if then else result).view(self.result.shape)
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply by a weight that is not packed, with PyTorch's operator."""
+        return torch.nn.functional.linear(x, weight, bias).view(self.result.shape)

@@ -3,17 +3,19 @@
 Images are in channels-last layout here, so that neighbouring channels lie beside each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from costmodels.host.activations import EXP_LEAST, exp
+from costmodels.host.activations import EXP_LEAST, SPREAD, exp_scaled
 from costmodels.host.kernel import Strided, Writer
 from costmodels.host.native import compiled
 
 EXPONENT = 0.75  # the only one in use; two square roots compute it
+LARGE = np.float32(2.0**100)  # of a sum of squares
+MOST = np.finfo(np.float32).max
 BELOW_SIGN, LEAST_KEY = np.array([2**31 - 1, -(2**31)], np.int32)
 
 
@@ -24,7 +26,7 @@ class Norm(Writer):
     """
 
     def __init__(
-        self, kernel: Callable[..., None], others: str, x: Strided, images: bool, result: Strided | None = None
+        self, kernel: Callable[..., int | None], others: str, x: Strided, images: bool, result: Strided | None = None
     ) -> None:
         """The norm by a kernel, whose further parameters are ``others`` (see `costmodels.host.native.compiled`).
 
@@ -38,11 +40,31 @@ class Norm(Writer):
     def __call__(self, x: torch.Tensor, *others: Any, result: torch.Tensor | None = None) -> torch.Tensor:
         """Compute; ``result`` is written if it is given."""
         x, result = self.ends(x, result)
+        self.compute(x, others, result)
+        return result
+
+    def compute(self, x: torch.Tensor, others: Sequence[Any], result: torch.Tensor) -> int | None:
+        """Write the result by the kernel, and return what it returns."""
         vectors = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in others]
         given = (each.data_ptr() if isinstance(each, torch.Tensor) else each for each in vectors)
         n_rows = x.numel() // self._width if self._width else 0
-        compiled(self._kernel, self._parameters)(x.data_ptr(), n_rows, self._width, *given, result.data_ptr())
-        return result
+        run = compiled(self._kernel, self._parameters)
+        returned: int | None = run(x.data_ptr(), n_rows, self._width, *given, result.data_ptr())
+        return returned
+
+
+class LayerNorm(Norm):
+    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight and bias, and eps."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """The norm of tensors of a shape."""
+        super().__init__(_layer_norm, "px", Strided.contiguous(shape), images=False)
+
+    def compute(self, x: torch.Tensor, others: Sequence[Any], result: torch.Tensor) -> None:
+        """Write the result, by PyTorch's operator if squares may overflow: where NaN then is depends on their order."""
+        if super().compute(x, others, result):
+            (weight, bias), eps = others
+            result.copy_(torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps))
 
 
 def response_norm(shape: tuple[int, ...]) -> Norm:
@@ -58,11 +80,6 @@ def scaled_relu(shape: tuple[int, ...]) -> Norm:
 def rms_norm(shape: tuple[int, ...]) -> Norm:
     """weight * x / sqrt(mean of x * x over the last axis + eps); then come the weight, of this axis, and eps."""
     return Norm(_rms_norm, "px", Strided.contiguous(shape), images=False)
-
-
-def layer_norm(shape: tuple[int, ...]) -> Norm:
-    """weight * (x - mean) / sqrt(variance + eps) + bias over the last axis; then come weight and bias, and eps."""
-    return Norm(_layer_norm, "px", Strided.contiguous(shape), images=False)
 
 
 def softmax(shape: tuple[int, ...]) -> Norm:
@@ -100,14 +117,20 @@ def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k
                 total[c] += alpha * shifted[c]
         for c in range(channels):
             root = np.float32(1) / np.sqrt(total[c])
-            result[at + c] = x[at + c] * root * np.sqrt(root)
+            share = root * np.sqrt(root)
+            result[at + c] = x[at + c] * (np.float32(0) if total[c] > MOST else share)  # estimates of roots of inf: NaN
 
 
 def _scaled_relu(x: Any, n_pixels: int, channels: int, scale: Any, shift: Any, result: Any) -> None:
     for p in range(n_pixels):
         at = p * channels
         for c in range(channels):
-            result[at + c] = max(x[at + c] * scale[c] + shift[c], np.float32(0))
+            result[at + c] = _positive(x[at + c] * scale[c] + shift[c])
+
+
+def _positive(x: Any) -> Any:
+    """max(x, 0), and NaN if x is."""
+    return np.float32(0) if x < np.float32(0) else x
 
 
 def _rms_norm(x: Any, n_rows: int, n: int, weight: Any, eps: float, result: Any) -> None:
@@ -164,7 +187,8 @@ def _soften_row(x: Any, at: int, n: int, scale: Any) -> None:
     total = np.float32(0)
     for j in range(n):
         below = scale * (x[at + j] - most)
-        x[at + j] = exp(max(below, EXP_LEAST)) if below > EXP_LEAST else np.float32(0)
+        part = exp_scaled(EXP_LEAST if below < EXP_LEAST else below, SPREAD)
+        x[at + j] = np.float32(0) if below < EXP_LEAST else part
         total += x[at + j]
     share = np.float32(1) / total
     for j in range(n):
@@ -178,7 +202,9 @@ def _softmax(x: Any, m: int, n: int, y: Any) -> None:
         _soften_row(y, i * n, n, np.float32(1))
 
 
-def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: Any) -> None:
+def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: Any) -> int:
+    """Return how many rows have a sum of squares that is not far from an overflow, or is NaN."""
+    beyond = 0
     for i in range(n_rows):
         at = i * n
         total = np.float32(0)
@@ -188,9 +214,11 @@ def _layer_norm(x: Any, n_rows: int, n: int, weights: Any, eps: float, result: A
         squares = np.float32(0)
         for j in range(n):
             squares += (x[at + j] - mean) * (x[at + j] - mean)
+        beyond += not squares + mean * mean < LARGE
         scale = np.float32(1) / np.sqrt(squares / np.float32(n) + eps)
         for j in range(n):
             result[at + j] = (x[at + j] - mean) * scale * weights[j] + weights[n + j]
+    return beyond
 
 
 def _mean_of_pixels(x: Any, n_rows: int, channels: int, n_pixels: int, result: Any) -> None:

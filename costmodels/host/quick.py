@@ -48,12 +48,14 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     """The quick kernel of an operator without gradients.
 
     Returns:
-        None for an operator or a group that no kernel knows, dtypes other than float32, weights that the network
-        computes, and a PyTorch without oneDNN.
+        None for an operator or a group that no kernel knows, dtypes other than float32, tensors without elements,
+        weights that the network computes, and a PyTorch without oneDNN.
     """
     inside = program.graph.inside(op)
     if op.members and len(unchanging(inside)) == len(op.members) and held(program, *op.inputs):
         return _constants(program, op)
+    if any(0 in tensor.shape for tensor in inside.tensors):
+        return None
     if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
         return _attention(program, op)
     if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
@@ -83,7 +85,7 @@ def _constants(program: Program, op: Op) -> Kernel:
 
     def computed(output: int, *buffers: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output]
+            return program.execute(op, dict(zip(op.inputs, buffers, strict=True)))[output].resolve_neg()
 
     names = [f"{name}, computed once" for name in op.outputs]
     packs = {name: Pack(op.inputs, partial(computed, number)) for number, name in enumerate(names)}
@@ -122,8 +124,8 @@ def _response_norm(program: Program, op: Op) -> Kernel | None:
     strided = pool.get("stride") not in ((), (1, 1, 1)) or pool.get("divisor_override") is not None
     if not usual or strided or power.get("exponent") != norms.EXPONENT:
         return None
-    if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)):
-        return None
+    if not (isinstance(alpha, int | float) and isinstance(k, int | float) and isinstance(n, int)) or k <= 0:
+        return None  # of a k of 0, a sum of squares may be 0
     norm = norms.response_norm(program.graph.tensor[op.inputs[0]].shape)
     return Kernel(op, norm, arguments=(Read(op.inputs[0]), n, float(alpha) / n, float(k)))
 
@@ -150,7 +152,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     pads = next((first for first in op.members[:1] if first is not op.leading), None)
     x = pads.inputs[0] if pads else x
     shape, filters = program.graph.tensor[x].shape, program.graph.tensor[weight].shape
-    if len(shape) != len(filters) or 0 in shape or not held(program, weight, bias):
+    if len(shape) != len(filters) or not held(program, weight, bias):
         return None
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
     around = border(program.graph, pads) if pads else None
@@ -224,7 +226,7 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     if not held(program, weight, bias):
         return None
     shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
-    if 0 in shape or len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
+    if len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
         return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
         packs = {weight: _pack_of_rows(weight, transposed)}
@@ -264,11 +266,9 @@ def _attention(program: Program, op: Op) -> Kernel | None:
 
 def _layer_norm(program: Program, op: Op) -> Kernel | None:
     (x, shape, weight, bias, eps), _ = _given(program, op, 5)
-    if weight is None or bias is None or len(shape) != 1 or 0 in program.graph.tensor[x].shape:
+    if weight is None or bias is None or len(shape) != 1 or not held(program, weight, bias):
         return None
-    if not held(program, weight, bias):
-        return None
-    norm, both = norms.layer_norm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
+    norm, both = norms.LayerNorm(program.graph.tensor[x].shape), f"{op.name}, scale and shift"
     packs = {both: Pack((weight, bias), lambda w, b: torch.stack((w, b)))}
     return Kernel(op, norm, packs=packs, arguments=(Read(x), Read(both), 1e-5 if eps is None else eps))
 
@@ -276,7 +276,7 @@ def _layer_norm(program: Program, op: Op) -> Kernel | None:
 def _softmax(program: Program, op: Op) -> Kernel | None:
     (x, axis, dtype), _ = _given(program, op, 3)
     shape = program.graph.tensor[x].shape
-    if dtype is not None or 0 in shape or axis not in (-1, len(shape) - 1):
+    if dtype is not None or axis not in (-1, len(shape) - 1):
         return None
     return Kernel(op, norms.softmax(shape), arguments=(Read(x),))
 
@@ -311,7 +311,7 @@ def _mean(program: Program, op: Op) -> Kernel | None:
     shape, result = (program.graph.tensor[name].shape for name in (x, op.outputs[0]))
     pools = _target(program, op) is not torch.ops.aten.mean.dim
     over = list(axes) == [1, 1] if pools else sorted(axis % len(shape) for axis in axes or ()) == [2, 3]
-    if len(shape) != 4 or 0 in shape or not over:
+    if len(shape) != 4 or not over:
         return None
     strided = Strided.channels_last(result) if len(result) == 4 else Strided.contiguous(result)
     return Kernel(op, norms.mean_of_pixels(shape, strided), arguments=(Read(x), shape[2] * shape[3]))
@@ -323,7 +323,7 @@ def _scaled_channels(program: Program, op: Op) -> Kernel | None:
         return None
     x, scale = sorted(args, key=lambda name: -program.graph.tensor[name].n_bytes)
     shape, own = (program.graph.tensor[name].shape for name in (x, scale))
-    if len(shape) != 4 or 0 in shape or own != (*shape[:2], 1, 1):
+    if len(shape) != 4 or own != (*shape[:2], 1, 1):
         return None
     return Kernel(op, norms.scaled_channels(shape), arguments=(Read(x), Read(scale), shape[2] * shape[3]))
 

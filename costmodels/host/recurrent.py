@@ -26,7 +26,7 @@ def _add_states(n: int, rows: int, weight: Any, size: int, h: Any, gates: Any) -
 
 
 def _gate(x: Any) -> Any:
-    """How far a gate is open, from 0 to 1."""
+    """Return how far a gate is open, from 0 to 1; NaN if x is."""
     half = np.float32(0.5)
     return half + half * tanh(half * x)
 

@@ -40,7 +40,7 @@ def row_products(calls: Sequence[Sequence[Any]]) -> Sequence[torch.Tensor]:
 
 
 def add_product(m: int, weight: Any, k: int, x: Any, result: Any) -> None:
-    """Add the product of a weight [m, k] and a vector [k] to a vector [m]."""
+    """Add the product of a weight [m, k] and a vector [k] to a vector [m], in any order of its terms."""
     part = m // STREAMS
     for i in range(part):
         first, second, third, fourth = i * k, (part + i) * k, (2 * part + i) * k, (3 * part + i) * k

@@ -45,6 +45,7 @@ WEIGHT_TILES = 12  # how many tiles can be multiplied while filters come from me
 TRANSFORM = 1400  # operations in whose time a number of a tile of a channel is transformed to and fro
 BAND_BYTES = 2**21  # of transformed tiles, which then stay in a cache
 PANEL = 128  # outputs of filters that lie beside each other
+LARGE = np.float32(2.0**60)  # of the squares of a band's results
 BLOCK = 64  # channels that are transformed at once, in the first cache
 
 LOW, HIGH, LOW3, HIGH3 = (np.float32(root) for root in (0.5**0.5, 2**0.5, 0.5**1.5, 2**1.5))
@@ -81,8 +82,8 @@ class Winograd:
 
     @property
     def growth(self) -> float:
-        """Bytes of packed filters over those of the filters."""
-        return NUMBERS / self.filters[-1] ** 2
+        """Bytes of packed filters, with the filters behind them, over those of the filters."""
+        return NUMBERS / self.filters[-1] ** 2 + 1
 
     def gains(self) -> bool:
         """Whether it is quicker than a direct convolution, by operations and by the size of the filters."""
@@ -117,7 +118,10 @@ class Winograd:
         return ceil(self.n_tiles / ceil(self.n_tiles / max(limit, 1)))
 
     def pack(self, dnnl: Library, weight: torch.Tensor) -> torch.Tensor | None:
-        """Transformed filters in the layout that oneDNN reads, as bytes; None if oneDNN has no quick products."""
+        """Transformed filters in the layout that oneDNN reads, then the filters, as bytes.
+
+        None if oneDNN has no quick products.
+        """
         try:
             products = self._products(dnnl)
         except OSError:  # PyTorch then convolves directly
@@ -125,7 +129,12 @@ class Winograd:
         transform = torch.from_numpy(of_filters(self.filters[-1]))
         transformed = torch.einsum("ia,ocab,jb->ijco", transform, weight.detach().double(), transform).float()
         panels = transformed.reshape(NUMBERS, self.filters[1], -1, products.width).transpose(1, 2)
-        return dnnl.reorder(panels, *dnnl.asked(products.description, WEIGHTS_LAYOUT))
+        packed = dnnl.reorder(panels, *dnnl.asked(products.description, WEIGHTS_LAYOUT))
+        return torch.cat([packed, weight.detach().float().flatten().view(torch.uint8)])
+
+    def unpack(self, _: Library, packed: torch.Tensor) -> torch.Tensor:
+        """The filters that were packed."""
+        return packed[-4 * prod(self.filters) :].view(torch.float32).view(self.filters)
 
     def _products(self, dnnl: Library) -> _Products:
         """The products of a band; raise OSError if oneDNN has no quick ones.
@@ -148,8 +157,11 @@ class Winograd:
         description = dnnl.describe("matmul", dnnl.engine, tiles, filters, None, results, dnnl.attributes())
         return _Products(description, tiles, results, width)
 
-    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., None]:
-        """The convolution with its filters, for the calling thread, of addresses of input, result and operand."""
+    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., bool]:
+        """The convolution with its filters, for the calling thread, of addresses of input, result and operand.
+
+        It returns True if results are so large, or not finite, that others of their tiles are not what they should be.
+        """
         products = self._products(dnnl)
         held = {WEIGHTS: (dnnl.asked(products.description, WEIGHTS_LAYOUT)[0], packed)}
         moving = {SOURCE: products.tiles, DESTINATION: products.results}
@@ -194,16 +206,18 @@ class _Bound:
             description = dnnl.describe("eltwise_forward", dnnl.engine, *asked)
             self._activate = Execution(dnnl, description, {SOURCE: y, DESTINATION: y})
 
-    def __call__(self, x: int, result: int, other: int = 0) -> None:
+    def __call__(self, x: int, result: int, other: int = 0) -> bool:
         tiles, results, bias = self._tiles.data_ptr(), self._results.data_ptr(), self._bias.data_ptr()
         toward, back = compiled(to_tiles, "cpp"), compiled(from_tiles, "cppxpp")
         for band in range(len(self._bands[0])):
             inputs, outputs = (bands.ctypes.data + band * bands.strides[0] for bands in self._bands)
             toward(inputs, x, tiles)
             self._multiply(tiles, results)
-            back(outputs, results, bias, self._slope, other or result, result)
+            if back(outputs, results, bias, self._slope, other or result, result):
+                return True
         if self._activate:
             self._activate(result, result)
+        return False
 
 
 SLOPES: dict[str, Callable[[Step], float]] = {"relu": lambda _: 0.0, "leaky_relu": lambda step: step.scalars[0]}
@@ -265,13 +279,15 @@ def to_tiles(band: Any, x: Any, tiles: Any) -> None:
                     tiles[at + c] = room[k * BLOCK + c]
 
 
-def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: Any) -> None:
+def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: Any) -> int:
     """Transform tiles [NUMBERS, tiles, channels] back to pixels of images y, with a bias and what follows.
 
-    ``other`` is added if the band adds; what is below zero is multiplied by a slope.
+    ``other`` is added if the band adds; what is below zero is multiplied by a slope. Return whether results were
+    so large, or not finite, before that rounding spoils others of their tiles.
     """
     height, width, channels, step, count, adds = band[0], band[1], band[2], band[5], band[6], band[10]
     room = np.empty(2 * NUMBERS * BLOCK, np.float32)
+    squares = NOTHING
     for tile in range(count):
         image, top, left = _origin(band, tile)
         for begin in range(0, channels, BLOCK):
@@ -304,4 +320,6 @@ def from_tiles(band: Any, tiles: Any, bias: Any, slope: float, other: Any, y: An
                         value = room[begun + c] + bias[begin + c]
                         if adds:
                             value += other[at + c]
+                        squares += value * value
                         y[at + c] = max(value, NOTHING) + slope * min(value, NOTHING)
+    return not squares < LARGE

@@ -3,13 +3,13 @@
 States, for each of P parameters in mixed precision: 2 bytes of parameters, 2 of gradients and 12 of Adam (float32
 parameters and two moments). ZeRO divides Adam (stage 1), gradients too (2), parameters too (3) among N ranks.
 
-Activations of a layer in 16 bits, with t tensor-parallel ranks, hidden size h, a heads, s tokens and b samples:
+Activations of a layer in 16 bits: t tensor-parallel ranks, hidden size h, n heads with a values, s tokens, b samples:
 
 ::
 
     whole on every rank           s b h (8 + 2 dropout)                        inputs of norms and products, masks
-    divided by t                  s b (4 h (1 + kv) + 4 f)                     = 24 s b h; 6 f if gated
-    scores, divided by t          a s^2 b (2 + 3 dropout)                      = 5 a s^2 b; none with selective
+    divided by t                  s b (4 a (1 + kv) + 4 f)                     = 24 s b h if a = h; 6 f if gated
+    scores, divided by t          n s^2 b (2 + 3 dropout)                      = 5 n s^2 b; none with selective
                                                                                recomputation or FlashAttention
     sequence parallelism          divides what is whole by t too
     full recomputation            2 s b h, the layer's input
@@ -62,7 +62,7 @@ def layer_activations(network: Transformer, samples: int, split: LayerSplit) -> 
         return 2.0 * tokens * network.hidden  # sequence parallelism does not divide it, as published
     undivided = tokens * network.hidden * (8 + 2 * network.dropout)
     ffn = network.ffn * (6 if network.gated else 4)
-    divided = tokens * (4 * network.hidden * (1 + network.kv_share) + ffn)
+    divided = tokens * (4 * network.attention_values * (1 + network.kv_share) + ffn)
     if split.recompute == "none" and not network.flash:
         divided += network.heads * network.sequence * tokens * (2 + 3 * network.dropout)
     return divided / t + undivided / (t if split.sequence_parallel else 1)

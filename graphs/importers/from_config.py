@@ -44,33 +44,56 @@ def build(path: Path, device: torch.device = META) -> nn.Module:
 
     Raise InputError as `read_config`.
     """
-    import transformers
-
     document = read_json(path, "config", finite=False)  # some configs have limits of Infinity
     model_type = document.get("model_type")
     if not isinstance(model_type, str):
         raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
-    kinds = transformers.CONFIG_MAPPING
-    if model_type not in kinds:
-        near = nearest(model_type, kinds) or "; give the network as package.module:factory"
-        raise InputError(
-            f"{path}: the model type '{model_type}' is none that transformers {transformers.__version__} has{near}"
-        )
     check_no_code(document)
     try:
-        with quiet(), device:
-            check_config(document, kinds)
-            config = transformers.AutoConfig.for_model(**document)
-            architecture = check_architecture(document, transformers, config)
-            if architecture is not None:
-                module = architecture._from_config(config)  # follows the config's dtype, unlike the constructor
-            else:
-                auto: Any = transformers.AutoModel
-                module = auto.from_config(config, trust_remote_code=False)
+        return module_of(document, device)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a foreign library's constructors raise many kinds
         raise InputError(f"transformers cannot build '{path}' ({model_type}): {_why(error, document)}") from error
+
+
+def language_model(document: Mapping[str, Any]) -> nn.Module:
+    """The network of a config's content with shapes alone, and with its head of words if it names no architecture.
+
+    Raise InputError as `read_config`.
+    """
+    try:
+        return module_of(document, META, head=True)
+    except InputError:
+        raise
+    except Exception as error:  # a foreign library's constructors raise many kinds
+        raise InputError(f"transformers cannot build '{document['model_type']}': {_why(error, document)}") from error
+
+
+def module_of(document: Mapping[str, Any], device: torch.device, head: bool = False) -> nn.Module:
+    """The module of a config's content in evaluation mode; with a head of words if no architecture is named and asked.
+
+    Raise InputError if transformers does not know it, or what its constructors raise.
+    """
+    import transformers
+
+    kinds, model_type = transformers.CONFIG_MAPPING, document["model_type"]
+    if model_type not in kinds:
+        near = nearest(model_type, kinds) or "; give the network as package.module:factory"
+        raise InputError(
+            f"the model type '{model_type}' is none that transformers {transformers.__version__} has{near}"
+        )
+    check_no_code(document)
+    with quiet(), device:
+        check_config(document, kinds)
+        config = transformers.AutoConfig.for_model(**document)
+        architecture = check_architecture(document, transformers, config)
+        if architecture is not None:
+            module = architecture._from_config(config)  # follows the config's dtype, unlike the constructor
+        else:
+            with_head = head and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+            auto: Any = transformers.AutoModelForCausalLM if with_head else transformers.AutoModel
+            module = auto.from_config(config, trust_remote_code=False)
     evaluated: nn.Module = module.eval()
     return evaluated
 

@@ -4,7 +4,9 @@ The operators are those of the exported program without decomposition (an LSTM i
 paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
-from collections.abc import Mapping
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -12,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError, first_line
+from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
     functionalize,
@@ -26,6 +31,8 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
+from graphs.importers.python_state import traced_alike
+from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
 from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
 from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
@@ -33,6 +40,9 @@ from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
+
+SPEC_TYPE = re.compile(r'\\"type\\": \\"([\w.]+)\\"')
+"""A class in the text of a structure of arguments, which stands in a JSON text of an exported program."""
 
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
@@ -81,15 +91,25 @@ def program_from_module(
     check_arguments(module.forward, given, name)
     if training:
         check_hooks(name, module)
+    with in_mode(module, training), without_caches(module):
+        short = shortened(module, given, training)
+    if short is not None:
+        with suppress(InputError, UnlikeError):  # what the short module cannot do, the whole one may do, or say why
+            return _imported(short, given, name, training, footprints)
+    return _imported(ShortModule(module, module), given, name, training, footprints)
+
+
+def _imported(short: ShortModule, given: Arguments, name: str, training: bool, footprints: bool) -> Program:
+    """Trace a module, of which some layers may be left out."""
     watched = own_backward_passes() if training else nullcontext(())
-    with in_mode(module, training), without_caches(module), watched as own:
-        exported = _traced(module, given, name, training)
+    with in_mode(short.module, training), without_caches(short.module), watched as own:
+        exported = traced_alike(short.module, name, lambda: _traced(short.module, given, name, training))
     if own:
         raise InputError(
             f"model '{name}' has a backward pass of its own ({own[0]}), which a traced graph does not show; write its "
             "forward pass in operators that PyTorch differentiates, or switch it off"
         )
-    return program_from_exported(exported, name, module, training, footprints)
+    return _program(exported, name, short, training, footprints)
 
 
 def program_from_exported(
@@ -105,6 +125,12 @@ def program_from_exported(
     `program_from_module`. Raise InputError if a shape is not fixed, an operator has no tensors to place, or state is
     written.
     """
+    own = module or exported.module()
+    return _program(exported, name, ShortModule(own, own), training, footprints)
+
+
+def _program(exported: ExportedProgram, name: str, short: ShortModule, training: bool, footprints: bool) -> Program:
+    """The operators of an exported program, with those of the layers that are left out of a module."""
     code, counted = _prepared(exported, name, training)
     buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
     if is_mapped(code) or not functionalize(code, buffers):
@@ -116,9 +142,11 @@ def program_from_exported(
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
-    program = translate(exported, code, name, module or exported.module())
-    values = {**exported.constants, **exported.state_dict}
-    updates = {path: BufferUpdate(values[path], count) for path, count in counted.items()}
+    _name_results(code, getattr(short.whole_module, "output_names", ()))
+    inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
+    trace = short.whole(Trace(code, inputs, state, exported.call_spec, exported.example_inputs, counted))
+    program = translate(trace, name, short.whole_module)
+    updates = {path: BufferUpdate(trace.state[path], count) for path, count in trace.updates.items()}
     program = replace(program, training=training, updates=updates)
     if not training:  # the inputs get no gradient
         inputs = tuple(tensor.detach() if tensor.requires_grad else tensor for tensor in program.example_inputs)
@@ -127,6 +155,15 @@ def program_from_exported(
         return program
     with tracing():
         return with_footprints(program)
+
+
+def _name_results(code: fx.Graph, names: Sequence[str]) -> None:
+    """Name the operators that compute a network's results as the file does that the network is from."""
+    results = code.output_node().args[0]
+    assert isinstance(results, tuple | list)
+    for node, name in zip(results, names, strict=False):
+        if isinstance(node, fx.Node) and isinstance(node.target, OpOverload) and isinstance(node.meta["val"], Tensor):
+            node._rename(name)
 
 
 def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.Graph, dict[str, float]]:
@@ -217,13 +254,19 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         with quiet():
             exported = torch.export.load(path)
     except Exception as error:  # the archive's reader raises many kinds
+        if unknown := _unknown_classes(path):
+            raise InputError(
+                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; register it first "
+                "(for a cache of transformers, register_cache_pytrees_for_model of transformers.exporters), or export "
+                "the model with tensors in its place"
+            ) from error
         raise InputError(
             f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
         ) from error
     if exported.example_inputs is None:
         raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
     given = Arguments(*exported.example_inputs)
-    sizes = {leaf.shape[0] for leaf in torch.utils._pytree.tree_leaves(tuple(given)) if _is_batched(leaf)}
+    sizes = given.first_dimensions
     if batch in (None, given.batch):
         names = set(exported.graph_signature.user_inputs)
         inputs = (node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names)
@@ -232,9 +275,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     elif len(sizes) != 1:
         raise InputError(f"'{path}' has inputs with the first dimensions {sorted(sizes)}; export it with batch {batch}")
     else:
-        given = torch.utils._pytree.tree_map(  # the first sample, repeated
-            lambda leaf: leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf, given
-        )
+        given = given.resized(batch)
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
@@ -249,6 +290,15 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         ) from error
     traced = _traced(module, given, path.stem, training)
     return program_from_exported(traced, path.stem, module, training)
+
+
+def _unknown_classes(path: Path) -> list[str]:
+    """Return the classes in the arguments and results of an exported program that are not registered with torch."""
+    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        texts = [archive.read(name).decode() for name in archive.namelist() if name.endswith("model.json")]
+        names = dict.fromkeys(name for text in texts for name in SPEC_TYPE.findall(text))
+        return [name for name in names if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE]
+    return []
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
@@ -268,7 +318,7 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
 
     try:
         return trace()
-    except Exception as error:  # torch.export raises whatever the model's code or its own tracing raises
+    except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
         if depends_on_values(error):
             with suppress(Exception), known_numbers(module) as numbers:
                 exported = trace()
@@ -295,7 +345,3 @@ def _is_traced_anew(node: fx.Node) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return any(isinstance(size, torch.SymInt) for size in value.shape) or repeats(value)
-
-
-def _is_batched(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0

@@ -153,7 +153,7 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
         made = factory(**keywords)
     except InputError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise InputError(f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}") from error
     match made:
         case [nn.Module() as network, given]:
@@ -181,7 +181,7 @@ def _module(where: str, target: str) -> ModuleType:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}") from error
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise InputError(f"'{target}' cannot be imported: {type(error).__name__}: {first_line(error)}") from error
     if file is not None and not (module.__file__ and file.samefile(module.__file__)):
         raise InputError(f"'{file}' has the name of another module, '{name}'; give the file another name")

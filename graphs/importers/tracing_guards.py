@@ -75,6 +75,16 @@ def tracing() -> Iterator[None]:
 
 
 @contextmanager
+def as_exported() -> Iterator[None]:
+    """Let a module that asks whether it is exported run as it does then."""
+    with (
+        _replaced(torch.compiler, "_is_compiling_flag", True, absent=False),
+        _replaced(torch.compiler, "_is_exporting_flag", True, absent=False),
+    ):
+        yield
+
+
+@contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     """Set the mode for a trace, and restore the mode of every submodule afterwards."""
     with _LOCK:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
-from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputSpec
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec
 from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
+from graphs.importers.expansion import Trace
 from graphs.importers.functionalize import running_statistics, with_defaults, written_by
 from graphs.importers.source_location import at_node, module_path
 from graphs.ir import Attr, Graph, Op, Role, Tensor
@@ -31,14 +31,14 @@ NUMBERED = {
 """Convolutions that are padded by numbers, for those that are padded by a name."""
 
 
-def translate(exported: ExportedProgram, code: fx.Graph, name: str, module: nn.Module) -> Program:
-    """Build the Program of ``code``, a rewritten graph of ``exported``.
+def translate(trace: Trace, name: str, module: nn.Module) -> Program:
+    """Build the Program of a trace.
 
     Raise InputError if a shape is not fixed, an operator yields no tensors, or updated statistics have another reader.
     """
-    _drop_checks(code)
-    _number_paddings(code)
-    return _Translation(exported, code, name).program(module)
+    _drop_checks(trace.code)
+    _number_paddings(trace.code)
+    return _Translation(trace, name).program(module)
 
 
 def _drop_checks(code: fx.Graph) -> None:
@@ -73,9 +73,9 @@ def _number_paddings(code: fx.Graph) -> None:
 class _Translation:
     """Fills the tables of a Program in one pass over the nodes."""
 
-    def __init__(self, exported: ExportedProgram, code: fx.Graph, name: str) -> None:
-        self.exported = exported
-        self.code = code
+    def __init__(self, trace: Trace, name: str) -> None:
+        self.trace = trace
+        self.code = code = trace.code
         self.name = name
         self.tensors: dict[str, Tensor] = {}
         self.tensor_of: dict[str, str] = {}
@@ -98,7 +98,7 @@ class _Translation:
         used = {*inputs, *outputs, *(name for op in self.ops for name in (*op.inputs, *op.outputs))}
         tensors = tuple(tensor for tensor in self.tensors.values() if tensor.name in used)
         graph = Graph(self.name, tuple(self.ops), tensors, inputs, outputs)
-        spec = self.exported.call_spec
+        spec = self.trace.call_spec
         return Program(
             module=module,
             graph=graph,
@@ -116,7 +116,7 @@ class _Translation:
     def _in_leaves(self) -> tuple[Leaf, ...]:
         """The leaves of the model's arguments; the state is added first, so that it keeps its own names."""
         placeholders = [node for node in self.code.nodes if node.op == "placeholder"]
-        specs = list(zip(placeholders, self.exported.graph_signature.input_specs, strict=True))
+        specs = list(zip(placeholders, self.trace.inputs, strict=True))
         for node, spec in specs:
             if spec.kind in STATE_ROLES:
                 self._add_state(node, spec)
@@ -156,7 +156,7 @@ class _Translation:
     def _add_state(self, node: fx.Node, spec: InputSpec) -> None:
         """Add a parameter, buffer or constant under its path; a tensor with two paths keeps the first."""
         path = spec.target or node.name
-        value = self.exported.state_dict.get(path, self.exported.constants.get(path))
+        value = self.trace.state.get(path)
         if not isinstance(value, torch.Tensor):
             raise InputError(f"model '{self.name}' has the state '{path}', a {type(value).__name__}; only tensors fit")
         for name, earlier in self.state.items():
@@ -212,15 +212,11 @@ class _Translation:
 
     def _out_leaves(self) -> tuple[Leaf, ...]:
         (results,) = self.code.output_node().args
-        specs: list[OutputSpec] = self.exported.graph_signature.output_specs
         assert isinstance(results, tuple | list)
-        return tuple(
-            self.tensor_of[result.name] if isinstance(result, fx.Node) else (result,)
-            for result, _ in zip(results, specs, strict=True)
-        )
+        return tuple(self.tensor_of[result.name] if isinstance(result, fx.Node) else (result,) for result in results)
 
     def _example_inputs(self, in_leaves: tuple[Leaf, ...]) -> tuple[torch.Tensor, ...]:
-        values = pytree.tree_leaves(self.exported.example_inputs)
+        values = pytree.tree_leaves(self.trace.example_inputs)
         return tuple(value for leaf, value in zip(in_leaves, values, strict=True) if isinstance(leaf, str))
 
 

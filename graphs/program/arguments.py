@@ -30,6 +30,28 @@ class Arguments(NamedTuple):
         tensors = (leaf for leaf in pytree.tree_leaves(tuple(self)) if isinstance(leaf, torch.Tensor))
         return next((tensor.shape[0] for tensor in tensors if tensor.ndim), None)
 
+    @property
+    def first_dimensions(self) -> set[int]:
+        """The first dimensions of all tensors that have a dimension."""
+        return {leaf.shape[0] for leaf in pytree.tree_leaves(tuple(self)) if _is_batched(leaf)}
+
+    def resized(self, batch: int) -> "Arguments":
+        """The first sample, repeated: arguments of another batch.
+
+        Raises:
+            InputError: if tensors have several first dimensions, so that it is not known which is the batch.
+        """
+        if len(sizes := self.first_dimensions) != 1:
+            raise InputError(f"the inputs have the first dimensions {sorted(sizes)}; give them with batch {batch}")
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf[:1].repeat(batch, *[1] * (leaf.ndim - 1)) if _is_batched(leaf) else leaf, tuple(self)
+        )
+        return Arguments(args, kwargs)
+
+
+def _is_batched(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+
 
 def arguments_of(given: Any, what: str = "the example inputs") -> Arguments:
     """The arguments of a call, from any of the `FORMS`.

@@ -35,7 +35,7 @@ def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> 
     PyTorch multiplies by a weight that requires gradients with other rounding, even where no gradients are kept
     (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients keeps the flag, too.
     """
-    return tensor.detach().to(place, copy=copied).requires_grad_(tensor.requires_grad)
+    return tensor.detach().resolve_neg().to(place, copy=copied).requires_grad_(tensor.requires_grad)
 
 
 def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
@@ -255,6 +255,11 @@ class Program(Brief):
                 f"input '{name}' is {str(value.layout).removeprefix('torch.')}, the model was imported for strided; "
                 f"pass {name}.to_dense(), or plan for that input"
             )
+        if not (value.is_cpu or value.is_cuda):
+            way_out = "pass a tensor that has values" if value.is_meta else f"pass {name}.cpu()"
+            raise InputError(
+                f"input '{name}' is on '{value.device}', and a plan takes tensors of CPUs and GPUs; {way_out}"
+            )
         return value
 
     def unflatten(self, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -273,8 +278,9 @@ class Program(Brief):
 
 
 def _like(value: Any, example: torch.Tensor) -> bool:
-    """Whether a value is a dense tensor with the shape and the dtype of an example."""
+    """Whether a value is a dense tensor, of a CPU or a GPU as a rule, with the shape and the dtype of an example."""
     plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    plain = plain and (value.is_cpu or value.is_cuda or value.device == example.device)
     return plain and value.shape == example.shape and value.dtype is example.dtype
 
 

@@ -2,6 +2,7 @@
 
 A trace is valid for the strides of its example inputs: it does not record ``contiguous`` of a contiguous tensor, and
 the results of ``is_contiguous`` and ``stride`` are constants. So a traced network takes tensors with these strides.
+For those of other tensors see `graphs.program.traced_strides`.
 """
 
 from typing import Any
@@ -40,8 +41,10 @@ def unrepeated(examples: Any) -> Any:
 def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -> torch.Tensor:
     """The tensor itself or a copy of it, with these strides.
 
-    With ``copied`` it is always a copy.
+    With ``copied`` it is always a copy. Kernels read memory as it is, so no bit says that it means something else.
     """
+    if tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.resolve_conj().resolve_neg()
     if not copied and tensor.stride() == strides:
         return tensor
     if tensor.numel() <= UNDIVIDED and tensor.stride() == strides and not tensor.requires_grad and _plain(tensor):

@@ -57,6 +57,11 @@ def _number(attrs: Attrs, name: str, default: float) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
+def _leaky_relu(attrs: Attrs) -> Step | None:
+    slope = _number(attrs, "negative_slope", 0.01)
+    return Step("leaky_relu", (slope,)) if slope else None  # PyTorch has NaN for -inf times 0, kernels 0
+
+
 ACTIVATIONS: Mapping[str, Callable[[Attrs], Step | None]] = MappingProxyType(
     {
         "aten.relu": lambda _: Step("relu"),
@@ -65,7 +70,7 @@ ACTIVATIONS: Mapping[str, Callable[[Attrs], Step | None]] = MappingProxyType(
         "aten.silu": lambda _: Step("swish"),
         "aten.hardswish": lambda _: Step("hardswish"),
         "aten.gelu": lambda attrs: Step("gelu", algorithm=str(attrs.get("approximate", "none"))),
-        "aten.leaky_relu": lambda attrs: Step("leaky_relu", (_number(attrs, "negative_slope", 0.01),)),
+        "aten.leaky_relu": _leaky_relu,
         "aten.hardtanh": lambda attrs: Step(
             "hardtanh", (_number(attrs, "min_val", -1.0), _number(attrs, "max_val", 1.0))
         ),

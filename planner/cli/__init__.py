@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from graphs.errors import InputError, nearest
+from graphs.errors import InputError, fallbacks_said, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of
@@ -36,11 +36,13 @@ COMMANDS = {
 }
 """What each command does. Its file is ``planner/cli/<command>_.py``."""
 
+RANK = "rank"
+"""One process of several, which torchrun or another command starts; its options are its own, see `planner.cli.rank`."""
+
+LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
+
 MOVED = {"compare": "choose"}
 """Commands that are now a part of another one."""
-
-RANK = "rank"
-"""One process of several, which torchrun or another command starts, so it is not listed; see `planner.cli.rank`."""
 
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json and (twice := [value for value in vars(options).values() if value in ON_STDOUT]):
             raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
-        with interruptible(), documents_alone(options.json):
+        with interruptible(), documents_alone(options.json), fallbacks_said(console.note):
             status: int = module_of(options.command).run(options, console)
         with printing() as stream:
             stream.flush()  # inside the try, where a reader that has gone is no error
@@ -103,7 +105,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     if command in MOVED:
         parser.error(f"planner {command} is now planner {MOVED[command]}; planner {MOVED[command]} --help says how")
     if command is not None and command not in COMMANDS:
-        parser.error(f"there is no command '{command}'{nearest(command, COMMANDS)}")
+        parser.error(f"there is no command '{command}'{nearest(command, LISTED)}")
     options = parser.parse_args(words)
     if options.command is None:
         parser.error("no command")
@@ -112,8 +114,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
     """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
-    width = max(map(len, COMMANDS))
-    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
+    width = max(map(len, LISTED))
+    table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in LISTED.items())
     parser = Parser(prog="planner", description=DESCRIPTION, epilog=f"commands:\n{table}\n\n{EXAMPLE}")
     parser.add_argument("--version", action="store_true", help="print the versions of planner, Python and torch")
     listed = parser.add_subparsers(dest="command", metavar="COMMAND", help="one of the commands below")

@@ -15,32 +15,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import TRAINING_SCHEDULES
-from graphs.documents import read_json
 from graphs.errors import InputError
-from graphs.files import write_text
-from graphs.importers.sources import file_of
-from planner.cli.choose_network import picked, proof, run_network, save_page
+from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
 from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
-from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.explain.config_reasons import PricedRow, reasons
-from planner.export.parallel_config import CONFIG_TARGETS, export_config
-from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting, training_setting
+from planner.explanations.config_reasons import PricedRow, reasons
+from planner.exports.parallel_config import CONFIG_TARGETS, export_config
+from planner.planning.choose import GRADIENT_BYTES, TransformerChoices, apart, choose, numbers_of, save_config
+from planner.plans.given import NamedModel
+from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
 from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.hybrid_training.throughput import model_flops_share
-from planner.problem.result import Status
-from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable
 from planner.view.choices import choices_page
 
 HEADS = (
@@ -56,9 +51,7 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
-GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
-SHOWN = 12
-ALIKE = 1.25  # without --all, a row is left out beside a faster one that takes less than so many times its memory
+TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +68,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all of it)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all but its reserve)")
     parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
     parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
@@ -101,7 +94,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show rows near a better one and, of other networks, dominated ones (without ●)",
     )
-    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=", ".join(CONFIG_TARGETS))
+    parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=TO_HELP)
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the rows as a page, time against memory")
@@ -110,22 +103,24 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Search, and print the configurations that no other one dominates."""
-    file = file_of(str(options.model))
-    if file is None or file.suffix != ".json":
-        return run_network(options, console)
-    setting = _setting(file, options, console)
-    found = choose_config(setting, options.time_limit, console)
-    if not found.shapes:
-        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
-    if not found.rows:
-        console.error(_no_room(setting, found))
+    file = numbers_of(NamedModel(str(options.model)))
+    if file is None:
+        return run_network(options, asked_of(options, console), console)
+    _check_options(file, options)
+    console.on_step(f"reading {options.cluster}", 0, 0)
+    batch, asked = options.global_batch, asked_of(options, console)
+    choices = choose(str(options.model), cluster=options.cluster, global_batch=batch, choose_options=asked)
+    assert isinstance(choices, TransformerChoices)
+    if choices.advice:
+        console.error(choices.advice)
         return NO_PLAN
-    shown = list(found.rows) if options.all else _apart(found.rows)
+    setting, found, shown = choices.setting, choices.found, choices.rows(options.all)
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
-        room = min(device.memory_bytes for device in setting.fabric.devices)
+        room = min(device.usable_bytes for device in setting.fabric.devices)
         cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
-        save_page(choices_page(_title(setting), _proved(found), HEADS, cells, priced, room), options.html, console)
+        title = f"{options.model} on {options.cluster}: {_title(setting)}"
+        save_page(choices_page(title, _proved(found), HEADS, cells, priced, room), options.html, console)
     if options.to is not None:
         return _export(setting, shown, options, console)
     if options.row or options.output:
@@ -137,11 +132,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _save(rows: Sequence[ConfigRow], options: argparse.Namespace, console: Console) -> int:
     """Write or print a row, for ``planner run``."""
-    document = config_to_dict(picked(rows, options).config)
+    config = picked(rows, options).config
     if options.output is None:
-        console.print(json.dumps(document, indent=2))
+        console.print(json.dumps(config_to_dict(config), indent=2))
     else:
-        write_text(json.dumps(document, indent=2) + "\n", options.output)
+        save_config(config, options.output)
         console.say(f"row {options.row or 1} → {options.output}; planner run {options.output} MODEL trains it")
     return DONE
 
@@ -153,8 +148,8 @@ def _export(setting: TrainingSetting, rows: Sequence[ConfigRow], options: argpar
     return DONE
 
 
-def _setting(path: Path, options: argparse.Namespace, console: Console) -> TrainingSetting:
-    """What is asked for the transformer of a file."""
+def _check_options(path: Path, options: argparse.Namespace) -> None:
+    """Refuse options that do not fit the closed forms."""
     if options.sizes:
         raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
     if options.schedule not in (None, *STEP_SCHEDULES):
@@ -162,37 +157,6 @@ def _setting(path: Path, options: argparse.Namespace, console: Console) -> Train
             f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; --schedule "
             f"{options.schedule} is for networks that are priced operator by operator"
         )
-    document = read_json(path, "model", finite=False)
-    try:
-        network = transformer_of(document, options.sequence, options.flash_attention)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    console.on_step(f"reading {options.cluster}", 0, 0)
-    cluster, gradient_bytes = limited(read_cluster(options.cluster), options.memory), GRADIENT_BYTES[options.gradients]
-    demands = demands_of(options)
-    return training_setting(network, cluster, options.global_batch, demands, gradient_bytes, options.optimizer)
-
-
-def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
-    if found.status is Status.UNKNOWN:
-        return "nothing was found in time; allow more with --time-limit"
-    room = format_bytes(max(device.memory_bytes for device in setting.fabric.devices))
-    return (
-        f"nothing fits: every way needs {format_bytes(found.least_bytes)} of a device or more, which has {room}; add "
-        "devices or memory, or leave more open"
-    )
-
-
-def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
-    """The rows without those that save little beside a faster one."""
-    kept: list[ConfigRow] = []
-    for row in rows:
-        if not any(
-            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
-            for other in kept
-        ):
-            kept.append(row)
-    return kept[:SHOWN]
 
 
 def _document(
@@ -242,10 +206,20 @@ def _lines(
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
-        yield f"{count(len(found.rows) - len(rows), 'row')} more, near these: --all shows them"
+        yield f"{count(len(found.rows) - len(rows), 'row')} more{_saved(found.rows)}: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
+    yield "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count"
+    window = setting.network.window
+    if 0 < window < setting.network.sequence and not setting.network.flash:
+        yield f"scores beyond the window of {window:,} are computed and hidden; --flash-attention skips them"
     yield _proved(found)
+
+
+def _saved(rows: Sequence[ConfigRow]) -> str:
+    """What rows that are not shown save at most."""
+    share = apart(rows)[1]
+    return f", which save less than {share:.0%} of the memory of a faster one" if share < 1 else ""
 
 
 def _title(setting: TrainingSetting) -> str:

@@ -1,103 +1,83 @@
 """`planner choose` for any network: schedules, devices, replicas and micro-batches, priced operator by operator."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodels.cluster import Cluster
-from costmodels.fabric import fabric_of
 from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Graph
-from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.cli.console import Console, attributes
-from planner.cli.models import cluster_of
-from planner.cli.parallel_demands import demands_of, limited
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
-from planner.explain.config_reasons import PricedRow, reasons
-from planner.planning.make_plan import Search
-from planner.planning.schedule_sweep import trade_offs
-from planner.planning.training_choice import choice_plan
-from planner.planning.training_rows import Choice, TradeOffs, undominated
-from planner.plans.files import save_plan
+from planner.explanations.config_reasons import PricedRow, reasons
+from planner.planning.choose import NetworkChoices, choose
+from planner.planning.choose_options import ChooseOptions, check_for_transformers_only
+from planner.planning.training_rows import Choice
+from planner.plans.given import NamedModel
 from planner.plans.speed import tokens_per_sample, utilisation
-from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.result import PROOF_TOLERANCE, Interrupted
 from planner.view.choices import choices_page
 
 RowT = TypeVar("RowT")
 
 COLUMNS = ("MFU", "memory", "devices", "d × t × p", "micro-batches", "schedule", "ZeRO", "recompute")
-NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
 FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 """Options of the closed forms, which know equal layers."""
 
 
-def run_network(options: argparse.Namespace, console: Console) -> int:
+def asked_of(options: argparse.Namespace, console: Console) -> ChooseOptions:
+    """What the options of the command ask."""
+    named = (
+        *("sequence", "devices", "data", "tensor", "pipeline", "micro_batch", "zero", "schedule", "recompute"),
+        *("gradients", "precision", "optimizer", "flash_attention", "to"),
+    )
+    return ChooseOptions(
+        **{name: getattr(options, name) for name in named},
+        memory_bytes=options.memory,
+        time_limit_s=options.time_limit,
+        reporter=console,
+    )
+
+
+def run_network(options: argparse.Namespace, asked: ChooseOptions, console: Console) -> int:
     """Search, and print the choices that no other choice dominates, or save one as a plan."""
     _check_options(options)
-    cluster = limited(cluster_of(options), options.memory)
-    fabric_of(cluster)  # refuses devices that do not reach each other
-
-    def imported(samples: int) -> Graph:
-        from graphs.importers.load import load_graph
-
-        console.on_step(f"importing {options.model} for {count(samples, 'sample')}", 0, 0)
-        return load_graph(str(options.model), samples, True, dict(options.sizes))
-
-    graph_of = SizedGraphs(imported)
+    model = NamedModel(str(options.model), sizes=dict(options.sizes))
     try:
-        search, demands = Search(time_limit_s=options.time_limit, reporter=console), demands_of(options)
-        sweep = trade_offs(graph_of, cluster, options.global_batch, options.optimizer, search, demands)
+        found = choose(model, cluster=options.cluster, global_batch=options.global_batch, choose_options=asked)
     except Interrupted as stopped:
-        if not stopped.best.choices:
+        if stopped.best.advice:
             raise
-        _show(stopped.best, cluster, options, console, graph_of)
+        _show(stopped.best, options, console)
         console.error("interrupted: these are the best of what was searched until then")
         return INTERRUPTED
-    choices = [choice for choice in sweep.choices if _asked(choice, options)]
-    if not choices:
-        if sweep.choices:
-            raise InputError(_none_asked(sweep.choices, options))
-        console.error("nothing was found in time; allow more with --time-limit" if sweep.unsearched else NO_ROOM)
+    assert isinstance(found, NetworkChoices)
+    if found.advice:
+        console.error(found.advice)
         return NO_PLAN
-    sweep = replace(sweep, choices=tuple(choices))
     if options.row or options.output:
-        choice = picked(_shown(sweep, options), options)
+        choice = picked(found.rows(options.all), options)
         output = options.output or Path("plan.json" if choice.config is None else "row.json")
-        save_choice(choice, graph_of.imported(choice.samples), cluster, options.optimizer, output)
+        found.save_choice(choice, output)
         ranks = f"torchrun --nproc-per-node={choice.used} -m planner rank"
         trains = ranks if choice.config is None and choice.replicas > 1 else "planner run"
         console.say(f"row {options.row or 1} → {output}; {trains} {output} {options.model} trains it")
         return DONE
-    _show(sweep, cluster, options, console, graph_of)
+    _show(found, options, console)
     return DONE
 
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that do not fit a network which is priced operator by operator."""
-    for name in FOR_TRANSFORMERS:
-        if getattr(options, name):
-            raise InputError(
-                f"--{name.replace('_', '-')} is for a transformer's config.json or its numbers; '{options.model}' is "
-                "priced operator by operator, so leave it out"
-            )
+    asked = {f"--{name.replace('_', '-')}": getattr(options, name) for name in FOR_TRANSFORMERS}
+    check_for_transformers_only(options.model, asked)
     if options.gradients != options.precision == "float32":
         raise InputError("--gradients bfloat16 is for --precision bfloat16; add it, or leave --gradients out")
-
-
-def save_choice(choice: Choice, graph: Graph, cluster: Cluster, optimizer: str, output: Path) -> None:
-    """Write a choice for ``planner run``: a plan, or the configuration of devices that share layers or states."""
-    if choice.config is None:
-        save_plan(choice_plan(graph, cluster, choice, optimizer), output)
-    else:
-        write_text(json.dumps(config_to_dict(choice.config), indent=2) + "\n", output)
 
 
 def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
@@ -109,42 +89,11 @@ def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
     return rows[number - 1]
 
 
-def _asked(choice: Choice, options: argparse.Namespace) -> bool:
-    """Whether a choice keeps the demands."""
-    pairs = (
-        (options.pipeline, len(choice.devices)),
-        (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
-        (options.recompute, choice.recomputed),
-    )
-    return all(asked in (None, own) for asked, own in pairs)
-
-
-def _none_asked(choices: Sequence[Choice], options: argparse.Namespace) -> str:
-    """That no choice keeps the demands, with the nearest number of stages that one has."""
-    known = {len(choice.devices) for choice in choices}
-    if options.pipeline is None or options.pipeline in known:
-        return "no way keeps all that is asked for at once; leave one of the options open"
-    near = min(known, key=lambda number: (abs(number - options.pipeline), number))
-    return (
-        f"no row has pipeline = {options.pipeline}: {options.model} cannot be cut so, or fewer of the devices are "
-        f"faster; the nearest that works is {near}"
-    )
-
-
-def _shown(sweep: TradeOffs, options: argparse.Namespace) -> Sequence[Choice]:
-    return sweep.choices if options.all else undominated(sweep.choices)
-
-
-def _show(
-    sweep: TradeOffs,
-    cluster: Cluster,
-    options: argparse.Namespace,
-    console: Console,
-    graph_of: Callable[[int], Graph],
-) -> None:
+def _show(found: NetworkChoices, options: argparse.Namespace, console: Console) -> None:
     """A row for each choice that no other one dominates, or for all."""
-    shown, best = _shown(sweep, options), undominated(sweep.choices)
-    speed = _speeds(cluster, graph_of)
+    sweep, cluster = found.sweep, found.cluster
+    shown, best = found.rows(options.all), found.rows()
+    speed = _speeds(cluster, found.graph_of)
     speeds = [speed(choice) for choice in shown]
     marks = [("●" * (choice in best),) if options.all else () for choice in shown]
     rows = [
@@ -168,9 +117,16 @@ def _show(
         proof(sweep.bound_s, best[0].step_s),
     )
     if options.html is not None:
-        room = min(device.memory_bytes for device in cluster.devices)
+        room = min(device.usable_bytes for device in cluster.devices)
         save_page(
-            choices_page(title, f"of the ways that were searched, {proved}", columns, rows, priced, room),
+            choices_page(
+                title.replace(":", f" on {options.cluster}:", 1),
+                f"of the ways that were searched, {proved}",
+                columns,
+                rows,
+                priced,
+                room,
+            ),
             options.html,
             console,
         )

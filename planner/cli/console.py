@@ -21,6 +21,7 @@ class Console(Reporter):
         self.quiet = quiet  # nothing but errors is printed, and documents that were asked for
         self.tell_s = 0.0  # between two lines about the best answer where none can be overwritten; 0 for no lines
         self._told_s = -inf
+        self._by_clock = False
         self._progress = Progress(shown=not (json or quiet))
 
     def show(self, document: dict[str, Any], title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -30,7 +31,7 @@ class Console(Reporter):
     def tell(self, document: dict[str, Any], lines: Iterable[str]) -> None:
         """Print lines for people, or their document with ``--json``."""
         if self.json:
-            self.print(json_module.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False))
+            self.print(json_module.dumps(finite(document), indent=1, ensure_ascii=False, allow_nan=False))
         else:
             for line in lines:
                 self.say(line)
@@ -62,7 +63,7 @@ class Console(Reporter):
         """Show progress: one line that is redrawn on a terminal, a line for each new step elsewhere."""
         self._progress.step(name, done, total)
 
-    def searching(self, name: str, limit_s: float) -> None:
+    def on_search(self, name: str, limit_s: float) -> None:
         """Show that a search with a time limit begins."""
         self._progress.step(name, 0, 0, limit_s)
 
@@ -75,18 +76,27 @@ class Console(Reporter):
             self._told_s = wall_s
             complain(f"{wall_s:.1f} s: {objective_s * 1e3:.7g} ms by {solver}, {rest}")
 
+    def on_clock(self, solver: str) -> None:
+        """Say once that the answer depends on the clock."""
+        if not self._by_clock:
+            self._by_clock = True
+            self.note(
+                f"the clock stopped a search ({solver}) before its work was done, so that a less busy machine may find "
+                "another answer; allow more time with --time-limit"
+            )
+
     def close(self) -> None:
         """Remove the line of progress."""
         self._progress.clear()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with null for numbers that JSON lacks, such as infinity."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def attributes(record: object, *names: str) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 import argparse
 import re
-from dataclasses import replace
 from typing import Any
 
-from costmodels.cluster import Cluster
 from costmodels.prices import HOUR_S, HourlyPrice
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.text import count
 from planner.plans.plan import Plan
-from planner.plans.speed import model_flops_utilisation, tokens_per_s, tokens_per_sample
+from planner.plans.speed import model_flops_utilisation, tokens_per_s, tokens_per_sample, what_tokens
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 DAY_S = 24 * HOUR_S
@@ -25,13 +23,6 @@ def declare_costs(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--tokens", type=_amount, metavar="N", help="say what so many tokens take, such as 300B")
     target.add_argument("--samples", type=_amount, metavar="N", help="say what so many samples take, such as 90M")
-
-
-def priced(cluster: Cluster, price: HourlyPrice | None) -> Cluster:
-    """The cluster with a price for each device, unless that is None."""
-    if price is None:
-        return cluster
-    return replace(cluster, devices=tuple(replace(device, price=price) for device in cluster.devices))
 
 
 def check_target(options: argparse.Namespace, graph: Graph) -> None:
@@ -62,7 +53,8 @@ def speed_and_cost(plan: Plan, options: argparse.Namespace) -> tuple[dict[str, A
     if rate is not None:
         replicas = plan.cluster.replicas.count if plan.cluster.replicas else 1
         devices = count(replicas * plan.n_used, "device")
-        lines.append(f"{rate:,.0f} tokens/s; model FLOPs utilisation {utilisation:.1%} of {devices}")
+        mfu = f"model FLOPs utilisation {utilisation:.1%} of {devices}, counting full attention"
+        lines.append(f"{rate:,.0f} {what_tokens(plan)}; {mfu}")
     if price:
         lines.append(f"all devices together cost {price}")
     if seconds is not None:

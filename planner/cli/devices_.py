@@ -17,7 +17,7 @@ from planner.cli.console import Console
 from planner.cli.statuses import DONE
 from planner.cli.text import aligned, wrapped
 
-HEADS = ("device", "memory", "bandwidth", "float32", "16 bits")
+HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,7 @@ def _device_row(entry: Entry) -> tuple[str, ...]:
     return (
         entry.name,
         entry.keys["memory"],
+        entry.keys["reserve"],
         format_bytes_per_s(device.memory_bytes_per_s),
         format_flops_per_s(device.flops_per_s["float32"]),
         format_flops_per_s(short) if short else "",

@@ -13,8 +13,7 @@ from pathlib import Path
 from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console
 from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
-from planner.explain.diff import CutTensor, PlanDifference, diff
-from planner.plans.files import load_plan
+from planner.explanations.diff import CutTensor, PlanDifference, diff
 from planner.problem.problem import Goal
 
 CHANGES, CUTS, REGIONS = 12, 6, 12  # so many of each are shown at most; --json has all
@@ -29,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compare and print."""
-    difference = diff(load_plan(options.before), load_plan(options.after))
+    difference = diff(options.before, options.after)
     document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
     title = clipped(f"{difference.model}: {options.before} → {options.after}")
     console.tell(document, chain([title], lines(difference)))

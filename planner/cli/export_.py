@@ -12,12 +12,9 @@ from graphs.errors import InputError
 from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.export.records import Export
-from planner.export.rewritten import one_copy
-from planner.export.targets import TARGETS, export
-from planner.plans.files import load_plan
+from planner.exports.records import Export
+from planner.exports.targets import ONNX, TARGETS, export
 
-ONNX = "onnx-devices"
 CHOICES = [*TARGETS, ONNX]
 
 
@@ -35,25 +32,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write or print the export."""
-    if options.to == ONNX:
-        return _onnx(options, console)
-    if options.model is not None:
-        raise InputError(f"--model is for --to {ONNX}; leave it out")
-    tell_export(export(load_plan(options.plan), options.to, options.copy), options.plan, options, console)
-    return 0
-
-
-def _onnx(options: argparse.Namespace, console: Console) -> int:
-    """Write the model with the devices of its nodes."""
-    if options.model is None or options.output is None:
+    if options.to == ONNX and (options.model is None or options.output is None):
         raise InputError(f"--to {ONNX} writes a model; give its .onnx with --model and a file with -o")
-    from planner.export.onnx_devices import onnx_devices  # late: onnx and torch take seconds to load
-
-    model = onnx_devices(one_copy(load_plan(options.plan), options.copy), options.model)
-    write_bytes(model.SerializeToString(), options.output)
+    if options.to != ONNX and options.model is not None:
+        raise InputError(f"--model is for --to {ONNX}; leave it out")
+    exported = export(options.plan, options.to, copy=options.copy, model=options.model)
+    if options.to != ONNX:
+        tell_export(exported, options.plan, options, console)
+        return 0
+    write_bytes(exported.content, options.output)
     console.tell({"target": ONNX, "output": str(options.output)}, [f"{options.plan} for {ONNX} → {options.output}"])
-    if any(tensor.external_data for tensor in model.graph.initializer) and _apart(options):
-        console.note(f"note: its weights stay in files beside '{options.model}'; put the new model there")
+    for note in exported.notes if _apart(options) else ():
+        console.note(f"note: {note}")
     return 0
 
 

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 from graphs.errors import InputError
-from graphs.files import is_stream, target_of
+from graphs.files import draft_of, is_stream, target_of
 from graphs.importers.sources import sources_of
 
 
@@ -74,6 +74,13 @@ def _same(one: Path, other: Path) -> bool:
         return os.path.realpath(one) == os.path.realpath(other) and not is_stream(one)
 
 
+def _try_out(path: Path) -> None:
+    """Make a draft of a file, or of a file in a folder, and remove it; raise OSError if none can be made there."""
+    draft = draft_of(path / "draft" if path.is_dir() else path)
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    draft.unlink()
+
+
 def _check_place(path: Path, folder: bool) -> None:
     """Refuse a name that no file, or no folder, can have."""
     why = ""
@@ -83,8 +90,8 @@ def _check_place(path: Path, folder: bool) -> None:
             why = f"there is no folder '{parent}'"
         elif path.is_dir() and not folder:
             why = "it is a folder"
-        elif not (is_stream(path) or os.access(parent, os.W_OK)):
-            why = f"the folder '{parent}' is write-protected"
+        elif not is_stream(path):
+            _try_out(path if folder and path.is_dir() else target_of(path))
     except OSError as error:  # a name that is too long, links in a circle
         why = error.strerror or str(error)
     except ValueError as error:  # a name with a zero byte

@@ -12,14 +12,15 @@ from typing import Any
 from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_output
-from planner.cli.models import cluster_of, declare_model, declare_search, declare_workload, workload_of
+from planner.cli.models import cluster_of, declare_model, declare_search, declare_workload, model_of, workload_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
-from planner.export.maps import read_map
-from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.exports.import_map import import_map
+from planner.exports.maps import read_map
+from planner.planning.make_plan import Search
 from planner.plans.files import save_plan
-from planner.plans.plan import Plan, plan_by_hand
+from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 
@@ -39,26 +40,24 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, place it by the map, make a plan too, write the map's plan and print both."""
-    given, cluster = read_map(options.map), cluster_of(options)
-    from graphs.importers.load import load_graph
-
-    console.on_step(f"importing {options.model}", 0, 0)
-    graph = load_graph(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
-    placement = given.placement(graph, cluster)
-    search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-    workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
     interrupted = False
-    console.searching(f"planning {graph.name} for {options.goal}", options.time_limit)
     try:
-        planned = make_plan(graph, cluster, Goal(options.goal), workload, (), search)
+        found = import_map(
+            read_map(options.map),
+            model_of(options),
+            cluster=cluster_of(options),
+            goal=options.goal,
+            workload=workload_of(options),
+            search=Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console),
+        )
     except NoPlanError as error:
         console.error(str(error))
         return NO_PLAN
     except Interrupted as stopped:
-        planned, interrupted = stopped.best, True
-    by_hand = plan_by_hand(planned, placement)
+        found, interrupted = stopped.best, True
+    by_hand = found.by_hand
     save_plan(by_hand, options.output)
-    _show(by_hand, planned, options, console)
+    _show(by_hand, found.planned, options, console)
     if interrupted:
         console.error("interrupted: the plan beside the map is the best until then")
         return INTERRUPTED
@@ -82,7 +81,7 @@ def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Co
     for device, *both_bytes in zip(
         a.cluster.devices, a.evaluation.memory_bytes, b.evaluation.memory_bytes, strict=True
     ):
-        capacity = f"of {format_bytes(device.memory_bytes)}"
+        capacity = f"of {format_bytes(device.usable_bytes)}"
         rows.append((f"memory of {device.name}", *map(format_bytes, both_bytes), capacity))
     document = {"by_hand": _figures(a), "planner": _figures(b), "output": str(options.output)}
     title = f"{a.graph.name} by {options.map} → {options.output}"

@@ -10,12 +10,13 @@ from costmodels.cluster import KERNELS, Cluster
 from costmodels.clusterfile import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.workload import TRAINING_SCHEDULES, Workload
-from graphs.errors import InputError
+from costmodels.workload import TRAINING_SCHEDULES
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES
+from planner.planning.question import SCHEDULE, OpenWorkload, check_training_only
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
+from planner.plans.given import NamedModel
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, Rule, contiguous
 from planner.problem.problem import Goal
@@ -27,8 +28,6 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (`planner devices`)"
 """The help of --cluster."""
-
-SCHEDULE = "1f1b"  # of training, unless another one is asked for or found
 
 
 def cluster_of(options: argparse.Namespace) -> Cluster:
@@ -70,17 +69,16 @@ def _size(text: str) -> tuple[str, int]:
     return name, at_least_one(number)
 
 
+def model_of(options: argparse.Namespace) -> NamedModel:
+    """The model that the options of `declare_model` describe."""
+    return NamedModel(options.model, options.batch, dict(options.sizes))
+
+
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
     """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
-    from graphs.importers.load import load_program
+    from planner.runtime.matching import program_for  # late: torch takes seconds to load
 
-    reporter.on_step(f"importing {options.model}", 0, 0)
-    work, sizes = plan.workload, dict(options.sizes)
-    program = load_program(options.model, options.batch or work.batch, work.trains, sizes, plan.graph)
-    if options.batch is None and program.graph.fingerprint != plan.graph.fingerprint:
-        own = load_program(options.model, None, work.trains, sizes, plan.graph)  # its first input may have no batch
-        program = own if own.graph.fingerprint == plan.graph.fingerprint else program
-    return program
+    return program_for(plan, model_of(options), reporter=reporter)
 
 
 def declare_kernels(parser: argparse.ArgumentParser) -> None:
@@ -113,21 +111,20 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
     )
+    parser.set_defaults(replicas=None)  # of commands that do not ask for any
 
 
-def workload_of(options: argparse.Namespace, batch: int, n_devices: int) -> Workload:
-    """The workload that the options of `declare_workload` and --goal describe."""
-    for option, given in (("--schedule", options.schedule), ("--micro-batches", options.micro_batches)):
-        if given is not None and options.goal != Goal.TRAINING:
-            raise InputError(f"{option} is for training and the goal is {options.goal}; leave it out")
-    return Workload(
-        mode="training" if options.goal == Goal.TRAINING else "inference",
-        batch=batch,
-        in_flight=options.in_flight or 2 * n_devices,
+def workload_of(options: argparse.Namespace) -> OpenWorkload:
+    """The workload that the options of `declare_workload` and --replicas describe for --goal."""
+    asked = {"--schedule": options.schedule, "--micro-batches": options.micro_batches}
+    check_training_only(Goal(options.goal), asked)
+    return OpenWorkload(
+        in_flight=options.in_flight,
         optimizer=options.optimizer,
-        micro_batches=options.micro_batches or MICRO_BATCHES,
-        schedule=options.schedule or SCHEDULE,
-        recompute=options.recompute or RECOMPUTE_MODES[0],
+        schedule=options.schedule,
+        micro_batches=options.micro_batches,
+        recompute=options.recompute,
+        replicas=options.replicas,
     )
 
 

@@ -8,6 +8,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal training 
 
 import argparse
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,7 @@ from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.costs import check_target, declare_costs, priced, speed_and_cost
+from planner.cli.costs import check_target, declare_costs, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
@@ -32,17 +33,21 @@ from planner.cli.models import (
     declare_search,
     declare_split,
     declare_workload,
+    model_of,
     workload_of,
 )
 from planner.cli.numbers import at_least_one, share
-from planner.cli.plan_training import fastest_training, training_without_plan
+from planner.cli.plan_training import save_row, training_lines
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import aligned, count
 from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
-from planner.planning.cpu_partitions import PartitionChoice, choose, tried
-from planner.planning.make_plan import Search, batch_of, make_plan
+from planner.planning.cpu_partitions import PartitionChoice
+from planner.planning.fastest_training import OnlyRowError
+from planner.planning.find_plan import find_plan
+from planner.planning.make_plan import Search
+from planner.planning.question import PlanQuestion
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.planning.todays_pace import unusual_pace
 from planner.plans.compare import OFF, Figure
@@ -96,56 +101,51 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     )
     declare_constraints(parser)
     declare_costs(parser)
+    parser.set_defaults(autotuning=True)
 
 
-def search_of(options: argparse.Namespace, console: Console) -> Search:
-    """The search that the options of `declare_question` describe."""
+def question_of(options: argparse.Namespace, console: Console) -> PlanQuestion:
+    """The question that the options of `declare_question` describe."""
     limits = options.time_limit, options.gap, options.seed, options.robust
-    return Search(options.solver, *limits, console, options.rewrites)
+    return PlanQuestion(
+        model=model_of(options),
+        cluster=cluster_of_question(options),
+        goal=Goal(options.goal),
+        workload=workload_of(options),
+        constraints=constraints_of(options),
+        search=Search(options.solver, *limits, console, options.rewrites, options.autotuning),
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, make a plan, write plan.json and print the predictions."""
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
         raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
-    clusters = clusters_of(options)
-    from graphs.importers.load import load
-
-    console.on_step(f"importing {options.model}", 0, 0)
-    model = load(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
-    graph = model if isinstance(model, Graph) else model.graph
-    check_target(options, graph)
-    if not isinstance(model, Graph):  # which nothing here can run
-        say_unusual_pace(unusual_pace(clusters[0]), console)
-    search = search_of(options, console)
-    share, constraints = search.part(1 / len(clusters)), constraints_of(options)
-
-    def make(cluster: Cluster) -> Plan:
-        what = f"{graph.name} for {options.goal} on {count(len(cluster.devices), 'device')}"
-        console.searching(f"planning {what}", share.time_limit_s)
-        workload = workload_of(options, options.batch or batch_of(graph), len(cluster.devices))
-        return make_plan(graph, cluster, Goal(options.goal), workload, constraints, share)
-
+    question = question_of(options, console)
+    check_target(options, question.graph)
+    if not isinstance(question.imported, Graph):  # which nothing here can run
+        say_unusual_pace(unusual_pace(question.clusters[0]), console)
     try:
-        choice = choose(clusters, make, constraints)
-        if options.autotuning:
-            choice = tried(choice, model, console)
-        plan, lines = fastest_training(choice.plan, graph, options, search)
+        found = find_plan(question)
     except NoPlanError as error:
         console.error(str(error))
-        for line in training_without_plan(graph, clusters[0], options, search):
-            console.say(line)
+        if isinstance(error, OnlyRowError):
+            console.say(save_row(error.row, options))
         return NO_PLAN
     except Interrupted as stopped:
         save_plan(stopped.best, options.output)
         show_plan(stopped.best, options, console)
         console.error(f"interrupted: '{options.output}' is the best plan until then")
         return INTERRUPTED
-    save_plan(plan, options.output)
+    save_plan(found.plan, options.output)
     divided = options.split_cpu == AUTO_SPLIT
-    more = _choice_document(choice) if divided else {}
-    show_plan(plan, options, console, more)
-    for line in (*lines, *_unchanged(plan, options), *(_choice_lines(choice, options) if divided else ())):
+    show_plan(found.plan, options, console, _choice_document(found.divisions) if divided else {})
+    lines = (
+        training_lines(found.training, options),
+        _unchanged(found.plan, options),
+        _choice_lines(found.divisions, options) if divided else (),
+    )
+    for line in chain.from_iterable(lines):
         console.say(line)
     return DONE
 
@@ -157,7 +157,7 @@ def _unchanged(plan: Plan, options: argparse.Namespace) -> Iterator[str]:
         yield f"--rewrites {options.rewrites} changes nothing in the plan of {plan.graph.name}: it would save nothing"
 
 
-def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
+def cluster_of_question(options: argparse.Namespace) -> Cluster | tuple[Cluster, ...]:
     """The cluster of the file, or this host as a cluster for each division of its CPU."""
     if options.split_cpu is None:
         if options.kernels is not None:
@@ -165,7 +165,7 @@ def clusters_of(options: argparse.Namespace) -> tuple[Cluster, ...]:
         cluster = cluster_of(options)
         if (options.replicas or 1) > 1 and options.goal != Goal.TRAINING:
             raise InputError(f"--replicas is for training and the goal is {options.goal}; leave it out")
-        return (priced(cluster.divided(options.replicas or 1), options.price),)
+        return cluster if options.price is None else cluster.priced(options.price)
     if options.price is not None:
         raise InputError("--price goes with --cluster; this host costs nothing more, leave it out")
     if options.devices is not None:
@@ -188,7 +188,7 @@ def show_plan(
             f"{len(plan.placement.operators(i)):,}",
             format_seconds(evaluation.load_s[i]),
             format_bytes(evaluation.memory_bytes[i]),
-            format_bytes(device.memory_bytes),
+            format_bytes(device.usable_bytes),
         )
         for i, device in enumerate(plan.cluster.devices)
     ]

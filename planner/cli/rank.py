@@ -16,7 +16,7 @@ import torch
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
 
 from costmodels.host.affinity import usable_cores
-from graphs.errors import InputError, first_line
+from graphs.errors import InputError, fallbacks_said, first_line
 from graphs.program.program import Program
 from planner.cli.files import check_writes
 from planner.cli.numbers import positive_seconds
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     who = f"rank {os.environ.get('RANK', '?')}"
     try:
-        with documents_alone(options.json):
+        with documents_alone(options.json), fallbacks_said(lambda text: complain(f"planner: {who}: {text}")):
             return _run(options, RankEnvironment.of(os.environ))
     except InputError as error:
         complain(f"planner: {who}: {error}")
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         for name in options.modules:  # a shard alone leads to no module with classes of the model
             try:
                 import_module(name)
-            except Exception as error:  # whatever the module's code raises
+            except (Exception, SystemExit) as error:  # whatever the module's code raises
                 why = f"{type(error).__name__}: {first_line(error)}"
                 raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
         plan = load_plan(options.plan)

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from planner.runtime.start import start
 
     program = import_for(plan, options, console)
-    with start(plan, program, processes=options.processes, seed=options.seed) as runner:
+    with start(plan, program, processes=options.processes, seed=options.seed, share_weights=True) as runner:
         return run_with(runner, options, console, plan.cluster.devices)
 
 

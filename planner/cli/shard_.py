@@ -6,12 +6,13 @@ torchrun --nproc-per-node=2 -m planner rank shards/plan.json shards
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from costmodels.units import format_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import declare_model, import_for
+from planner.cli.models import declare_model, model_of
 from planner.cli.statuses import DONE
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
@@ -28,18 +29,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Import the model, write the folder, print the file of each device."""
     plan = load_plan(options.plan)
-    from planner.runtime.checkpoint.shard_folder import check_target
-    from planner.runtime.checkpoint.shards import write_shards
+    from planner.runtime.checkpoint.shard import shard
 
-    check_target(options.output, options.force)  # before the model is imported, which takes its time
-    program = import_for(plan, options, console)
-    console.on_step(f"writing {options.output}", 0, 0)
-    files = write_shards(plan, program, options.output, options.force)
-    show_shards(plan, files, console)
+    files = shard(plan, model_of(options), output=options.output, force=options.force, reporter=console)
+    show_shards(plan, files, options.output, console)
     return DONE
 
 
-def show_shards(plan: Plan, files: tuple[Path, ...], console: Console) -> None:
+def show_shards(plan: Plan, files: Mapping[str, Path], folder: Path, console: Console) -> None:
     """A row for each device."""
     from planner.runtime.checkpoint.shards import names_held
 
@@ -54,13 +51,12 @@ def show_shards(plan: Plan, files: tuple[Path, ...], console: Console) -> None:
             f"{n_bytes[device] / total:.1%}" if total else "",
             path.name,
         )
-        for device, path in zip(held, files, strict=True)
+        for device, path in files.items()
     ]
     document = {
         "devices": {
             device: {"file": str(path), "n_tensors": len(held[device]), "n_bytes": n_bytes[device]}
-            for device, path in zip(held, files, strict=True)
+            for device, path in files.items()
         }
     }
-    folder = files[0].parent if files else Path()
     console.show(document, f"{plan.graph.name} → {folder}", ("", "tensors", "weights", "share", "file"), rows)

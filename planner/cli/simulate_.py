@@ -8,7 +8,6 @@ planner simulate plan.json examples.networks:googlenet --batch 8
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,20 @@ from graphs.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes
-from planner.cli.models import declare_model, declare_search
+from planner.cli.models import declare_model, declare_search, model_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count, listed, relative, table, width
-from planner.explain.changes import Changes, apply_changes, replan
-from planner.explain.settings import Setting
+from planner.explanations.simulate import WhatIf, simulate
 from planner.planning.make_plan import Search
-from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.plans.prediction import Prediction, predict
+from planner.plans.prediction import Prediction
 from planner.problem.bottleneck import busiest
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from simulator.chart import ascii_chart, svg_chart
 from simulator.trace import chrome_trace
 
-MICRO_BATCHES = 8  # the default
 LARGEST = 3  # tensors shown at the peak of memory
 BUSIEST = 4  # resources shown
 
@@ -78,59 +74,49 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Simulate and print the chart and the figures, or compare the plan with changes."""
-    plan = load_plan(options.plan)
-    changes = _changes(options, plan)
-    streaming = MICRO_BATCHES if plan.goal is Goal.TRAINING else options.micro_batches or MICRO_BATCHES
-    if not (changes.anything or options.replan):
-        prediction = predict(plan, streaming, options.sharing)
-        _write(options, plan, prediction)
-        _show(plan, prediction, console)
-        return DONE
-    plans = {"before": plan, "after": apply_changes(plan, changes)}
+    _check_options(options)
+    search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console) if options.replan else None
     status = DONE
-    if options.replan:
-        console.searching(f"planning {plan.graph.name} again", options.time_limit)
-        search = Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console)
-        try:
-            plans["replanned"] = replan(plans["after"], search)
-        except NoPlanError as error:
-            console.error(str(error))
-            return NO_PLAN
-        except Interrupted as stopped:
-            plans["replanned"] = stopped.best
-            console.error("interrupted: 'replanned' is the best plan until then")
-            status = INTERRUPTED
-    _show_changes(plans, console)
+    try:
+        simulation = simulate(
+            options.plan,
+            None if options.model is None else model_of(options),
+            micro_batches=options.micro_batches,
+            sharing=options.sharing,
+            what_if=_what_if(options),
+            search=search,
+        )
+    except NoPlanError as error:
+        console.error(str(error))
+        return NO_PLAN
+    except Interrupted as stopped:
+        simulation, status = stopped.best, INTERRUPTED
+        console.error("interrupted: 'replanned' is the best plan until then")
+    plans, prediction = simulation.plans, simulation.prediction
     last = plans[list(plans)[-1]]
-    _write(options, last, predict(last, streaming, options.sharing))
+    if len(plans) > 1:
+        _show_changes(plans, console)
+        _write(options, last, prediction)
+    else:
+        _write(options, last, prediction)
+        _show(last, prediction, console)
     return status
 
 
-def _changes(options: argparse.Namespace, plan: Plan) -> Changes:
-    """The changes that the options describe."""
-    graph = None
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse a MODEL without another batch, and a batch or sizes without a MODEL."""
     if options.model is not None and options.batch is None:
         raise InputError(f"'{options.model}' is imported for another batch only; add --batch N, or leave it out")
     if options.model is None and options.sizes:
         raise InputError("--size is for a MODEL of another batch: planner simulate PLAN MODEL --batch N --size NAME=N")
-    if options.batch is not None:
-        if options.model is None:
-            raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
-        from graphs.importers.load import load_graph
+    if options.model is None and options.batch is not None:
+        raise InputError("--batch needs the model besides the plan: planner simulate PLAN MODEL --batch N")
 
-        trains, sizes = plan.workload.trains, dict(options.sizes)
-        graph = load_graph(options.model, options.batch, trains, sizes, plan.graph)
-        graph = replace(graph, name=plan.graph.name)
-    added = (text.partition("=") for text in options.add_device)
-    return Changes(
-        added=tuple((like, name) for like, _, name in added),
-        settings=tuple(Setting.parse(text) for text in options.settings),
-        graph=graph,
-        in_flight=options.in_flight,
-        micro_batches=options.micro_batches if plan.goal is Goal.TRAINING else None,
-        schedule=options.schedule,
-        recompute=options.recompute,
-    )
+
+def _what_if(options: argparse.Namespace) -> WhatIf:
+    """The changes that the options describe."""
+    texts = tuple(options.settings), tuple(options.add_device)
+    return WhatIf(*texts, options.in_flight, options.schedule, options.recompute)
 
 
 def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> None:
@@ -157,7 +143,7 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
             format_seconds(busy_s),
             f"{busy_s / timeline.makespan_s:.1%}" if timeline.makespan_s else "",
             format_bytes(memory.peak_bytes),
-            format_bytes(plan.cluster.devices[plan.cluster.index[name]].memory_bytes),
+            format_bytes(plan.cluster.devices[plan.cluster.index[name]].usable_bytes),
         )
         for name, busy_s, memory in zip(timeline.devices, timeline.busy_s.tolist(), prediction.memory, strict=True)
     ]
@@ -229,7 +215,7 @@ def _critical(prediction: Prediction) -> dict[str, float]:
     return seconds
 
 
-def _show_changes(plans: dict[str, Plan], console: Console) -> None:
+def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
     """A column for each plan that can be evaluated."""
     documents, (first, *_, last) = {}, plans
     for name, plan in plans.items():
@@ -280,7 +266,7 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
         "busiest": busy.name(plan.table.devices),
         "busiest_s": busy.seconds,
         "memory_bytes": {device.name: float(evaluation.memory_bytes[i]) for i, device in enumerate(devices)},
-        "capacity_bytes": {device.name: device.memory_bytes for device in devices},
+        "capacity_bytes": {device.name: device.usable_bytes for device in devices},
         "violations": list(evaluation.violations),
         "placement": {device.name: len(plan.placement.operators(i)) for i, device in enumerate(devices)},
     }

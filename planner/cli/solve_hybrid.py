@@ -31,12 +31,13 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
 
     given = {field: getattr(options, name) for name, field in FIELDS.items() if getattr(options, name) is not None}
     network = hybrid_network({**document, **given})
-    console.searching(f"solving {options.problem}", options.time_limit)
+    console.on_search(f"solving {options.problem}", options.time_limit)
     result, interrupted = searched(lambda: solve_hybrid(network, options.time_limit))
     if result.stages is None:
         memory = format_bytes(network.memory_bytes)
+        fit = "fit" if result.complete else "were found, in some of the ways to cut the network, that fit"
         return no_solution(
-            f"{result.status}: no stages fit {network.devices} devices of {memory}; add devices or memory"
+            f"{result.status}: no stages {fit} {network.devices} devices of {memory}; add devices or memory"
         )
     status = "interrupted" if interrupted else str(result.status)
     stages = stages_document(network, result.stages)
@@ -67,6 +68,8 @@ def _lines(network: HybridNetwork, result: "HybridResult", status: str) -> Itera
         for number, (stage, load) in enumerate(zip(stages, loads_of(network, stages), strict=True))
     ]
     yield from table(HEADS, rows)
+    if not result.complete:
+        yield "the network can be cut in too many ways to try all; joining nodes that need not be apart leaves fewer"
     used = sum(stage.data * stage.tensor for stage in stages)
     yield (
         f"{status}: {result.time_s:.12g} s a sample on {used} of {network.devices} devices "

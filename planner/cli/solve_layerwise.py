@@ -27,7 +27,7 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
         answer = _answer(setting, plan, price, {"status": "given"}, "given: {}")
         needs = f"a stage needs {max(price.memory_mb):,} MB of {price.limit_mb:,} MB a GPU; share or recompute more"
         return answer if price.feasible else answer._replace(trouble=needs, status=NO_PLAN)
-    console.searching(f"solving {options.problem}", options.time_limit)
+    console.on_search(f"solving {options.problem}", options.time_limit)
     result, interrupted = searched(lambda: solve_layerwise(setting, options.time_limit))
     if result.plan is None:
         return no_solution(

@@ -26,7 +26,7 @@ def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, co
     if options.goal is None:
         raise InputError(f"a placement problem needs --goal, {' or '.join(GOALS)}; add it")
     asked = problem_from_dict(document, Goal(options.goal), options.contiguous)
-    console.searching(f"solving {options.problem} for {options.goal}", options.time_limit)
+    console.on_search(f"solving {options.problem} for {options.goal}", options.time_limit)
     console.tell_s = TELL_S
     result, interrupted = searched(
         lambda: solve(asked.problem, options.solver, options.time_limit, options.gap, options.seed, console)

@@ -22,7 +22,7 @@ HEADS = ("mesh", "price", "bound", "status", "seconds")
 def solve_strategy_problem(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
     """Choose a strategy for each node; the file has the list of them."""
     problem = contest_problem(document)
-    console.searching(f"solving {options.problem}", options.time_limit)
+    console.on_search(f"solving {options.problem}", options.time_limit)
     result, interrupted = searched(lambda: solve_strategies(problem, options.time_limit))
     if result.choice is None:
         return no_solution(f"{result.status}: no strategies keep the usage limit of {problem.limit:.12g}; raise it")

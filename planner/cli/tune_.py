@@ -13,9 +13,9 @@ from graphs.errors import InputError
 from planner.cli.console import Console, attributes
 from planner.cli.costs import check_target
 from planner.cli.files import declare_output
-from planner.cli.models import constraints_of, workload_of
+from planner.cli.models import model_of, workload_of
 from planner.cli.numbers import positive_seconds
-from planner.cli.plan_ import clusters_of, declare_question, search_of, show_plan
+from planner.cli.plan_ import declare_question, question_of, show_plan
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import table
 from planner.planning.autotune import DISTURBED_CORES
@@ -23,7 +23,6 @@ from planner.planning.cpu_partitions import AUTO
 from planner.planning.make_plan import batch_of
 from planner.planning.tune import SECONDS, Tuned, tune
 from planner.plans.files import save_plan
-from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 
 COLUMNS = ("turn", "predicted", "measured", "over the first", "operators moved", "")
@@ -44,11 +43,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
             f"tuning is for one division of the CPU; `planner plan {options.model} --split-cpu {AUTO}` finds the best "
             "one, give its number of devices"
         )
-    (cluster,) = clusters_of(options)
-    from graphs.importers.load import load_program
-
-    console.on_step(f"importing {options.model}", 0, 0)
-    program = load_program(options.model, options.batch, options.goal == Goal.TRAINING, dict(options.sizes))
+    question = question_of(options, console)
+    (cluster,) = question.clusters
+    program = model_of(options).load_program(question.trains, console)
     check_target(options, program.graph)
     batch, n_devices = options.batch or batch_of(program.graph), len(cluster.devices)
     status = DONE
@@ -56,10 +53,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         tuned = tune(
             program,
             cluster=cluster,
-            goal=options.goal,
-            workload=workload_of(options, batch, n_devices),
-            constraints=constraints_of(options),
-            search=search_of(options, console),
+            goal=question.goal,
+            workload=workload_of(options).closed(batch, n_devices, question.trains),
+            constraints=question.constraints,
+            search=question.search,
             seconds=options.seconds,
         )
     except NoPlanError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Console, attributes
-from planner.cli.models import declare_model, import_for
+from planner.cli.models import declare_model, model_of
 from planner.cli.numbers import share
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.cli.text import count, wrapped
@@ -43,10 +43,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from planner.runtime.errors import StageError
     from planner.runtime.verification.verify import verify
 
-    program = import_for(plan, options, console)
-    console.on_step("comparing the stages", 0, 0)
+    training = options.training or None
     try:
-        verification = verify(plan, program, options.training or None, options.tolerance)
+        verification = verify(plan, model_of(options), training=training, tolerance=options.tolerance, reporter=console)
     except StageError as error:
         console.error(f"{error}; the reference model does not")
         return DIFFERENT

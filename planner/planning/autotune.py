@@ -172,7 +172,7 @@ def run_turn(plan: Plan, program: Program) -> TimedTurn:
     from planner.runtime.benchmark.measure import Planned
     from planner.runtime.start import start
 
-    with start(plan, program) as runner:
+    with start(plan, program, share_weights=True) as runner:
         contender = Planned(runner)
         (first_s,) = contender.single(1)
         if plan.goal is Goal.LATENCY:

@@ -24,9 +24,9 @@ from graphs.ir import Graph
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
-from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for
+from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
-from planner.plans.given import Named, given_program
+from planner.plans.given import ModelName, NamedModel, given_model, running
 from planner.problem.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -107,7 +107,7 @@ class Calibration(Brief):
 
 
 def calibrate(
-    model: nn.Module | Program | Named | None = None,
+    model: nn.Module | Program | ModelName | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
@@ -119,7 +119,7 @@ def calibrate(
 
     Args:
         model: a module with ``example_inputs`` of one micro-batch, what an importer made of one, or its name as on the
-            command line.
+            command line, or a `NamedModel`.
         example_inputs: in any form that `planner.plan` takes.
         reporter: is told of progress.
         calibration_options: what to measure.
@@ -134,7 +134,7 @@ def calibrate(
 
 
 def surveys(
-    model: nn.Module | Program | Named | None = None,
+    model: nn.Module | Program | ModelName | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
@@ -146,8 +146,13 @@ def surveys(
 
     instance(reporter, Reporter, "the reporter", "a Reporter")
     instance(calibration_options, CalibrationOptions, "the calibration options", "a CalibrationOptions")
-    given = None if model is None else given_program(model, None, calibration_options.training)
-    program = None if given is None else imported(given, example_inputs, training=calibration_options.training)
+    training = calibration_options.training
+    given = None if model is None else given_model(model)
+    if isinstance(given, NamedModel):
+        given = given.load_program(training, reporter)
+    elif isinstance(given, Graph):
+        given = running(given)
+    program = None if given is None else imported(given, example_inputs, training=training)
     if program is not None:
         settle(program.graph.largest_bytes)
     cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
@@ -218,15 +223,18 @@ def _parts(
         planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
         return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
 
-    splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
-    for _ in range(ROUNDS):
-        if splits is None:
-            break
-        devices = [cluster.devices[number] for number in splits.search.team.numbers]
-        divided = rewritten_program(program, (splits.split,))
-        own = profile(divided, devices, reporter, calibration_options)
-        yield replace(own, kind=f"{own.kind}, split")
-        splits = splits.again(*known(divided.graph), SPLITS_S)
+    try:
+        splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
+        for _ in range(ROUNDS):
+            if splits is None:
+                break
+            devices = [cluster.devices[number] for number in splits.search.team.numbers]
+            divided = rewritten_program(program, (splits.split,))
+            own = profile(divided, devices, reporter, calibration_options)
+            yield replace(own, kind=f"{own.kind}, split")
+            splits = splits.again(*known(divided.graph), SPLITS_S)
+    except Exception as error:  # the whole operators are measured
+        stay_as_imported(calibration_options.rewrites, SPLIT, error)
 
 
 def profile(

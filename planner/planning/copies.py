@@ -42,17 +42,12 @@ class Copies:
         whole = self.whole
         return whole if whole and whole.period_s * (1 - self.gap) <= self.bound_s else None
 
-    def beside(self, single: Plan) -> Plan:
-        """A plan of one copy with the bound for any number of them."""
-        return _answered(self.asked, single.placement, single.solver, self.bound_s)
-
     def or_better(self, single: Plan, solve: Callable[[Problem], Result]) -> Plan:
         """The best of all: copies of everything, of stages, or none, whose plan is given.
 
         Copies are taken only for more than the gap, and than `LEAST_GAIN`.
         """
-        best = self.beside(single)
-        problem = self.asked.problem
+        best, problem = single, self.asked.problem
         reached_s = min(plan.period_s for plan in (best, self.whole) if plan)
         found = copies_of_stages(problem, solve, reached_s, self.gap)
         plans = [_answered(self.asked, placement, COPIES, self.bound_s) for placement in found]

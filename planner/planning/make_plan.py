@@ -1,15 +1,9 @@
-"""From a model or a graph and one or several clusters to a plan, and the options of the search."""
+"""From a graph and a cluster to a plan, and the options of the search."""
 
-from __future__ import annotations
-
-import types
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from os import PathLike
-from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
 from costmodels.tabulate import tabulate
@@ -20,27 +14,29 @@ from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
-from planner.planning.cpu_partitions import choose, tried
-from planner.planning.rewriting import AUTO_REWRITES, COPIES, allows, check_rewrites, rewrites_for
+from planner.planning.last_moves import SCATTER_MARGIN, settled
+from planner.planning.rewriting import (
+    AUTO_REWRITES,
+    COPIES,
+    SPLIT,
+    allows,
+    check_rewrites,
+    rewrites_for,
+    stay_as_imported,
+)
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
-from planner.plans.given import Named, given_cluster, given_clusters, given_model
 from planner.plans.plan import Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
-from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
-from planner.solvers.conflict import find_conflict
+from planner.solvers.conflict import Asked, find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
-from planner.solvers.solve import best_single_device, solve
+from planner.solvers.single_moves import is_scattered
+from planner.solvers.solve import CLIMB, best_single_device, solve
 from simulator.placement import Placement
-
-if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
-    from torch import nn
-
-    from graphs.program.program import Program
 
 MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
@@ -49,9 +45,6 @@ MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with mo
 HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
-SCATTER_MARGIN = 0.05
-"""By how much a placement must stream faster, simulated, than the best contiguous one. Where a micro-batch comes back
-to a device, devices wait for each other as soon as times differ from the predicted ones."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ class Search:
         check_rewrites(self.rewrites)
         checks.whole(self.robust, "the number of draws of a robust search")
 
-    def part(self, share: float) -> Search:
+    def part(self, share: float) -> "Search":
         """This search with a share of its time."""
         return replace(self, time_limit_s=self.time_limit_s * share)
 
@@ -134,14 +127,15 @@ def make_plan(
         return replace(plan, rewrites=(*splits, *others), network=graph.fingerprint)
 
     whole = asked(graph)
+    in_step: Plan | None = None
     try:
-        splits = splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S))
+        if splits := splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S)):
+            in_step = best_in_step(splits, asked, SPLITS_S)
     except KeyboardInterrupt as stopped:
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
-    if splits is None:
-        return search_plan(whole, search)
-
-    return _better(whole, best_in_step(splits, asked, SPLITS_S), search)
+    except Exception as error:  # a plan of the whole operators is as good
+        stay_as_imported(search.rewrites, SPLIT, error)
+    return _better(whole, in_step, search) if in_step else search_plan(whole, search)
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
@@ -183,22 +177,22 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         copies = Copies.of(asked, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
         if copies and not search.robust and (enough := copies.enough):
             return enough
-        result = search.part(NOMINAL if search.robust else 1.0).solve(replace(asked.problem, copies=False))
+        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-        raise _no_plan(asked, nothing) from collision
+        raise _no_plan(asked, nothing, deadline.left_s) from collision
     except Interrupted as stopped:
         raise Interrupted(asked.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise _no_plan(asked, result)
+        raise _no_plan(asked, result, deadline.left_s)
     try:
         if not search.robust:
             found = asked.answered(result)
             single = _contiguous(found, search)
             if copies:
                 single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
-                found = copies.beside(found)
-            return found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            chosen = found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
+            return settled(chosen, CLIMB * search.time_limit_s)
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -210,32 +204,28 @@ def search_plan(asked: Plan, search: Search) -> Plan:
 
 def _contiguous(found: Plan, search: Search) -> Plan:
     """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not _scattered(found.problem, found.placement):
+    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    return found.answered(replace(contiguous, bound_s=found.bound_s)) if contiguous.placement else found
+    return found.answered(contiguous) if contiguous.placement else found
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:
     """The best placement, or the best contiguous one if that takes hardly more."""
     result = search.solve(problem)
-    if not result.placement or not _scattered(problem, result.placement):
+    if not result.placement or not is_scattered(problem, result.placement):
         return result
     contiguous = replace(search, solver=CONTIGUOUS).solve(problem)
     return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
 
 
-def _scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether a micro-batch comes back to a device that it has left."""
-    return bool(backward_edge(replace(problem, contiguous=frozenset(range(problem.table.n_ops))), placement))
-
-
-def _no_plan(asked: Plan, result: Result) -> NoPlanError:
+def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
     """The error for a result without a placement; it names the smallest set of constraints that collide."""
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None
-        conflict = find_conflict(asked.table, asked.graph, asked.goal, asked.constraints, kinds, step)
+        question = Asked(asked.table, asked.graph, asked.goal, kinds, step)
+        conflict = find_conflict(question, asked.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:
         result = replace(result, advice=f"{result.advice}{too_large_to_split(asked)}")
@@ -246,85 +236,3 @@ def batch_of(graph: Graph) -> int:
     """The first dimension of the first input that has one; else 1."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)
-
-
-def plan(
-    model: nn.Module | Program | Graph | Named,
-    example_inputs: Any = None,
-    *,
-    cluster: Cluster | Named | Sequence[Cluster | Named],
-    goal: Goal | str = Goal.THROUGHPUT,
-    workload: Workload | None = None,
-    constraints: Sequence[Constraint] = (),
-    search: Search | None = None,
-) -> Plan:
-    """Find where every operator runs.
-
-    Args:
-        model: a module with ``example_inputs``, what an importer made of one, or a model as on the command line: a
-            path, or "package.module:factory". For the goal "training" a module is imported as it is trained.
-        example_inputs: of one micro-batch, whose shapes the plan is for: a tensor, a tuple or list of positional
-            arguments, a dict of keyword arguments, or a pair (tuple, dict) of both.
-        cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Times of operators that were
-            measured on it are in the cache, the others follow from its peaks. Of several clusters, as
-            `planner.divisions` returns them, `plan` takes the one with the best plan (see
-            `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
-            can run.
-        goal: "throughput", "latency", "cost" or "training".
-        workload: by default, the batch is the first dimension of the first input, and a training step has
-            `MICRO_BATCHES` micro-batches under 1F1B, with SGD.
-        constraints: made by `planner.problem.constraints.pin`, ``forbid``, ``together``, ``whole``, ``contiguous``.
-        search: how to search.
-
-    Raises:
-        InputError: if something is not of its type, the model cannot be imported, the cluster cannot run one of its
-            operators, or a constraint names what does not exist.
-        NoPlanError: if no placement keeps the constraints, or none was found in time.
-        StageError: if an operator fails in autotuning.
-        Interrupted: on Ctrl-C, with the best plan so far.
-    """
-    checks.instance(search := search or Search(), Search, "the search", "a Search")
-    checks.instance(workload, (Workload, types.NoneType), "the workload", "a Workload, or None")
-    for constraint in checks.instance(constraints, (tuple, list), "the constraints", "a tuple of Constraint each"):
-        checks.instance(constraint, Constraint, "a constraint", "what pin, forbid, together, whole or contiguous make")
-    goal = Goal(goal)
-    clusters = [given_cluster(cluster)] if isinstance(cluster, Cluster | str | PathLike) else given_clusters(cluster)
-    imported = imported_model(model, example_inputs, goal is Goal.TRAINING)
-    graph = imported if isinstance(imported, Graph) else imported.graph
-    share = search.part(1 / len(clusters))
-
-    def make(one: Cluster) -> Plan:
-        work = workload or _default_workload(graph, len(one.devices), goal)
-        return make_plan(graph, one, goal, work, tuple(constraints), share)
-
-    if len(clusters) == 1:
-        return make(clusters[0])
-    choice = choose(clusters, make, constraints)
-    return (tried(choice, imported, search.reporter) if search.autotuning else choice).plan
-
-
-def _default_workload(graph: Graph, n_devices: int, goal: Goal) -> Workload:
-    """A training step, or as many micro-batches in flight as keep every device busy."""
-    if goal is Goal.TRAINING:
-        return Workload("training", batch_of(graph), micro_batches=MICRO_BATCHES)
-    return Workload(batch=batch_of(graph), in_flight=2 * n_devices)
-
-
-def imported_model(model: nn.Module | Program | Graph | Named, example_inputs: Any, training: bool) -> Program | Graph:
-    """The program of a model, or a graph as it is.
-
-    Raises:
-        InputError: if it is none, cannot be imported, or was imported for training and is not trained.
-    """
-    model = given_model(model, None, training)
-    if isinstance(model, Graph):
-        return model
-    from graphs.importers.from_torch import imported
-
-    program = imported(model, example_inputs, training=training)
-    if program.training and not training:
-        raise InputError(
-            f"'{program.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
-            "import it without training=True"
-        )
-    return program

@@ -151,4 +151,4 @@ class OwnDegrees:
 
 def _kind(device: Device) -> tuple[str, float]:
     """What alike devices of unlike ones have in common."""
-    return device.kind, device.memory_bytes
+    return device.kind, device.usable_bytes

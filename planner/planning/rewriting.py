@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from costmodels.cluster import Device
 from graphs import checks
-from graphs.errors import InputError
+from graphs.errors import InputError, warn_once
 from graphs.ir import Graph
 from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite
@@ -30,6 +30,13 @@ def allows(asked: str, name: str) -> bool:
     return asked == AUTO_REWRITES or name in asked.split(",")
 
 
+def stay_as_imported(asked: str, name: str, error: Exception) -> None:
+    """Warn that a rewrite has failed, and the network stays as it is; raise the error if it was asked for by name."""
+    if asked != AUTO_REWRITES:
+        raise error
+    warn_once(f"the rewrite '{name}'", error, "the network stays as it was imported")
+
+
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
     """The rewrites of a graph for some devices; those that change nothing are left out.
 
@@ -49,7 +56,12 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
             f"the rewrite 'fuse' is for CPUs with quick kernels, and '{exact[0]}' has none; calibrate with "
             "--kernels quick, or leave --rewrites out"
         )
-    fusions = find_fusions(graph)
+    try:
+        fusions = find_fusions(graph)
+        fusions(graph)
+    except Exception as error:  # whatever the graph has that nobody thought of
+        stay_as_imported(asked, FUSE, error)
+        return ()
     if asked == FUSE and not fusions.groups:
         raise InputError(
             f"the rewrite 'fuse' changes nothing: no kernel computes several operators of '{graph.name}' at once; "

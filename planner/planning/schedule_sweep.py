@@ -9,7 +9,6 @@ from costmodels.cluster import Cluster
 from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.table import CostTable
 from costmodels.workload import TRAINING_SCHEDULES, Workload
-from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.make_plan import Search
 from planner.planning.own_degrees import OwnDegrees
@@ -67,8 +66,6 @@ def trade_offs(
             from ``graph_of``.
         Interrupted: on Ctrl-C, with the choices so far.
     """
-    if batch < 1:
-        raise InputError(f"the batch is {batch}; it must be 1 or more")
     deadline, reporter = Deadline(SAME_DEGREES * search.time_limit_s), search.reporter
     tables = Tables(graph_of, cluster, Workload("training", optimizer=optimizer), demands, reporter)
     shapes = searched_shapes(cluster, batch, demands)

@@ -178,7 +178,7 @@ class SplitSearch:
 
     def _memory(self) -> tuple[tuple[Live, ...], float]:
         """What the first device holds of parameters and buffers, if it cannot hold all of them."""
-        limit = self.team.device.memory_bytes
+        limit = self.team.device.usable_bytes
         usage = [self._held(op, strategies) for op, strategies in zip(self.graph.ops, self.strategies, strict=True)]
         if sum(float(each[0]) for each in usage) <= limit:
             return (), inf

@@ -11,10 +11,11 @@ from costmodels.fabric import fabric_of
 from costmodels.memory.transformers import ZERO_STAGES
 from graphs.errors import InputError
 from planner.planning.make_plan import MICRO_BATCHES
-from planner.problem.hybrid_training.config import Demands
+from planner.problem.hybrid_training.config import Demands, checked_batch
 from simulator.training import most_micro_batches
 
 MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
+MOST_SAMPLES = 2**16  # of a micro-batch, unless a size is asked for: each is imported with its tensors
 MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
 
 
@@ -39,10 +40,18 @@ def searched_shapes(cluster: Cluster, batch: int, demands: Demands) -> list[Shap
     """The shapes that are searched, in this order.
 
     Raises:
-        InputError: if none keeps the demands; the error names the nearest.
+        InputError: if none keeps the demands; the error names the nearest. Or if a batch is too large.
     """
     of = f"the global batch of {batch} on {len(cluster.devices)} devices"
-    return sorted(_demanded(list(_shapes(cluster, batch)), demands, of), key=lambda shape: _rank(shape, batch))
+    shapes = list(_shapes(cluster, checked_batch(batch)))
+    kept = [shape for shape in shapes if shape.samples <= MOST_SAMPLES or shape.samples == demands.samples]
+    if not kept:
+        least = min(shape.samples for shape in shapes)
+        raise InputError(
+            f"the global batch of {batch:,} samples would need micro-batches of {least:,} or more; those of up to "
+            f"{MOST_SAMPLES:,} are tried: take a smaller batch, or one that a power of two divides"
+        )
+    return sorted(_demanded(kept, demands, of), key=lambda shape: _rank(shape, batch))
 
 
 def of_this_host(cluster: Cluster) -> bool:

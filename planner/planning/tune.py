@@ -30,8 +30,6 @@ from costmodels.pace import operator_paces, pace_kinds
 from costmodels.workload import Workload
 from graphs import checks
 from graphs.brief import Brief
-from graphs.errors import InputError
-from graphs.ir import Graph
 from planner.planning.autotune import (
     AUTOTUNE_S,
     DISTURBED_CORES,
@@ -45,9 +43,10 @@ from planner.planning.autotune import (
     try_out,
 )
 from planner.planning.cache import correct_profiles
-from planner.planning.make_plan import Search, imported_model, plan, search_plan
+from planner.planning.make_plan import Search, make_plan, search_plan
+from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.compare import PaceChange, pace_change, stages_of
-from planner.plans.given import Named, given_cluster
+from planner.plans.given import ModelName, Named, given_cluster, running
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint
 from planner.problem.deadline import Deadline
@@ -111,12 +110,12 @@ class Tuned(Brief):
 
 
 def tune(
-    model: nn.Module | Program | Named,
+    model: nn.Module | Program | ModelName,
     example_inputs: Any = None,
     *,
     cluster: Cluster | Named,
     goal: Goal | str = Goal.THROUGHPUT,
-    workload: Workload | None = None,
+    workload: Workload | OpenWorkload | None = None,
     constraints: Sequence[Constraint] = (),
     search: Search | None = None,
     seconds: float = SECONDS,
@@ -127,7 +126,8 @@ def tune(
     it.
 
     Args:
-        model, example_inputs, goal, workload, constraints: as for `planner.plan`; the model must be one that runs.
+        model, example_inputs, goal, workload, constraints: as for `planner.plan`; the model must be one that runs. What
+            the workload leaves open is not searched: a step has `MICRO_BATCHES` micro-batches under 1F1B.
         cluster: of this host, calibrated.
         search: how to search, each time.
         seconds: for everything but the import of the model.
@@ -140,14 +140,21 @@ def tune(
     """
     search = checks.instance(search or Search(), Search, "the search", "a Search")
     checks.seconds(seconds, "the time for tuning")
-    cluster = given_cluster(cluster)
-    program = imported_model(model, example_inputs, Goal(goal) is Goal.TRAINING)
-    if isinstance(program, Graph):
-        raise InputError(f"'{program.name}' is a graph, which cannot run; give the model it came from")
+    question = PlanQuestion(
+        model=model,
+        cluster=given_cluster(cluster),
+        example_inputs=example_inputs,
+        goal=Goal(goal),
+        workload=OpenWorkload() if workload is None else workload,
+        constraints=constraints,  # type: ignore[arg-type]  # a list becomes a tuple
+        search=search,
+    )
+    (cluster,), program = question.clusters, running(question.imported)
+    work = question.workload_on(len(cluster.devices))
     deadline = Deadline(seconds)
     begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
     try:
-        first = plan(program, cluster=cluster, goal=goal, workload=workload, constraints=constraints, search=begin)
+        first = make_plan(program.graph, cluster, question.goal, work, question.constraints, begin)
     except Interrupted as stopped:
         raise Interrupted(Tuned(stopped.best)) from stopped
     check_here(first)

@@ -4,8 +4,9 @@
 
     figures or a status that the placement and the costs have not  ─►  the plan was changed: by hand, with an own bound
     a bound that the plan or another placement contradicts         ─►  an error
+    a bound for any number of copies that does not follow          ─►  an error
 
-A bound that nothing contradicts is believed: to check it is to search.
+Another bound that nothing contradicts is believed: to check it is to search.
 """
 
 import json
@@ -34,8 +35,10 @@ from planner.plans.plan import Plan, plan_by_hand
 from planner.plans.upgrades import VERSION, upgraded
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import alike
+from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
 from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.solvers.copies import copies_of_everything
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
@@ -228,6 +231,7 @@ def _finite(value: float) -> float | None:
 
 
 SAME = 1e-6  # relative, of figures that were computed on another machine
+SLACK = 1e-4  # relative, of bounds by another version of the library for linear programs
 
 
 def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
@@ -259,14 +263,29 @@ def _has_its_figures(plan: Plan, document: Mapping[str, Any]) -> bool:
 
 
 def _check_bound(plan: Plan) -> None:
-    """No placement that is at hand is better than the bound allows."""
+    """Check that no placement at hand is better than the bound allows, and that one for any number of copies follows.
+
+    Raises:
+        InputError: if one is better, or the bound does not follow from the costs.
+    """
     least_s = plan.bound_s / (1 + PROOF_TOLERANCE)
-    bound, reached = format_seconds(plan.bound_s), format_seconds(plan.objective_s)
+    claim = f"the plan says that nothing is below {format_seconds(plan.bound_s)}"
     if plan.objective_s < least_s:
-        raise InputError(f"the plan says that nothing is below {bound}, and takes {reached} itself; plan again")
+        raise InputError(f"{claim}, and takes {format_seconds(plan.objective_s)} itself; plan again")
     one = plan.one_device if plan.table.n_ops else None
     if one is not None and one.objective_s < least_s:
         raise InputError(
-            f"the plan says that nothing is below {bound}; with all operators on "
-            f"'{plan.table.devices[one.placement.device[0]]}' it is {format_seconds(one.objective_s)}; plan again"
+            f"{claim}; with all operators on '{plan.table.devices[one.placement.device[0]]}' it is "
+            f"{format_seconds(one.objective_s)}; plan again"
+        )
+    if not plan.problem.copies or least_s <= 0:
+        return
+    copies = copies_of_everything(plan.problem, 0.0)
+    if copies is not None and (copies_s := evaluate(plan.problem, copies).objective_s) < least_s:
+        raise InputError(f"{claim}; with copies of everything it is {format_seconds(copies_s)}; plan again")
+    from planner.problem.bounds import lower_bound  # late: it needs scipy
+
+    if (proved_s := lower_bound(plan.problem)) * (1 + SLACK) < least_s:
+        raise InputError(
+            f"{claim}; for any number of copies its costs prove no more than {format_seconds(proved_s)}; plan again"
         )

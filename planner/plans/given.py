@@ -1,10 +1,11 @@
-"""What callers may give instead of a record: the name of the file that holds it."""
+"""What callers may give instead of a record: the name of the file that holds it, or of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodels.cluster import Cluster
 from costmodels.clusterfile import read_cluster
@@ -13,15 +14,67 @@ from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
+from planner.problem.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
 
     from graphs.program.program import Program
 
-Named: TypeAlias = str | PathLike[str]
-
 MODEL = "an nn.Module, what an importer made of one, or a model as on the command line"
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model by its name, as the command line takes it with ``--batch`` and ``--size``.
+
+    Attributes:
+        name: a .onnx, a .pt2, "package.module:factory", a transformers config.json or its folder, or a graph.json.
+        batch: samples of one micro-batch; None for the model's own, or those of the plan that it is given with.
+        sizes: of symbolic dimensions of an .onnx file, by their names.
+
+    Raises:
+        InputError: for a value of another type, or a batch below 1.
+    """
+
+    name: str | PathLike[str]
+    batch: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.check_fields(self, "the named model")
+        if self.batch is not None:
+            checks.whole(self.batch, "the batch", 1)
+
+    def __str__(self) -> str:
+        return fspath(self.name)
+
+    def load(self, training: bool = False, reporter: Reporter = SILENT, like: Graph | None = None) -> Program | Graph:
+        """Import the model: its program, or the graph of a graph.json.
+
+        Args:
+            training: whether to import it as it is trained.
+            reporter: receives a step for the import.
+            like: an earlier import, whose batch and symbolic dimensions are taken where this names none.
+
+        Raises:
+            InputError: if there is no such model, or it cannot be imported for this batch and these sizes.
+        """
+        from graphs.importers.load import load
+
+        reporter.on_step(f"importing {self}", 0, 0)
+        return load(str(self), self.batch, training, self.sizes, like)
+
+    def load_program(self, training: bool = False, reporter: Reporter = SILENT, like: Graph | None = None) -> Program:
+        """Import the model as a program; arguments and errors as for `load`, and an InputError for a graph.json."""
+        from graphs.importers.load import load_program
+
+        reporter.on_step(f"importing {self}", 0, 0)
+        return load_program(str(self), self.batch, training, self.sizes, like)
+
+
+Named: TypeAlias = str | PathLike[str]
+ModelName: TypeAlias = Named | NamedModel
 
 
 def given_cluster(value: Cluster | Named) -> Cluster:
@@ -44,25 +97,18 @@ def given_plan(value: Plan | Named) -> Plan:
     return value if isinstance(value, Plan) else load_plan(checks.path(value, "the plan", "a Plan or the path of one"))
 
 
-def given_model(value: Any, batch: int | None = None, training: bool = False) -> nn.Module | Program | Graph:
-    """A model; one that is named as on the command line is imported.
-
-    Raise InputError for anything else, or a model that cannot be imported.
-    """
-    if isinstance(value, Graph) or _is_model(value):
-        return cast("nn.Module | Program | Graph", value)
-    from graphs.importers.load import load
-
-    return load(str(checks.path(value, "the model", MODEL)), batch, training)
+def given_model(value: Any) -> nn.Module | Program | Graph | NamedModel:
+    """A model, or its name. Raise InputError for anything else."""
+    if isinstance(value, Graph | NamedModel) or _is_model(value):
+        return value  # type: ignore[no-any-return]  # it is one of them
+    return NamedModel(checks.path(value, "the model", MODEL))
 
 
-def given_program(value: Any, batch: int | None, training: bool) -> nn.Module | Program:
-    """Likewise a model that runs, which a graph does not."""
-    if _is_model(value):
-        return cast("nn.Module | Program", value)
-    from graphs.importers.load import load_program
-
-    return load_program(str(checks.path(value, "the model", MODEL)), batch, training)
+def running(model: Program | Graph) -> Program:
+    """The program of an import; a graph does not run. Raise InputError for a graph."""
+    if isinstance(model, Graph):
+        raise InputError(f"'{model.name}' is a graph, which cannot run; give the model it came from")
+    return model
 
 
 def _is_model(value: Any) -> bool:

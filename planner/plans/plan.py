@@ -52,7 +52,8 @@ class Plan:
         placement: the answer.
         status: how the search ended, a word of `planner.problem.result.Status`.
         solver: who found it.
-        bound_s: no placement can be better than this.
+        bound_s: no placement of these operators can be better than this: for throughput in any number of copies, in
+            training under the same schedule.
         pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
         rewrites: what the graph was made by of the network as it was imported, in their order.

@@ -1,7 +1,7 @@
 """How fast a plan is in the units of language models: tokens a second and model FLOPs utilisation.
 
 Source of the latter: Chowdhery et al., PaLM, JMLR 2023, appendix B: the share of the devices' peak that the network's
-own FLOP take, nothing recomputed.
+own FLOP take, nothing recomputed. Scores that a causal mask hides count.
 """
 
 from collections.abc import Iterable
@@ -11,20 +11,25 @@ import numpy as np
 from costmodels.cluster import Device
 from costmodels.flops import peak_flops_per_s, work_of
 from costmodels.views import backward_passes, bases, operation
-from graphs.ir import Graph, Role
+from graphs.ir import Graph
 from planner.plans.plan import Plan
 
 
 def tokens_per_sample(graph: Graph, batch: int) -> int | None:
-    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one."""
+    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one.
+
+    It may read what elementwise operators make of the input, such as positions counted from the front.
+    """
     base = bases(graph)
-    lengths = [
-        graph.tensor[name].n_elements // batch
-        for op in graph.ops
-        if operation(op.kind) == "aten.embedding"
-        for name in (base.get(name, name) for name in op.inputs)
-        if graph.tensor[name].role is Role.INPUT
-    ]
+    tokens = {name for name in graph.inputs if "int" in graph.tensor[name].dtype}
+    lengths = []
+    for op in graph.ops:
+        read = tokens.intersection(base.get(name, name) for name in op.inputs)
+        sizes = {graph.tensor[name].n_elements for name in read}
+        if read and operation(op.kind) == "aten.embedding":
+            lengths.append(max(sizes) // batch)
+        made = [graph.tensor[name] for name in op.outputs]
+        tokens.update(each.name for each in made if each.n_elements in sizes and "int" in each.dtype)
     return max(lengths, default=None)
 
 
@@ -32,6 +37,15 @@ def tokens_per_s(plan: Plan) -> float | None:
     """Predicted tokens a second, of all replicas together; None for a network that reads no tokens."""
     tokens = tokens_per_sample(plan.graph, plan.workload.batch)
     return None if tokens is None else tokens * plan.samples_per_s
+
+
+def what_tokens(plan: Plan) -> str:
+    """What a plan's tokens a second are of: a pass that reads whole samples is no generation of token by token."""
+    if plan.workload.trains:
+        return "tokens/s of training"
+    if tokens_per_sample(plan.graph, plan.workload.batch) == 1:
+        return "tokens/s, one a sample in each pass"
+    return "tokens/s of the prompt, in one pass"
 
 
 def model_flops_utilisation(plan: Plan) -> float:

@@ -9,7 +9,8 @@
     contiguous                    no tensor comes back to a device that it has left
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -25,6 +26,7 @@ from graphs.ir import Graph, Op
 from planner.problem.problem import Goal, Problem
 
 ALL = "*"
+WILD = re.compile(r"[*?[]")  # characters that make a name a pattern
 
 
 class Rule(StrEnum):
@@ -107,45 +109,81 @@ def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
     Raises:
         InputError: for a pattern that names no operator.
     """
-    matches: set[int] = set()
-    for pattern in patterns:
-        ops = {i for i, op in enumerate(graph.ops) if any(fnmatchcase(name, pattern) for name in _names(op))}
-        if not ops:
-            names = sorted({name for op in graph.ops for name in _names(op)})
-            close = get_close_matches(pattern, names, n=3) or names[:3]
-            raise InputError(f"nothing in '{graph.name}' matches '{pattern}'; there are {', '.join(close)}")
-        matches |= ops
-    return tuple(sorted(matches))
+    return _Names(graph).matching(patterns)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a constraint demands of operators, by their numbers.
+
+    Attributes:
+        ops: that cannot run on some devices.
+        barred: these devices.
+        groups: operators that must share a device.
+        inside: operators that must be contiguous.
+    """
+
+    ops: tuple[int, ...] = ()
+    barred: tuple[int, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
+    inside: frozenset[int] = frozenset()
+
+
+def effects(
+    table: CostTable, graph: Graph, constraints: Iterable[Constraint], kinds: Sequence[str] = ()
+) -> tuple[Effect, ...]:
+    """What each constraint demands; they may also name devices by ``kinds``, [n_devices].
+
+    Raises:
+        InputError: for a pattern or a device that names nothing.
+    """
+    names = _Names(graph)
+    return tuple(_effect(table, names, constraint, kinds) for constraint in constraints)
+
+
+def _effect(table: CostTable, names: "_Names", constraint: Constraint, kinds: Sequence[str]) -> Effect:
+    ops = names.matching(constraint.patterns)
+    match constraint.rule:
+        case Rule.PIN:
+            chosen = _devices(constraint, table.devices, kinds)
+            return Effect(ops, tuple(d for d in range(table.n_devices) if d not in chosen))
+        case Rule.FORBID:
+            return Effect(ops, tuple(_devices(constraint, table.devices, kinds)))
+        case Rule.TOGETHER:
+            return Effect(groups=(ops,) if len(ops) > 1 else ())
+        case Rule.WHOLE:
+            return Effect(groups=names.modules_of(constraint))
+        case Rule.CONTIGUOUS:
+            return Effect(inside=frozenset(ops))
 
 
 def constrained(
     table: CostTable, graph: Graph, goal: Goal, constraints: Sequence[Constraint], kinds: Sequence[str] = ()
 ) -> Problem:
-    """The problem of a graph's cost table under constraints, which may also name devices by ``kinds``, [n_devices].
-
-    PIN and FORBID make times infinite, TOGETHER and WHOLE add groups, CONTIGUOUS makes operators contiguous.
+    """The problem of a graph's cost table under constraints, see `effects` and `under`.
 
     Raises:
         InputError: for a pattern or a device that names nothing.
         CollisionError: if an operator has no device left.
     """
+    return under(table, goal, effects(table, graph, constraints, kinds))
+
+
+def under(table: CostTable, goal: Goal, demands: Iterable[Effect]) -> Problem:
+    """The problem of a cost table under what constraints demand.
+
+    PIN and FORBID make times infinite, TOGETHER and WHOLE add groups, CONTIGUOUS makes operators contiguous.
+
+    Raises:
+        CollisionError: if an operator has no device left.
+    """
     allowed = np.isfinite(table.forward_s)
     groups: list[tuple[int, ...]] = []
     inside: set[int] = set()  # operators that must be contiguous
-    for constraint in constraints:
-        ops = list(matching(graph, constraint.patterns))
-        match constraint.rule:
-            case Rule.PIN:
-                others = [d for d in range(table.n_devices) if d not in _devices(constraint, table.devices, kinds)]
-                allowed[np.ix_(ops, others)] = False
-            case Rule.FORBID:
-                allowed[np.ix_(ops, _devices(constraint, table.devices, kinds))] = False
-            case Rule.TOGETHER:
-                groups += [tuple(ops)] if len(ops) > 1 else []
-            case Rule.WHOLE:
-                groups += _modules(graph, constraint)
-            case Rule.CONTIGUOUS:
-                inside.update(ops)
+    for demand in demands:
+        allowed[np.ix_(demand.ops, demand.barred)] = False
+        groups += demand.groups
+        inside |= demand.inside
     homeless = np.flatnonzero(~allowed.any(axis=1))
     if len(homeless):
         raise CollisionError(table.ops[homeless[0]])
@@ -161,27 +199,59 @@ class CollisionError(Exception):
         self.op = op
 
 
-def _names(op: Op) -> list[str]:
-    """The names of an operator, of its members and of every module that it is in."""
-    return [op.name, *(member.name for member in op.members[1:]), *_modules_of(op)]
+class _Names:
+    """The operators of a graph by the names that patterns may have: their own, their members' and their modules'."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ops: dict[str, list[int]] = {}
+        self._modules: dict[str, list[int]] = {}
+        for number, op in enumerate(graph.ops):
+            modules = _modules_of(op)
+            for name in dict.fromkeys((op.name, *(member.name for member in op.members[1:]), *modules)):
+                self._ops.setdefault(name, []).append(number)
+            for name in modules:
+                self._modules.setdefault(name, []).append(number)
+
+    def matching(self, patterns: Iterable[str]) -> tuple[int, ...]:
+        """The operators that at least one of the patterns names, ascending.
+
+        Raises:
+            InputError: for a pattern that names no operator.
+        """
+        matches: set[int] = set()
+        for pattern in patterns:
+            named = _named(self._ops, pattern)
+            if not named:
+                names = sorted(self._ops)
+                close = get_close_matches(pattern, names, n=3) or names[:3]
+                raise InputError(f"nothing in '{self._graph.name}' matches '{pattern}'; there are {', '.join(close)}")
+            matches.update(op for name in named for op in self._ops[name])
+        return tuple(sorted(matches))
+
+    def modules_of(self, constraint: Constraint) -> tuple[tuple[int, ...], ...]:
+        """The operators of each module of several operators that a constraint names, by their first operators.
+
+        Raises:
+            InputError: if it names operators and no module.
+        """
+        named = {name for pattern in constraint.patterns for name in _named(self._modules, pattern)}
+        if not named:
+            raise InputError(f"'{constraint}' names operators and no module; an operator is always whole, leave it out")
+        return tuple(tuple(ops) for name, ops in self._modules.items() if name in named and len(ops) > 1)
+
+
+def _named(names: Mapping[str, object], pattern: str) -> list[str]:
+    """The names that a pattern names; one without wildcards is looked up."""
+    if not WILD.search(pattern):
+        return [pattern] if pattern in names else []
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _modules_of(op: Op) -> list[str]:
     """The names of every module that an operator or a member of it is in."""
     paths = [member.module.split(".") for member in op.members or (op,) if member.module]
     return list(dict.fromkeys(".".join(parts[: i + 1]) for parts in paths for i in range(len(parts))))
-
-
-def _modules(graph: Graph, constraint: Constraint) -> list[tuple[int, ...]]:
-    """The operators of each module of several operators that a constraint names."""
-    ops_of: dict[str, list[int]] = {}
-    for i, op in enumerate(graph.ops):
-        for module in _modules_of(op):
-            if any(fnmatchcase(module, pattern) for pattern in constraint.patterns):
-                ops_of.setdefault(module, []).append(i)
-    if not ops_of:
-        raise InputError(f"'{constraint}' names operators and no module; an operator is always whole, leave it out")
-    return [tuple(ops) for ops in ops_of.values() if len(ops) > 1]
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:

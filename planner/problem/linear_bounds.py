@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from costmodels.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.deadline import loading
 from planner.problem.devices import alike
 
 MOST_COLUMNS = 20_000  # of a linear program; with more, it is made for a sample of the blocks
@@ -88,14 +89,15 @@ class Kinds:
 
 def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:
     """[n_kinds] twice: the prices of a second and of a byte in `lp_bound`, for some blocks; None without a solution."""
-    from scipy.optimize import linprog  # late: scipy takes a third of a second to load, and most commands never solve
-    from scipy.sparse import csr_array, vstack
+    with loading():
+        from scipy.optimize import linprog  # late: scipy takes a third of a second, and most commands never solve
+        from scipy.sparse import csr_array, vstack
 
     fits, takes, n_bytes = kinds.fits[sample], kinds.forward_s[sample], kinds.blocks.n_bytes[sample]
     block, kind = np.nonzero(fits)
     scale = float(np.where(fits, takes, np.inf).min(axis=1).sum()) or 1.0
-    part = float(n_bytes.sum() / kinds.blocks.n_bytes.sum()) if len(sample) < kinds.blocks.n else 1.0
-    room = kinds.room * (part if part > 0 else 1.0)
+    part = float(n_bytes.sum()) / (float(kinds.blocks.n_bytes.sum()) or 1.0)  # of the sample
+    room = kinds.room * (part if 0 < part < 1 else 1.0)
     unit = np.where(room > 0, room, 1.0)  # without room only blocks of 0 bytes fit
     shape = (kinds.n, len(block) + 1)
     column = np.arange(len(block))
@@ -167,8 +169,9 @@ def call_bound(blocks: Blocks) -> float:
 
 def _call_prices(kinds: Kinds, host: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats] | None:
     """The prices of `call_bound`: for each edge the share of what leaves its reader, [n_edges], e, p and q; or None."""
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    with loading():
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array
 
     blocks, table = kinds.blocks, kinds.blocks.table
     block, kind = np.nonzero(kinds.fits)

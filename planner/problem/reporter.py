@@ -12,11 +12,17 @@ class Reporter:
     def on_step(self, name: str, done: int, total: int) -> None:
         """A long piece of work has done ``done`` of ``total`` parts; ``total`` is 0 if it is not known."""
 
+    def on_search(self, name: str, limit_s: float) -> None:
+        """A search begins that ends after so many seconds at the latest."""
+
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """A solver found a better placement or a better bound."""
 
     def on_placement(self, placement: "Placement") -> None:
         """The better placement itself; it is feasible."""
+
+    def on_clock(self, solver: str) -> None:
+        """The clock stopped a search before its work was done: another machine may find another answer."""
 
 
 SILENT = Reporter()

@@ -31,6 +31,8 @@ class Result(Brief):
         wall_s: seconds that the search took.
         solver: the solver that found the placement.
         advice: one sentence on what to change if there is no placement or a device is out of reach; else empty.
+        by_clock: whether the clock stopped the search before its work was done, so that a quicker machine, or this one
+            when it is less busy, may find another answer.
     """
 
     status: Status
@@ -40,6 +42,7 @@ class Result(Brief):
     wall_s: float
     solver: str
     advice: str = ""
+    by_clock: bool = False
 
     @property
     def gap(self) -> float:

@@ -1,5 +1,6 @@
 """Check that a plan and a model belong together."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,11 +9,12 @@ from torch import nn
 from graphs import checks
 from graphs.errors import InputError
 from graphs.ir import Graph
-from graphs.program.arguments import by_name
+from graphs.program.arguments import arguments_of, by_name
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
-from planner.plans.given import Named, given_program
+from planner.plans.given import ModelName, NamedModel, given_model, running
 from planner.plans.plan import Plan
+from planner.problem.reporter import SILENT, Reporter
 
 
 def check_runs(plan: Plan, program: Program) -> None:
@@ -70,16 +72,39 @@ def _first_difference(planned: Graph, given: Graph) -> str:
     return f"the plan has {len(planned.ops)} operators, the model {len(given.ops)}, or their inputs or outputs differ"
 
 
-def program_for(plan: Plan, model: nn.Module | Program | Named, example_inputs: Any) -> Program:
+def program_for(
+    plan: Plan, model: nn.Module | Program | ModelName, example_inputs: Any = None, reporter: Reporter = SILENT
+) -> Program:
     """Return the program of a plan's model; without example inputs a module is imported with zeros.
+
+    A named model is imported for the plan's batch, unless it names another one; to be trained, a module too.
 
     Raise InputError if the model is none, or cannot be imported.
     """
     from graphs.importers.from_torch import imported  # late: ranks that read shards need no importer
 
-    model = given_program(model, plan.workload.batch, plan.workload.trains)
-    if example_inputs is None and isinstance(model, nn.Module):
+    given = given_model(model)
+    if isinstance(given, NamedModel):
+        return _named_program(plan, given, reporter)
+    if isinstance(given, Graph):
+        return running(given)
+    if example_inputs is None and isinstance(given, nn.Module):
         tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
         zeros = [torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors]
-        example_inputs = by_name(model.forward, plan.graph.inputs, zeros)
-    return imported(model, example_inputs, name=plan.graph.name, training=plan.workload.trains)
+        example_inputs = by_name(given.forward, plan.graph.inputs, zeros)
+    elif isinstance(given, nn.Module) and plan.workload.trains:  # whose micro-batches may be of another size
+        inputs = arguments_of(example_inputs)
+        if inputs.batch != plan.workload.batch and len(inputs.first_dimensions) == 1:
+            example_inputs = inputs.resized(plan.workload.batch)
+    return imported(given, example_inputs, name=plan.graph.name, training=plan.workload.trains)
+
+
+def _named_program(plan: Plan, model: NamedModel, reporter: Reporter) -> Program:
+    """Import a named model in the mode of a plan, and for its batch unless the model names one."""
+    work = plan.workload
+    program = replace(model, batch=model.batch or work.batch).load_program(work.trains, reporter, plan.graph)
+    known = plan.network_fingerprint
+    if model.batch is None and program.graph.fingerprint != known:
+        own = model.load_program(work.trains, reporter, plan.graph)  # its first input may have no batch
+        program = own if own.graph.fingerprint == known else program
+    return program

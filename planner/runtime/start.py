@@ -8,7 +8,7 @@ from torch import nn
 
 from graphs.errors import InputError
 from graphs.program.program import Program
-from planner.plans.given import Named, given_plan
+from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan
 from planner.runtime.inference.runner import Runner
 from planner.runtime.matching import check_runs, program_for, rewritten_for
@@ -22,22 +22,25 @@ from planner.runtime.training.trainer import Trainer
 
 def start(
     plan: Plan | Named,
-    model: nn.Module | Program | Named,
+    model: nn.Module | Program | ModelName,
     example_inputs: Any = None,
     *,
     processes: bool = False,
     seed: int = 0,
+    share_weights: bool = False,
 ) -> Runner:
-    """Bring a model onto the devices of a plan.
+    """Bring a model onto the devices of a plan, with the weights that it has now.
 
     Args:
         plan: from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
         model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line.
+            the command line, or a `NamedModel`.
         example_inputs: in any form that `planner.plan` takes; zeros of the planned shapes if left out.
         processes: give each device a process of its own on this host, rather than a thread of this process.
         seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
             and the operator, on any placement; those of a GPU are others than those of a CPU.
+        share_weights: let threads read the model's own weights rather than copies, which spares memory; the model must
+            not change then while it runs here. Processes have copies in any case.
 
     Returns:
         A runner; use it in a ``with`` statement, or close it.
@@ -51,7 +54,7 @@ def start(
     plan = given_plan(plan)
     program = program_for(plan, model, example_inputs)
     if not processes:
-        return Runner(plan, program, seed=seed)
+        return Runner(plan, program, seed=seed, share_weights=share_weights)
     from planner.runtime.distributed.inference.launcher import start_processes  # late: threads do without
 
     program = rewritten_for(plan, program)
@@ -61,7 +64,7 @@ def start(
 
 def train(
     plan: Plan | Named,
-    model: nn.Module | Program | Named,
+    model: nn.Module | Program | ModelName,
     example_inputs: Any = None,
     *,
     loss: Loss | None,
@@ -82,7 +85,7 @@ def train(
     Args:
         plan: with the goal "training", from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
         model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line. It is left as it is: the devices train copies of its parameters.
+            the command line, or a `NamedModel`. It is left as it is: the devices train copies of its parameters.
         example_inputs: of one micro-batch, in any form that `planner.plan` takes; zeros of the planned shapes if left
             out.
         loss: takes what the model returns and the target, and returns the mean over its samples; None if the model

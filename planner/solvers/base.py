@@ -1,43 +1,61 @@
 """Solver: the protocol of all solvers, with the budget, the best placement so far, and the answer of a search."""
 
-import time
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 from graphs.brief import Brief
 from graphs.errors import InputError
+from planner.problem import deadline
+from planner.problem.deadline import now_s
 from planner.problem.evaluate import evaluate, step_bounds
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from simulator.placement import Placement
 
+JUDGED_S, ITEM_S, PASS_S = 3e-4, 1.5e-6, 3e-6
+"""To judge a placement, for each operator and flow of it, and for each device and micro-batch of a training step, on
+one core of 2.5 GHz."""
+
 
 @dataclass(frozen=True)
 class Budget(Brief):
-    """The limits and the starting point of a search."""
+    """The limits and the starting point of a search.
 
-    time_limit_s: float  # wall-clock seconds from ``start_s``
+    A search that counts its work does what the usual machine does in a share of ``time_limit_s``, and looks at the
+    clock as a brake alone (`brake_s`), so that its answer does not depend on how busy the machine is.
+    """
+
+    time_limit_s: float  # seconds from ``start_s``
     gap: float = 1e-4  # a relative gap that is good enough
-    start_s: float = field(default_factory=time.perf_counter)  # `time.perf_counter` when the search began
+    start_s: float = field(default_factory=now_s)  # `now_s` when the search began
     incumbent: Placement | None = None  # a feasible placement to start from, if there is one
     incumbent_s: float = inf  # the incumbent's objective, if known; without contention where one device does it all
     bound_s: float = 0.0  # a lower bound that is known already
     seed: int = 0  # of all random choices
     reporter: Reporter = SILENT  # hears of progress
     before_s: float = 0.0  # seconds that earlier searches took
-    end_s: float = inf  # `time.perf_counter` when the search must end, even within the time limit
+    end_s: float = inf  # `now_s` when all searches must end; by default, when this one does
     last: bool = False  # whether no search follows, so that this one uses all of its time instead of giving up early
 
     @property
     def wall_s(self) -> float:
         """Seconds since the start."""
-        return time.perf_counter() - self.start_s
+        return now_s() - self.start_s
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, 0 or more."""
-        return max(0.0, min(self.start_s + self.time_limit_s, self.end_s) - time.perf_counter())
+        """Seconds that are left of the time limit, 0 or more, for a search that does not count its work."""
+        return max(0.0, min(self._limit_s, self.end_s) - now_s())
+
+    @property
+    def brake_s(self) -> float:
+        """Seconds until the clock stops a search that counts its work, 0 or more."""
+        return max(0.0, (self.end_s if self.end_s < inf else self._limit_s) - now_s())
+
+    @property
+    def _limit_s(self) -> float:
+        return self.start_s + deadline.BRAKE * self.time_limit_s
 
     def share(self, seconds: float) -> float:
         """These seconds as a share of the time limit, 1 at most."""
@@ -55,6 +73,7 @@ class Answer(Brief):
     bound_s: float = 0.0  # a lower bound that the search proved; 0 if it proved none
     complete: bool = False  # whether this is a proof: the placement is optimal, or without one none is feasible
     spent: float = 0.0  # share of the time limit that its steps take on the usual machine; 0 if it counts none
+    by_clock: bool = False  # whether the clock stopped it, and not its own count
 
 
 class Solver(Protocol):
@@ -124,3 +143,9 @@ def objective_of(problem: Problem, placement: Placement, below_s: float = inf) -
     except InputError:
         return inf
     return evaluation.objective_s if evaluation.feasible else inf
+
+
+def judging_s(problem: Problem) -> float:
+    """Seconds to judge a placement on the usual machine."""
+    table, passes = problem.table, problem.step.micro_batches if problem.goal is Goal.TRAINING else 0
+    return JUDGED_S + ITEM_S * (table.n_ops + len(table.flows)) + PASS_S * table.n_devices * passes

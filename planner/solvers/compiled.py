@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodels.arrays import Ints
 from costmodels.host.signals import signals_held
+from planner.problem.deadline import loading
 
 Seed: TypeAlias = NDArray[np.uint64]
 """[1], the state of the random number generator, which is never 0."""
@@ -25,10 +26,11 @@ def compiled(function: F) -> F:
     """Compile a function that allocates nothing, but works in arrays, or in tuples of arrays, of its caller.
 
     It does without numba's reference counts, which would touch every array of a tuple at every call; inner loops are
-    up to twenty times as fast without them. The references of the caller keep the arrays alive.
+    up to twenty times as fast without them. The references of the caller keep the arrays alive. Compiling is not
+    searching, see `planner.problem.deadline`.
     """
     fast: Any = njit(cache=True, **OPTIONS)(function)
-    fast.compile = signals_held()(fast.compile)
+    fast.compile = loading()(signals_held()(fast.compile))
     return cast(F, fast)
 
 

@@ -1,12 +1,13 @@
 """find_conflict: an irreducible set of demands that cannot be met at once, and what is missing.
 
-The demands are the user's constraints and the memory of every device. The search leaves out one after the other; if
-there is still no placement, that demand is not part of the conflict (the deletion filter of Chinneck, Feasibility and
-Infeasibility in Optimization, 2008, section 6.1).
+The demands are the user's constraints and the memory of every device. The search divides them in halves and asks which
+of the one are needed besides the other (QuickXplain: Junker, AAAI 2004), first of what is seen at once: operators that
+are left without a device, and memory that is too little in all. Only what that does not rule out is searched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,93 +16,178 @@ from costmodels.table import CostTable
 from costmodels.units import format_bytes
 from graphs.ir import Graph
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.constraints import CollisionError, Constraint, constrained
-from planner.problem.problem import Goal
+from planner.problem.constraints import CollisionError, Constraint, Effect, effects, under
+from planner.problem.deadline import Deadline
+from planner.problem.infeasible import infeasible_because
+from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
 
 PROBE_S = 2.0  # to find out whether some of the demands leave a placement
+NAMED = 6  # demands that a message names; it counts the others
+
+Demands: TypeAlias = tuple[int, ...]
+"""Numbers of constraints, then, from their number on, of devices whose memory is limited."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Demands that cannot all be met, while any smaller set of them can, as far as searches of `PROBE_S` show."""
+    """Demands that cannot all be met.
+
+    Any smaller set of them can be met, as far as searches of `PROBE_S` show, unless there was no time to find out.
+    """
 
     constraints: tuple[Constraint, ...]
     memories: tuple[str, ...]  # names of the devices whose memory is too little for them
     because: str  # what is missing, in words and bytes
+    smallest: bool = True  # whether there was time to leave out each of them
 
     def __str__(self) -> str:
         memory = f"the memory of {', '.join(self.memories)}"
         if not self.constraints:
             return f"{memory} is not enough: {self.because}; add memory or devices"
-        demands = [f"'{constraint}'" for constraint in self.constraints] + ([memory] if self.memories else [])
+        demands = [f"'{constraint}'" for constraint in self.constraints[:NAMED]]
+        if more := len(self.constraints) - NAMED:
+            demands += [f"{more:,} more"] if more > 0 else []
+        demands += [memory] if self.memories else []
+        perhaps = "" if self.smallest else " (perhaps some of them can: there was no time to try)"
         if len(demands) == 1:
             return f"{demands[0]} cannot be met: {self.because}; leave it out"
-        return f"{' and '.join(demands)} cannot be met at once: {self.because}; leave out one of them"
+        return f"{' and '.join(demands)} cannot be met at once{perhaps}: {self.because}; leave out one of them"
 
 
-def find_conflict(
-    table: CostTable,
-    graph: Graph,
-    goal: Goal,
-    constraints: Sequence[Constraint],
-    kinds: Sequence[str] = (),
-    step: TrainingStep | None = None,
-) -> Conflict | None:
-    """An irreducible set of demands without a placement; None unless a search proves that all demands have none.
+@dataclass(frozen=True)
+class Asked:
+    """What is to be placed, apart from constraints.
 
-    The demands are the constraints, which may name devices by ``kinds``, [n_devices], and the memory of each device.
+    Attributes:
+        table: the costs.
+        graph: the network.
+        goal: what is minimised.
+        kinds: [n_devices], by which constraints may name devices; empty without.
+        step: of training.
     """
 
-    def possible(asked: Sequence[Constraint | int]) -> bool:
-        """Whether a placement meets these demands, or at least no search has ruled it out."""
-        rules = [demand for demand in asked if isinstance(demand, Constraint)]
-        full = [demand for demand in asked if isinstance(demand, int)]
-        try:
-            problem = constrained(_limited(table, full), graph, goal, rules, kinds)
-        except CollisionError:
-            return False
-        problem = replace(problem, step=step or problem.step)
-        return solve(problem, time_limit_s=PROBE_S, gap=0.99).status is not Status.INFEASIBLE
+    table: CostTable
+    graph: Graph
+    goal: Goal
+    kinds: Sequence[str] = ()
+    step: TrainingStep | None = None
 
-    demands: list[Constraint | int] = [*constraints, *range(table.n_devices)]
-    if possible(demands):
+
+def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
+    """An irreducible set of demands without a placement; None unless it is the demands that are proved to leave none.
+
+    The demands are the constraints and the memory of each device. When the time is over, what is known by then is the
+    answer.
+    """
+    search = _ConflictSearch(asked, constraints, Deadline(time_limit_s))
+    rules = tuple(range(len(constraints)))
+    memories = range(len(rules), len(rules) + asked.table.n_devices)
+    every = (*memories, *rules)  # the first are taken for given, so that few constraints are named
+    if search.barred(()):
         return None
-    for demand in list(demands):
-        fewer = [other for other in demands if other is not demand]
-        if not possible(fewer):
-            demands = fewer
-    kept = tuple(demand for demand in demands if isinstance(demand, Constraint))
-    full = tuple(demand for demand in demands if isinstance(demand, int))
-    return Conflict(kept, tuple(table.devices[d] for d in full), _because(table, graph, goal, kept, full, kinds))
+    if search.barred(rules):
+        needed = _needed(search.barred, (), rules, False)
+    elif search.barred(every):
+        needed = _needed(search.barred, (), every, False)
+    elif search.impossible(every):
+        needed = every
+    else:
+        return None
+    needed = tuple(sorted(_needed(search.impossible, (), tuple(d for d in every if d in needed), False)))
+    kept = tuple(constraints[number] for number in needed if number < len(constraints))
+    full = tuple(number - len(constraints) for number in needed if number >= len(constraints))
+    names = tuple(asked.table.devices[device] for device in full)
+    return Conflict(kept, names, search.because(needed), not search.late)
 
 
-def _limited(table: CostTable, full: Sequence[int]) -> CostTable:
-    """The table with a limited memory on these devices alone."""
-    capacity = np.full(table.n_devices, np.inf)
-    capacity[list(full)] = table.capacity_bytes[list(full)]
-    return replace(table, capacity_bytes=capacity)
+def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demands, new: bool) -> Demands:
+    """The demands that are needed besides those that are ``given`` for it to be impossible to meet all.
+
+    Args:
+        impossible: whether some demands cannot be met; all that are asked and given cannot.
+        given: that are kept.
+        asked: of which the needed ones are looked for.
+        new: whether some were given since it was last asked whether these are impossible.
+    """
+    if new and impossible(given):
+        return ()
+    if len(asked) == 1:
+        return asked if new or not impossible(given) else ()
+    first, second = asked[: len(asked) // 2], asked[len(asked) // 2 :]
+    of_second = _needed(impossible, given + first, second, True)
+    of_first = _needed(impossible, given + of_second, first, bool(of_second))
+    return of_first + of_second
 
 
-def _because(
-    table: CostTable, graph: Graph, goal: Goal, rules: Sequence[Constraint], full: Sequence[int], kinds: Sequence[str]
-) -> str:
-    """The reason why these demands leave no placement."""
-    try:
-        blocks = merge_blocks(constrained(_limited(table, full), graph, goal, rules, kinds).table)
-    except CollisionError as collision:
-        return str(collision)
-    missing = least_missing_bytes(blocks)
-    over = [
-        f"'{table.devices[d]}' is over by {format_bytes(missing[d])}" for d in range(table.n_devices) if missing[d] > 1
-    ]
-    if over:
-        return f"{' and '.join(over)} at least, however the rest is placed"
-    if np.isfinite(blocks.room_bytes).any():
-        return "whole operators cannot be packed into the memory that is left"
-    return "what must share a device, be linked or be contiguous has no place"
+class _ConflictSearch:
+    """Finds out which demands can be met at once; what constraints demand is worked out once."""
+
+    def __init__(self, asked: Asked, constraints: Sequence[Constraint], deadline: Deadline) -> None:
+        self._asked, self._deadline = asked, deadline
+        self._effects: tuple[Effect, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
+        self._known: dict[frozenset[int], bool] = {}
+        self.late = False  # whether a search was left out because there was no time
+
+    def barred(self, demands: Demands) -> bool:
+        """Whether some operators are left without a device, or the memory is too little in all, without a search."""
+        try:
+            problem = self._problem(demands)
+        except CollisionError:
+            return True
+        return bool(infeasible_because(problem.table, 0.0))
+
+    def impossible(self, demands: Demands) -> bool:
+        """Whether a search proves that these cannot be met at once; False if there is no time for it."""
+        key = frozenset(demands)
+        if key not in self._known:
+            self._known[key] = self.barred(demands) or self._searched(demands)
+        return self._known[key]
+
+    def _searched(self, demands: Demands) -> bool:
+        if self._deadline.over:
+            self.late = True
+            return False
+        limit_s = min(PROBE_S, max(self._deadline.left_s, PROBE_S / 100))
+        return solve(self._problem(demands), time_limit_s=limit_s, gap=0.99).status is Status.INFEASIBLE
+
+    def because(self, demands: Demands) -> str:
+        """The reason why these demands leave no placement."""
+        try:
+            blocks = merge_blocks(self._problem(demands).table)
+        except CollisionError as collision:
+            return str(collision)
+        if len(homeless := np.flatnonzero(~np.isfinite(blocks.forward_s).any(axis=1))):
+            first, *others = (self._asked.table.ops[op] for op in blocks.members[homeless[0]])
+            more = f"'{others[0]}'" if len(others) == 1 else f"{len(others):,} more"
+            return f"'{first}' and {more} must share a device, and none is left for all of them"
+        missing, devices = least_missing_bytes(blocks), self._asked.table.devices
+        over = [
+            f"'{device}' is over by {format_bytes(n_bytes)}"
+            for device, n_bytes in zip(devices, missing.tolist(), strict=True)
+            if n_bytes > 1
+        ]
+        if over:
+            return f"{' and '.join(over)} at least, however the rest is placed"
+        if np.isfinite(blocks.room_bytes).any():
+            return "whole operators cannot be packed into the memory that is left"
+        return "what must share a device, be linked or be contiguous has no place"
+
+    def _problem(self, demands: Demands) -> Problem:
+        """The problem under these demands.
+
+        Raises:
+            CollisionError: if an operator has no device left.
+        """
+        table, first = self._asked.table, len(self._effects)
+        limited = [number - first for number in demands if number >= first]
+        capacity = np.full(table.n_devices, np.inf)
+        capacity[limited] = table.capacity_bytes[limited]
+        rules = [self._effects[number] for number in demands if number < first]
+        problem = under(replace(table, capacity_bytes=capacity), self._asked.goal, rules)
+        return replace(problem, step=self._asked.step or problem.step)
 
 
 def least_missing_bytes(blocks: Blocks) -> Floats:

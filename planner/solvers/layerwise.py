@@ -22,6 +22,7 @@ from math import inf
 from typing import Any
 
 from graphs.brief import Brief
+from planner.problem.deadline import loading
 from planner.problem.layerwise.plan import LayerwisePlan, price_of
 from planner.problem.layerwise.prices import StagePrices, pace_factors
 from planner.problem.layerwise.setting import LayerStrategy, LayerwiseSetting
@@ -59,7 +60,8 @@ def solve_layerwise(setting: LayerwiseSetting, time_limit_s: float = 60.0) -> La
         for position, stages in enumerate([] if setting.uniform else numbers):
             prices = StagePrices(setting, stages)
             if prices.strategies:
-                share = Budget(budget.left_s / (len(numbers) - position), gap=0.0)
+                left_s = max(0.0, time_limit_s - budget.wall_s)
+                share = Budget(left_s / (len(numbers) - position), gap=0.0)
                 bound_ms = min(bound_ms, _StageProgram(prices, best.step_ms).solve(share, best))
     except KeyboardInterrupt as stopped:
         if best.plan is None:
@@ -114,7 +116,8 @@ class _StageProgram:
     """The integer program for a number of stages; times are in ms, memory in shares of the limit."""
 
     def __init__(self, prices: StagePrices, best_ms: float) -> None:
-        import pulp  # late: see milp
+        with loading():
+            import pulp  # late: see milp
 
         self._pulp, self._prices = pulp, prices
         self._model = pulp.LpProblem("layers", pulp.LpMinimize)

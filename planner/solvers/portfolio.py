@@ -10,7 +10,7 @@ from planner.solvers.base import Solver
 from planner.solvers.dp.chains.chain_dp import ChainDP
 from planner.solvers.dp.chains.pipeline import Pipeline
 from planner.solvers.dp.downsets.downset_dp import DownsetDP
-from planner.solvers.exhaustive import Exhaustive, count_placements, tries_everything
+from planner.solvers.exhaustive import UNTIMED, Exhaustive, count_placements, tries_everything
 from planner.solvers.latency.branch_and_bound import BranchAndBound
 from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
@@ -40,7 +40,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 """Every solver by the name that users write; ``auto`` is not among them."""
 
 AUTO = "auto"
-FEW_PLACEMENTS = 2_000  # trying this many takes less time than any other solver
+FEW_PLACEMENTS = UNTIMED  # trying this many takes less time than any other solver
 
 
 class Turn(NamedTuple):
@@ -53,7 +53,7 @@ class Turn(NamedTuple):
 PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
     {
         Goal.THROUGHPUT: (
-            Turn("chain-dp", 0.05),
+            Turn("chain-dp", 0.1),
             Turn("local-search", 0.3),
             Turn("ilp", 1.0),
             Turn("local-search", 1.0),
@@ -72,9 +72,11 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )
-"""The solvers that ``auto`` runs in sequence, without those that refuse, until the gap is closed or time runs out."""
+"""The solvers that ``auto`` runs in sequence, without those that refuse, until the gap is closed or time runs out.
 
-CONTIGUOUS = (Turn("chain-dp", 0.1), Turn("downset-dp", 1.0))
+The first one runs even if there is no time, so that there always is a contiguous placement, or a list schedule."""
+
+CONTIGUOUS = (Turn("chain-dp", 0.2), Turn("downset-dp", 1.0))
 """The solvers that ``auto`` runs if operators must be contiguous."""
 
 

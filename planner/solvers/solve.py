@@ -1,9 +1,9 @@
 """solve: the front door. It picks solvers, judges every answer again and puts the proofs together."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from costmodels.table import CostTable
 from graphs import checks
+from planner.problem import deadline
 from planner.problem.bounds import lower_bound, one_device_bounds, streaming_bound
+from planner.problem.deadline import now_s
 from planner.problem.devices import alike
 from planner.problem.evaluate import evaluate
 from planner.problem.infeasible import infeasible_because, out_of_reach
@@ -22,6 +24,7 @@ from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
 from planner.solvers.base import Answer, Budget, Solver, objective_of
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.portfolio import AUTO, turns
+from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
 ROUNDING = 1e-12  # relative; sums of seconds in another order
@@ -99,6 +102,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
 
 
 DEFAULT_GAP = 0.005
+CLIMB = 0.1  # share of the time limit that single moves take at most, on top
 ONE_DEVICE = "one device"  # who finds a placement on one
 
 NO_PLACEMENT = "no placement keeps the memory, the links and the groups at once; add memory, links or devices"
@@ -113,27 +117,33 @@ def solve(
     seed: int = 0,
     reporter: Reporter = SILENT,
 ) -> Result:
-    """Find a placement and say how good it is.
+    """Find a placement of one copy and say how good it is.
+
+    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. What
+    solvers prove holds for one copy, so that the bound is then that of `lower_bound`.
 
     ``auto`` tries everything if that is little. Else it goes on from the best device alone: for throughput to the best
     contiguous placement, for latency to list scheduling; and, if that is not within the gap, to integer programming.
+    The first two are made even if there is no time, and at last single operators move as long as that helps.
 
     Args:
         problem: what to place, and for what.
         solver: one of `planner.solvers.portfolio.SOLVERS`, ``auto``, or a solver of your own.
-        time_limit_s: wall-clock seconds for everything.
+        time_limit_s: seconds for everything; loading and compiling do not count. Searches count their work, so that
+            the answer does not depend on the clock unless the result says so.
         gap: stop when the answer is at most this far from a bound, relative.
         seed: of every random choice.
         reporter: hears of every better placement.
 
     Returns:
-        The best placement of all that were tried, with the best bound; OPTIMAL only if they meet.
+        The best placement of all that were tried, with the best bound for all that the problem allows; OPTIMAL only if
+        they meet.
 
     Raises:
         InputError: for an unknown solver, one that does not serve the goal, or a limit that is no limit.
         Interrupted: on Ctrl-C, with the best result until then.
     """
-    start_s = time.perf_counter()
+    start_s = now_s()
     checks.instance(problem, Problem, "the problem", "a Problem")
     if not hasattr(solver, "search"):
         checks.instance(solver, str, "the solver", "the name of one, or a Solver")
@@ -143,25 +153,42 @@ def solve(
     checks.share(gap, "the gap")
     checks.whole(seed, "the seed")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
-    bound_s = lower_bound(problem)
+    single = replace(problem, copies=False)
+    bound_s = lower_bound(single)
     heard = _Heard(reporter)
-    search = _SearchState(problem, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
+    search = _SearchState(single, Budget(time_limit_s, gap, start_s, bound_s=bound_s, seed=seed, reporter=heard))
     advice = infeasible_because(problem.table, bound_s)
     if advice:
         return search.nothing(Status.INFEASIBLE, asked, advice)
     try:
         search.try_single_devices()
         for number, (turn, share) in enumerate(order):
-            if solver == AUTO and search.good_enough:
+            if solver == AUTO and search.ends(first=number == 0):
                 break
             search.run(turn, share, last=number + 1 == len(order))
         search.spare()
+        if solver == AUTO:
+            search.climb()
     except KeyboardInterrupt as stopped:
         if heard.placement is None:
             raise
         search.offer(heard.solver, heard.placement, tell=False)
-        raise Interrupted(search.result(asked)) from stopped
-    return search.result(asked)
+        raise Interrupted(_of_all(problem, search.result(asked))) from stopped
+    found = _of_all(problem, search.result(asked))
+    if found.by_clock:
+        reporter.on_clock(asked)
+    return found
+
+
+def _of_all(problem: Problem, found: Result) -> Result:
+    """An answer for one copy with a bound for all that the problem allows: any number of copies."""
+    if not problem.copies or found.status is Status.INFEASIBLE:
+        return found
+    bound_s = min(found.objective_s, lower_bound(problem))
+    if found.placement is None:
+        return replace(found, bound_s=bound_s)
+    proved = found.objective_s <= bound_s * (1 + PROOF_TOLERANCE)
+    return replace(found, bound_s=bound_s, status=Status.OPTIMAL if proved else Status.FEASIBLE)
 
 
 class _Heard(Reporter):
@@ -198,6 +225,7 @@ class _SearchState:
         self._complete = False
         self._contended_s = lower_bound(problem.contended) if problem.table.slowdown.any() else 0.0
         self._settled = False
+        self._by_clock = False
         self._alone: tuple[Placement | None, float] = None, inf
         self._left = 1.0  # of the time, by the solvers' own count
         self._runs = Counter[str]()
@@ -226,8 +254,8 @@ class _SearchState:
         budget = replace(
             self._budget,
             time_limit_s=share * self._left * all_s,
-            start_s=time.perf_counter(),
-            end_s=self._budget.start_s + all_s,
+            start_s=now_s(),
+            end_s=self._budget.start_s + deadline.BRAKE * all_s,
             before_s=self._budget.wall_s,
             incumbent=self._placement,
             seed=self._budget.seed + self._runs[solver.name],
@@ -236,6 +264,7 @@ class _SearchState:
         self._runs[solver.name] += 1
         answer = self._asked(solver, budget)
         self._left *= 1 - share * answer.spent
+        self._by_clock = self._by_clock or answer.by_clock or (budget.brake_s <= 0 and not answer.complete)
         if answer.placement is not None:
             self.offer(solver.name, answer.placement, tell=False)  # the solver has told already
         self._bound_s = max(self._bound_s, answer.bound_s)
@@ -259,11 +288,18 @@ class _SearchState:
         bound_s = streaming_bound(self._problem.table, self._contended_s) if streams else self._contended_s
         return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
 
+    def ends(self, first: bool) -> bool:
+        """Whether to stop: nothing left to gain, or out of time, which does not count before the first solver."""
+        if self._good_enough:
+            return True
+        self._by_clock = self._by_clock or self._budget.left_s <= 0
+        return self._by_clock and not first and self._budget.left_s <= 0
+
     @property
-    def good_enough(self) -> bool:
-        """Whether to stop: within the gap, all tried, nothing left to find for these solvers, or out of time."""
+    def _good_enough(self) -> bool:
+        """Whether the answer is within the gap, all has been tried, or these solvers can find nothing more."""
         near = self._placement is not None and self._objective_s * (1 - self._budget.gap) <= self._bound_s
-        return near or self._proved or self._complete or self._settled or self._budget.left_s <= 0
+        return near or self._proved or self._complete or self._settled
 
     @property
     def _proved(self) -> bool:
@@ -284,8 +320,20 @@ class _SearchState:
         if alone is not None and alone_s <= most_s:
             self._placement, self._objective_s, self._finder = alone, alone_s, ONE_DEVICE
             return
-        self._placement = on_fewer(self._problem, self._placement, most_s, lambda: self._budget.left_s <= 0)
+        size, judged = self._problem.table.n_ops + len(self._problem.table.flows), count()
+
+        def stop() -> bool:
+            """Whether it takes seconds, and there is no time."""
+            return next(judged) * size > MOST_JUDGED and self._budget.left_s <= 0
+
+        self._placement = on_fewer(self._problem, self._placement, most_s, stop)
         self._objective_s = objective_of(self._problem, self._placement)
+
+    def climb(self) -> None:
+        """Move single operators as long as that helps; whoever found the placement remains its finder."""
+        if self._placement is not None and not self._proved and not self._complete:
+            moved = climbed(self._problem, self._placement, CLIMB * self._budget.time_limit_s)
+            self.offer(self._finder, moved, tell=True)
 
     def result(self, asked: str) -> Result:
         """The answer."""
@@ -297,9 +345,13 @@ class _SearchState:
         bound_s = objective_s if self._complete else min(objective_s, self._bound_s)
         status = Status.OPTIMAL if self._complete or self._proved else Status.FEASIBLE
         advice = out_of_reach(self._problem.table, self._placement)
-        return Result(status, self._placement, objective_s, bound_s, self._budget.wall_s, self._finder, advice)
+        by_clock = self._by_clock and not self._good_enough
+        return Result(
+            status, self._placement, objective_s, bound_s, self._budget.wall_s, self._finder, advice, by_clock
+        )
 
     def nothing(self, status: Status, asked: str, advice: str) -> Result:
         """The answer without a placement."""
         bound_s = inf if status is Status.INFEASIBLE else self._bound_s
-        return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice)
+        by_clock = self._by_clock and status is Status.UNKNOWN
+        return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice, by_clock)

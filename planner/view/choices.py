@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.visible import visible
-from planner.explain.config_reasons import PricedRow, reasons, step_parts
+from planner.explanations.config_reasons import PricedRow, reasons, step_parts
 from planner.view.page import filled, head, template
 
 LEFT, RIGHT, TOP, BOTTOM = 80, 1050, 24, 356  # of the chart in its drawing

@@ -42,7 +42,7 @@ function figures({ summary, devices }) {
     if (of === goal && text(predicted) !== text(shown)) run.push(`predicted for that run: ${text(predicted)}`);
     return [`80 % of runs ${text(low)} – ${text(high)}`, ...run, what].join("; ");
   };
-  const tokens = summary.language ? `${rate(summary.language[0])} tokens/s, MFU ${formatShare(summary.language[1])}; ` : "";
+  const tokens = summary.language ? `${rate(summary.language[0])} ${summary.language[2]}, MFU ${formatShare(summary.language[1])} of full attention; ` : "";
   const every = `${tokens}a micro-batch every ${formatSeconds(summary.period_s)}`;
   const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
   return [
@@ -63,10 +63,11 @@ function figures({ summary, devices }) {
 
 /** How much faster than everything on the best single device, and what that takes. */
 function timesOneDevice({ alone, step }, devices) {
-  if (!alone || alone.speedup === null) return ["–", "No device can run all operators."];
+  if (!alone) return ["–", "No device can run all operators."];
   const name = deviceName(devices, alone.device);
-  const what = `everything on ${name}: ${formatSeconds(alone.seconds)}${step ? " a step" : ""}`;
-  return [`${digits(alone.speedup)} <small>×</small>`, alone.fits ? what : `${what}, if its memory held it`];
+  const what = `${name} ${alone.fits ? "alone takes" : "would take"} ${formatSeconds(alone.seconds)}${step ? " a step" : ""}`;
+  if (!alone.fits) return ["–", `No device holds all of it; ${what} if its memory did.`];
+  return alone.speedup === null ? ["–", what] : [`${digits(alone.speedup)} <small>×</small>`, what];
 }
 
 function gapFigure({ status, gap }) {

@@ -16,7 +16,7 @@ const MOST_LABELS = 40;
 
 /**
  * Returns {width, height, nodes, frames, nets, arrows, labels}, all in one system of coordinates.
- * nodes and frames: {id, x, y, w, h}, of strips with their cells; nets: {net, cut, wide, d, x, y, w, h}; arrows: {net, x, y, back, cut};
+ * nodes and frames: {id, x, y, w, h}, of strips with their cells, each with the width of the cuts before and within it; nets: {net, cut, wide, d, x, y, w, h}; arrows: {net, x, y, back, cut};
  * labels: {edge, x, y}.
  */
 function layoutNetwork(network, aspect) {
@@ -36,9 +36,14 @@ function layoutNetwork(network, aspect) {
   const drawing = { edges, width: root.width, height: root.height, nodes: [], frames: [], arrows: [], labels: [] };
   drawing.paths = new Map();
   flatten(root, 0, 0, drawing);
-  const widths = cutWidths(network, edges);
+  const sent = cutBytes(network, edges);
+  const most = Math.max(1, ...sent.values(), ...network.cutBefore.values(), ...network.cutWithin.values());
+  for (const cell of drawing.nodes.flatMap(({ cells }) => cells ?? [])) {
+    cell.before = cutWidth(network.cutBefore.get(cell.id), most);
+    cell.within = cutWidth(network.cutWithin.get(cell.id), most);
+  }
   drawing.nets = [...drawing.paths.values()].map(({ parts, ...net }) => {
-    return { ...net, wide: net.cut ? widths.get(net.net) : 0, d: parts.join("") };
+    return { ...net, wide: net.cut ? cutWidth(sent.get(net.net), most) : 0, d: parts.join("") };
   });
   drawing.labels = roomyLabels(drawing);
   return drawing;
@@ -49,14 +54,18 @@ function arrowHead({ x, y, back, cut }) {
   return `M${round(x)} ${round(y)}l${back ? 7 : -7} -${cut ? 4.5 : 3.5}v${cut ? 9 : 7}z`;
 }
 
-/** How thick the ways of a net's cuts are: the more bytes, the thicker, in a few steps. */
-function cutWidths(network, edges) {
+/** How thick a cut is drawn: the more bytes, the thicker, in a few steps; 0 without one. */
+function cutWidth(bytes, most) {
+  return bytes === undefined ? 0 : 2.6 + 0.8 * Math.round(3 * Math.sqrt(bytes / most));
+}
+
+/** What each net sends between devices, as far as one reader of it has it. */
+function cutBytes(network, edges) {
   const bytes = new Map();
   for (const edge of edges) {
     if (edge.cuts.size) bytes.set(edge.from, Math.max(bytes.get(edge.from) ?? 0, cutFigures(network, edge)[0]));
   }
-  const most = Math.max(1, ...bytes.values());
-  return new Map([...bytes].map(([net, n]) => [net, 2.6 + 0.8 * Math.round(3 * Math.sqrt(n / most))]));
+  return bytes;
 }
 
 /** [bytes, seconds] of all that an edge sends between devices. */

@@ -34,8 +34,8 @@ class Network {
     choosePalette(data);
     this.#hang();
     this.#gather();
-    this.cutWithin = new Set();
-    this.cutBefore = new Set();
+    this.cutWithin = new Map();
+    this.cutBefore = new Map();
     this.#markCuts();
   }
 
@@ -172,7 +172,7 @@ class Network {
     }
   }
 
-  /** The cells that read what another device sends: one that holds a part of the same cell, or of another one. */
+  /** The cells that read what another device sends, with its bytes: one that holds a part of the same cell, or of another one. */
   #markCuts() {
     const { cuts, flows } = this.data;
     const cellsAround = (op) => {
@@ -183,11 +183,11 @@ class Network {
     for (const [flow, , dst] of cuts) {
       const [, writer, readers] = flows[flow];
       const from = cellsAround(writer);
-      for (const reader of from.length ? readers.filter((op) => this.homes(op).includes(dst)) : []) {
-        for (const cell of cellsAround(reader)) {
-          if (from.includes(cell)) this.cutWithin.add(cell);
-          else if (from.some((other) => this.parent[other] === this.parent[cell])) this.cutBefore.add(cell);
-        }
+      const read = from.length ? readers.filter((op) => this.homes(op).includes(dst)).flatMap(cellsAround) : [];
+      for (const cell of new Set(read)) {
+        const sent = (marked) => marked.set(cell, (marked.get(cell) ?? 0) + flows[flow][3]);
+        if (from.includes(cell)) sent(this.cutWithin);
+        else if (from.some((other) => this.parent[other] === this.parent[cell])) sent(this.cutBefore);
       }
     }
   }

@@ -19,7 +19,7 @@ def plan_html(plan: Plan) -> str:
             device.name,
             f"{len(plan.placement.operators(number)):,}",
             format_seconds(evaluation.load_s[number]),
-            f"{format_bytes(evaluation.memory_bytes[number])} of {format_bytes(device.memory_bytes)}",
+            f"{format_bytes(evaluation.memory_bytes[number])} of {format_bytes(device.usable_bytes)}",
         )
         for number, device in enumerate(plan.cluster.devices)
     ]

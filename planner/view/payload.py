@@ -19,7 +19,7 @@ from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
-from planner.plans.speed import model_flops_utilisation, tokens_per_s
+from planner.plans.speed import model_flops_utilisation, tokens_per_s, what_tokens
 from planner.problem.bottleneck import Busiest, busiest
 from planner.problem.devices import alike
 from planner.problem.problem import Goal
@@ -104,7 +104,9 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
         "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
-        "language": [number(tokens), number(model_flops_utilisation(plan))] if (tokens := tokens_per_s(plan)) else None,
+        "language": [number(tokens), number(model_flops_utilisation(plan)), what_tokens(plan)]
+        if (tokens := tokens_per_s(plan))
+        else None,
         "price": str(plan.cluster.price) if plan.cluster.price else None,
         "run": None,
         "holds": _holds(plan.graph),
@@ -161,7 +163,7 @@ def _holds(graph: Graph) -> list[str]:
 def _alone(plan: Plan) -> dict[str, Any] | None:
     """The best device with all operators, and the plan's speedup over it; None if no device can run all.
 
-    Where none has the memory, the one that is fastest if it had.
+    Where none has the memory, the one that would be fastest if it had, and no speedup over what cannot run.
     """
     if plan.one_device is not None:
         best, seconds = plan.one_device.placement.device[0], plan.one_device.predicted_s
@@ -171,8 +173,7 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
     if not isfinite(total_s[best]):
         return None
     count = plan.workload.micro_batches if plan.workload.trains else 1
-    times = plan.replicas * count * total_s[best] / plan.predicted_s if plan.predicted_s > 0 else 1.0
-    return {"device": best, "seconds": number(count * total_s[best]), "speedup": number(times), "fits": False}
+    return {"device": best, "seconds": number(count * total_s[best]), "speedup": None, "fits": False}
 
 
 def _forbidden(plan: Plan) -> list[list[Any]]:

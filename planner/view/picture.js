@@ -124,11 +124,11 @@ function pictureText(kind, x, y, text) {
 
 /** Equal groups in a row, as the page draws them. */
 function pictureStrip(network, cells) {
-  return cells.map(({ id, x, y, w, h }, i) => {
+  return cells.map(({ id, x, y, w, h, before, within }, i) => {
     const split = network.split(id);
     const row = i === 0 || cells[i - 1].y !== y;
     const first = row || mainDevice(network.split(cells[i - 1].id)) !== mainDevice(split);
-    const line = network.cutWithin.has(id) ? Math.min(3, h / split.length / 5) : 0; // between devices that share the cell
+    const line = Math.min(within, h / split.length / 5); // between devices that share the cell
     let at = y;
     const parts = split.map(([device, share]) => {
       const look = { fill: deviceColour(device), stroke: "#ffffff", "stroke-width": 0.5 };
@@ -140,7 +140,7 @@ function pictureStrip(network, cells) {
       const letter = first && high >= 13 ? element("text", middle, deviceLetter(device)) : "";
       return pictureBox(x, top, w, high, look) + border + letter;
     });
-    const tick = i > 0 && network.cutBefore.has(id) ? pictureBox(x - 1.5, y - 2, 3, h + 4, { fill: PICTURE.cut }) : "";
+    const tick = i > 0 && before ? pictureBox(x - before / 2, y - 2, before, h + 4, { fill: PICTURE.cut }) : "";
     const number = i % 5 === 0 || row ? pictureText("small", x, y - 4, lastPart(network.label(id))) : "";
     return parts.join("") + tick + number;
   }).join("");

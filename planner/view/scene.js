@@ -225,19 +225,20 @@ class Scene {
   /** Equal groups in a row: cells in the colours of their devices, and a mark where one passes on to another device. */
   strip({ cells }) {
     const { network } = this;
-    return cells.map(({ id, x, y, w, h }, i) => {
+    return cells.map(({ id, x, y, w, h, before, within }, i) => {
       const split = network.split(id);
-      const line = `--line:${Math.min(3, round(h / split.length / 5))}px`; // between devices that share the cell
+      const inner = Math.min(within, round(h / split.length / 5)); // between devices that share the cell
+      const line = `--wide:${before.toFixed(1)}px;--line:${inner.toFixed(1)}px`;
       const main = mainDevice(split);
       const first = !i || cells[i - 1].y !== y || mainDevice(network.split(cells[i - 1].id)) !== main;
       const parts = split.map(([device, share]) => {
         const letter = first && share * h >= 13 ? deviceLetter(device) : "";
         return element("i", { style: `flex-grow:${share.toFixed(3)};${deviceStyle(device)}` }, letter);
       });
-      const cut = i > 0 && network.cutBefore.has(id);
+      const cut = i > 0 && before > 0;
       const number = i % 5 && cells[i - 1]?.y === y ? "" : `<small>${escapeHtml(lastPart(network.label(id)))}</small>`;
       const hits = this.count(id);
-      const state = `${cut ? " cutting" : ""}${network.cutWithin.has(id) ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
+      const state = `${cut ? " cutting" : ""}${within > 0 ? " within" : ""}${hits === 0 ? " dim" : this.matches && this.searching ? " hit" : ""}`;
       const style = `left:${round(x)}px;top:${round(y)}px;width:${w}px;height:${h}px;${line}`;
       return element("div", { class: `cell${state}`, style, ...this.attributes(id, false) }, parts.join("") + number);
     }).join("");

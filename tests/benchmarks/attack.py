@@ -1,10 +1,11 @@
 """Attacks on what the project promises: false proofs, wrong answers, lost files, processes that hang, first tries.
 
-    python -m tests.benchmarks.attack [PROMISE ...] [--problems N] [--seed SEED] [--quick] [--json FILE]
+    python -m tests.benchmarks.attack [PROMISE ...] [--problems N] [--networks N] [--seed SEED] [--quick] [--json FILE]
 
 Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
 proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
-kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred.
+kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred. Against answers it runs default
+plans of N random networks (`tests.planner.runtime.random_networks`): 2,000, or with --quick a few.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 ROOT = Path(__file__).parents[2]
 PROMISES = ("proof", "answer", "file", "process", "first-try")
 PROBLEMS, FEW_PROBLEMS = 10_000, 400
+NETWORKS, FEW_NETWORKS = 2_000, 20
 APART = 1_000_000  # seeds of problems from one --seed to the next
 
 
@@ -76,18 +78,36 @@ def random_problems(count: int, seed: int) -> list[Bar]:
     ]
 
 
+def random_networks(count: int, seed: int) -> list[Bar]:
+    """Run default plans of random networks; print the least network of every seed that goes wrong, to be repeated."""
+    from tests.planner.runtime.random_networks import failure, shrunk
+
+    wrong = 0
+    for own in range(APART * seed, APART * seed + count):
+        if said := failure(own):
+            wrong += 1
+            print(f"wrong: seed {own}, {[step.words for step in shrunk(own).steps]}: {said}", flush=True)
+    return [
+        at_least("answer: random networks run", count, 1),
+        at_most("answer: random networks with a wrong answer or an error", wrong, 0),
+    ]
+
+
 def main() -> int:
     """Run what was asked for and judge it."""
     parser = argparse.ArgumentParser(description="attacks on proofs, answers, files, processes and first tries")
     parser.add_argument("promises", nargs="*", metavar="PROMISE", choices=[*PROMISES, []], help=", ".join(PROMISES))
     parser.add_argument("--problems", type=int, metavar="N", help=f"random problems against proofs ({PROBLEMS:,})")
-    parser.add_argument("--seed", type=int, default=0, help="of the random problems (0)")
+    parser.add_argument("--networks", type=int, metavar="N", help=f"random networks against answers ({NETWORKS:,})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random problems and networks (0)")
     declare(parser)
     arguments = parser.parse_args()
     promises = tuple(arguments.promises) or PROMISES
     count = arguments.problems if arguments.problems is not None else FEW_PROBLEMS if arguments.quick else PROBLEMS
     bars = attacks(promises, arguments.quick)
     bars += random_problems(count, arguments.seed) if "proof" in promises else []
+    n_networks = arguments.networks if arguments.networks is not None else FEW_NETWORKS if arguments.quick else NETWORKS
+    bars += random_networks(n_networks, arguments.seed) if "answer" in promises else []
     return report(bars, arguments.json)
 
 

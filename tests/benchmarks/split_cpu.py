@@ -21,7 +21,7 @@ from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
-from planner.planning.make_plan import plan as make_plan
+from planner.planning.find_plan import plan as make_plan
 from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, Planned, measure
 from tests.benchmarks.bars import Bar, at_least, report
 from tests.benchmarks.networks import parser_of, program_of

@@ -29,12 +29,13 @@ def test_everything_that_was_asked_for_is_there() -> None:
 @pytest.mark.parametrize("name", catalogue("device"))
 def test_a_device_is_whole_and_plausible(name: str) -> None:
     found = entry("device", name)
-    assert found.keys.keys() == {"memory", "flops", "memory_bandwidth", "launch"}
+    assert found.keys.keys() == {"memory", "reserve", "flops", "memory_bandwidth", "launch"}
     assert len(found.source) > 20
     (device,) = cluster_of({"version": 1, "device": [{"name": "a", "like": name}]}).devices
     assert device.flops_per_s.keys() <= ITEM_BYTES.keys()
     assert device.flops_per_s.get("float64", 0.0) <= device.flops_per_s["float32"]
     assert 1e9 < device.memory_bytes < 1e12
+    assert 0.05 * device.memory_bytes < device.reserve_bytes < 0.3 * device.memory_bytes
     # each byte of float32 is computed with some 5 to 100 times, and the memory is read in some seconds
     assert 2 < device.flops_per_s["float32"] / device.memory_bytes_per_s < 110
     assert 0.01 < device.memory_bytes / device.memory_bytes_per_s < 3

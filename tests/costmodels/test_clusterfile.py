@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.cluster import Cluster, Device, Link
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
-from costmodels.clusterfile import read_cluster
+from costmodels.clusterfile import cluster_of, read_cluster
 from costmodels.clusterwriter import write_cluster
 from graphs.errors import InputError
 from tests.costmodels.desks import CPU0, DESK, DOWN, GPU, UP
@@ -34,6 +34,17 @@ def test_name_and_overlap_may_be_given(tmp_path: Path) -> None:
 def test_one_direction_has_a_from_and_a_to(tmp_path: Path) -> None:
     one_way = DESK.replace('between = ["cpu0", "gpu"]', 'from = "gpu"\nto = "cpu0"')
     assert read_cluster(written(tmp_path, one_way)).links == (DOWN,)
+
+
+@pytest.mark.parametrize(("count", "hosts"), [(10**8, 1), (2**14 + 1, 1), (2, 10**8), (10**299, 1)])
+def test_a_cluster_has_at_most_16384_devices(tmp_path: Path, count: int, hosts: int) -> None:
+    path = tmp_path / "cluster.toml"
+    device = (
+        '[[device]]\nname = "gpu"\nmemory = "16 GiB"\nflops = { float32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 GB/s"\n'
+    )
+    path.write_text(f"version = 2\n{device}count = {count}\nhosts = {hosts}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="device 'gpu' stands for more than 16,384 devices; lower its count"):
+        read_cluster(path)
 
 
 def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
@@ -193,8 +204,8 @@ latency = "9 us"
 """
     a, b = read_cluster(written(tmp_path, text)).devices
     flops = {"float32": 19.5e12, "float64": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
-    assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6)
-    assert b == replace(a, name="b", kind="cut down", memory_bytes=40e9)
+    assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6, reserve_bytes=8e9)
+    assert b == replace(a, name="b", kind="cut down", memory_bytes=40e9, reserve_bytes=4e9)
     assert read_cluster(written(tmp_path, text)).links[0] == Link("a", "b", 300e9, 9e-6, via="NVLink3")
 
 
@@ -253,3 +264,34 @@ def test_cores_of_several_hosts_have_the_same_numbers(tmp_path: Path) -> None:
     assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
     write_cluster(cluster, tmp_path / "written.toml")
     assert read_cluster(tmp_path / "written.toml") == cluster
+
+
+@pytest.mark.parametrize(("reserve", "usable"), [('"2 GiB"', 14), ('"25%"', 12), ('" 12.5 % "', 14), (None, 16)])
+def test_a_reserve_is_a_size_or_a_share_and_is_written(reserve: str | None, usable: int, tmp_path: Path) -> None:
+    key = f"reserve = {reserve}\n" if reserve else ""
+    text = f"""version = 2
+[[device]]
+name = "a"
+memory = "16 GiB"
+{key}flops = {{ float32 = "1 TFLOP/s" }}
+memory_bandwidth = "10 GB/s"
+"""
+    cluster = read_cluster(written(tmp_path, text))
+    assert cluster.devices[0].usable_bytes == usable * 2**30
+    write_cluster(cluster, tmp_path / "again.toml")
+    assert read_cluster(tmp_path / "again.toml").devices == cluster.devices
+
+
+@pytest.mark.parametrize(
+    ("reserve", "told"),
+    [
+        ("100%", "device 'gpu0' keeps a reserve of 80 GB, which is all of its 80 GB of memory; make it smaller"),
+        ("a tenth", "device 'gpu0': reserve is 'a tenth'"),
+        ("-1 GiB", "device 'gpu0': reserve is '-1 GiB'"),
+        (4, "device 'gpu0': reserve is 4"),
+    ],
+)
+def test_a_reserve_leaves_something(reserve: object, told: str) -> None:
+    device = {"name": "gpu0", "like": "A100-SXM-80GB", "reserve": reserve}
+    with pytest.raises(InputError, match=told):
+        cluster_of({"version": 2, "device": [device]})

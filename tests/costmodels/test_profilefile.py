@@ -1,8 +1,12 @@
 """Profiles in files, and what is refused."""
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,6 +74,34 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path, content: str, reas
         read_profile(tmp_path, "abc123")
     assert str(error.value).startswith(f"the profile '{path}' is damaged or foreign ({reason}")
     assert str(error.value).endswith("); delete it and calibrate again")
+
+
+ODD = [[8.0], {"a": 1}, {}, "", "x", None, True, -1, 0, 1e308]
+
+
+def places(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield where something stands in a document, on every level."""
+    for key in document if isinstance(document, dict) else ():
+        yield (*path, key)
+        yield from places(document[key], (*path, key))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_profile_with_a_wrong_value_is_refused_or_can_be_used(tmp_path: Path, odd: object) -> None:
+    moments = {7: {"computing": 1.0, "memory": 2.0}}
+    path = write_profile(tmp_path, replace(PROFILE, pace={"computing": 1.0}, moments=moments))
+    text = path.read_text(encoding="utf-8")
+    for place in places(json.loads(text)):
+        document = holder = json.loads(text)
+        for key in place[:-1]:
+            holder = holder[key]
+        holder[place[-1]] = odd
+        path.write_text(json.dumps(document), encoding="utf-8")
+        with suppress(InputError):
+            profile = read_profile(tmp_path, "abc123")
+            assert profile is not None
+            assert all(math.isfinite(spread) for spread in profile.pace_spread.values())
+            assert math.isfinite(profile.slowdown("aten.relu", 2))
 
 
 def test_half_a_file_is_refused(tmp_path: Path) -> None:

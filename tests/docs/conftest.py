@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.docs.pages import SLOWER
 from tests.efforts import measure_shortly
 
 
@@ -19,7 +20,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_measurements() -> Iterator[None]:
-    """What pages show of measurements is compared without its numbers."""
+    """What pages show of measurements is compared without its numbers; the clock stops no search on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         measure_shortly(patch)
+        patch.setattr("planner.problem.deadline.BRAKE", SLOWER)
         yield

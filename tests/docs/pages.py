@@ -43,6 +43,7 @@ QUANTITY = re.compile(
     r"[+−-]?\d[\d,.]*(e[+-]?\d+)?( ?(%|×|[num]?s|min|[KMGT]?i?B|[kKMGT]i?B/s|[MGT]?B/s|[GT]FLOP/s))?(?!\w)"
 )
 ANY_LINES = r"(?:.*\n)*?"
+SLOWER = 30.0  # times as slow as usual a machine may be and pages show the same plans, see `planner.problem.deadline`
 TIMEOUT_S = 600  # ends what hangs
 WIDTH = "100"  # columns of help texts
 RUN = ("sh", "python")

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.docs.pages import PAGES, ROOT, corrected, run_page
+from planner.problem import deadline
+from tests.docs.pages import PAGES, ROOT, SLOWER, corrected, run_page
 from tests.docs.pictures import PICTURES
 
 
@@ -24,6 +25,7 @@ def write(page: Path, environment: dict[str, str], measured: bool) -> str:
 
 def main(arguments: list[str]) -> None:
     """Correct the named pages, or all of them and the pictures."""
+    deadline.BRAKE = SLOWER
     names = [name for name in arguments if name != "--measured"]
     for path, draw in PICTURES.items() if not names else ():
         path.write_text(draw(), encoding="utf-8")

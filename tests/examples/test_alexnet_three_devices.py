@@ -9,7 +9,8 @@ from examples import alexnet_three_devices as alexnet
 from examples.chains import AlexNet
 from examples.chains import alexnet as network
 from graphs.importers.from_torch import program_from_module
-from planner.planning.make_plan import Search, plan
+from planner.planning.find_plan import plan
+from planner.planning.make_plan import Search
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.start import start
 from tests.planner.runtime.small import cpu

@@ -9,11 +9,12 @@ import onnx
 import torch
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from graphs.importers.from_onnx import opset_of
-from graphs.importers.onnx.fold import fold, nodes_of
+from graphs.importers.onnx.control_flow import KINDS, nodes_of
+from graphs.importers.onnx.fold import fold
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import tensor_of
+from graphs.importers.onnx.operators.registry import kind_of, tensor_of
+from graphs.importers.onnx.reading import opset_of
 
 OLDEST_IR = 8  # old enough for every opset here, new enough for the checker
 
@@ -96,12 +97,12 @@ def tied_model() -> ModelProto:
 
 def names_to_know(graph: GraphProto) -> set[str]:
     """The values that must be known when the file is read: those that shapes follow from, and recurrent weights."""
-    names = set()
+    names: set[str] = set()
     for node in nodes_of(graph):
-        if node.op_type == "If":
-            names.add(node.input[0])
+        if node.op_type in KINDS:
+            names.update(node.input[:2] if node.op_type != "Scan" else ())
             continue
-        traits = OPERATORS[node.op_type]
+        traits = OPERATORS[kind_of(node)]
         if traits.folded:
             names.update(node.input)
         elif traits.weights:

@@ -106,7 +106,7 @@ def test_a_file_of_version_1_has_no_footprints_and_is_read() -> None:
 
 
 def test_footprints_come_back_and_are_no_part_of_the_fingerprint() -> None:
-    backward = Backward(("h",), 7, (Gradient("h", "y"), Gradient("x", 12, True)), 5)
+    backward = Backward(("h",), 7, (Gradient("w", "h"), Gradient("x", 12, True)), 5)
     footprints = [Footprint(Run(("x",), 3), Run((16,), 0), backward), Footprint(Run((16,)))]
     ops = tuple(replace(op, footprint=footprint) for op, footprint in zip(GRAPH.ops, footprints, strict=True))
     graph = replace(GRAPH, ops=ops)
@@ -114,7 +114,7 @@ def test_footprints_come_back_and_are_no_part_of_the_fingerprint() -> None:
     assert loaded["ops"][0]["footprint"] == {
         "inference": [["x"], 3],
         "training": [[16], 0],
-        "backward": [["h"], 7, [["h", "y", 0], ["x", 12, 1]], 5],
+        "backward": [["h"], 7, [["w", "h", 0], ["x", 12, 1]], 5],
     }
     assert loaded["ops"][1]["footprint"] == {"inference": [[16], 0]}
     assert graph_from_dict(loaded) == graph
@@ -128,6 +128,30 @@ def test_a_damaged_footprint_is_refused(footprint: object) -> None:
     changed = document()
     changed["ops"][0]["footprint"] = footprint
     assert refused(changed).startswith("the graph is damaged: ")
+
+
+@pytest.mark.parametrize(
+    "footprint",
+    [
+        {"inference": [[], 0]},
+        {"inference": [[1, 2], 0]},
+        {"inference": [["y"], 0]},
+        {"inference": [[1], -1]},
+        {"inference": [[1], 1e308]},
+        {"inference": [[1], 0], "training": [[], 0]},
+        {"inference": [[1], 0], "backward": [["y"], 0, [], 0]},
+        {"inference": [[1], 0], "backward": [[], 0, [["x", "y", 0]], 0]},
+    ],
+)
+@pytest.mark.parametrize("in_member", [False, True])
+def test_a_footprint_of_another_operator_is_refused(footprint: object, in_member: bool) -> None:
+    changed = document()
+    op = changed["ops"][1]["members"][0] if in_member else changed["ops"][0]
+    footprint = json.loads(json.dumps(footprint).replace('"y"', '"elsewhere"'))
+    op["footprint"] = footprint
+    assert (
+        refused(changed) == f"the footprint of operator '{op['name']}' does not fit its tensors; import the model again"
+    )
 
 
 @given(graphs())

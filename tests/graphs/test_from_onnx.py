@@ -247,13 +247,13 @@ def test_all_unknown_operators_are_named_at_once(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["h"]),
         helper.make_node("Fused", ["h"], ["i"], name="f", domain="com.mine"),
-        helper.make_node("Det", ["i"], ["j"], name="d"),
-        helper.make_node("Det", ["j"], ["y"], name="e"),
+        helper.make_node("DFT", ["i"], ["j"], name="d"),
+        helper.make_node("DFT", ["j"], ["y"], name="e"),
     ]
     model = model_of(nodes, [value_info("x", [2, 2])], ["y"])
     model.opset_import.append(helper.make_opsetid("com.mine", 3))
     expected = (
-        "uses operators that are not supported: com.mine::Fused (opset 3, node 'f'), Det (opset 21, node 'd'); "
+        "uses operators that are not supported: com.mine::Fused (opset 3, node 'f'), DFT (opset 21, node 'd'); "
         "export the PyTorch model itself (.pt2 or package.module:factory), "
         "or add them to graphs/importers/onnx/operators"
     )

@@ -14,18 +14,31 @@ import pytest
 
 import planner
 from costmodels.clusterwriter import write_cluster
+from costmodels.transformer import Transformer
 from graphs.errors import InputError
 from graphs.files import write_graph
+from planner.planning.choose import TransformerChoices
 from planner.plans.files import save_plan
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
+from planner.problem.hybrid_training.config import (
+    Demands,
+    ParallelConfig,
+    ParallelShape,
+    StageLayers,
+    training_setting,
+)
 from planner.problem.hybrid_training.config_file import config_to_dict
 from planner.problem.problem import Goal, Problem
+from planner.solvers.hybrid_training.search import choose_config
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.planner.view.samples import chain_graph, chain_plan, cluster
 
 MODULES = ["stem", "stem", "block", "block"]
 GRAPH, CLUSTER, PLAN = chain_graph(MODULES), cluster(), chain_plan(MODULES, 2)
+PAIR = planner.catalogue_cluster("H100-SXM-80GB", 2, "NVLink4")
+LARGE = Transformer(layers=2, hidden=64, heads=4)
+SETTING = training_setting(LARGE, PAIR, batch=2, demands=Demands(zero=0, schedule="1f1b", recompute="none"))
+ROWS = TransformerChoices(SETTING, choose_config(SETTING, time_limit_s=5.0))
 PROBLEM = Problem(PLAN.table, Goal.THROUGHPUT)
 DEVICE = {"name": "a", "kind": "cpu", "memory_bytes": 1.0, "flops_per_s": {"float32": 1.0}, "memory_bytes_per_s": 1.0}
 QUICK = planner.Search(time_limit_s=5.0, autotuning=False)
@@ -56,6 +69,30 @@ CASES: dict[str, Case] = {
             "micro_batches": (0, 0.5),
             "schedule": ("zb", "forward-only"),
         },
+    ),
+    "OpenWorkload": (
+        planner.OpenWorkload,
+        {
+            "in_flight": None,
+            "optimizer": "sgd",
+            "schedule": None,
+            "micro_batches": 2,
+            "recompute": "full",
+            "replicas": None,
+        },
+        {
+            "in_flight": (0, "2"),
+            "optimizer": ("adm",),
+            "schedule": ("zb",),
+            "micro_batches": (0, 0.5),
+            "recompute": ("yes",),
+            "replicas": (0,),
+        },
+    ),
+    "NamedModel": (
+        planner.NamedModel,
+        {"name": "a:b", "batch": 2, "sizes": {"seq": 16}},
+        {"batch": (0, "2", 1.5), "sizes": (("seq", 16), {"seq": "16"})},
     ),
     "CalibrationOptions": (
         planner.CalibrationOptions,
@@ -125,12 +162,86 @@ CASES: dict[str, Case] = {
             "search": QUICK,
         },
         {
-            "model": ("no.onnx", "no.such:factory"),
+            "model": ("no.onnx", "no.such:factory", planner.NamedModel("no.onnx", 4)),
             "cluster": ("no.toml", (), (1,)),
             "goal": ("speed",),
             "workload": ("inference",),
             "constraints": (("pin",), "pin"),
         },
+    ),
+    "ChooseOptions": (
+        planner.ChooseOptions,
+        {"memory_bytes": 1e9, "tensor": 2, "zero": 1, "schedule": "1f1b", "optimizer": "adam", "time_limit_s": 1.0},
+        {
+            "memory_bytes": (0, "1 GiB"),
+            "tensor": (0, 1.5),
+            "zero": (4, -1),
+            "schedule": ("zb",),
+            "optimizer": ("adm",),
+            "time_limit_s": (0, "5"),
+        },
+    ),
+    "WhatIf": (
+        planner.WhatIf,
+        {"settings": (), "add_device": (), "in_flight": 2, "schedule": None, "recompute": None},
+        {"settings": ("cpu0.memory=1GiB", (1,)), "in_flight": (0,), "schedule": ("zb",), "recompute": ("yes",)},
+    ),
+    "choose": (
+        planner.choose,
+        {"model": "config.json", "cluster": PAIR, "global_batch": 2, "choose_options": planner.ChooseOptions()},
+        {"model": ("no.json",), "cluster": ("no.toml",), "global_batch": (0, 1.5), "choose_options": ({},)},
+    ),
+    "diff": (planner.diff, {"before": PLAN, "after": "plan.json"}, {"before": ("no.json",), "after": (".",)}),
+    "elsewhere": (
+        planner.elsewhere,
+        {"plan": PLAN, "op": GRAPH.ops[0].name},
+        {"plan": ("no.json",), "op": ("no such",)},
+    ),
+    "explain": (
+        planner.explain,
+        {"plan": "plan.json", "cuts": 0, "search": QUICK},
+        {"plan": ("no.json",), "cuts": (-1, 1.5)},
+    ),
+    "export": (
+        planner.export,
+        {"plan": PLAN, "to": "networkx", "copy": None, "model": None},
+        {"plan": ("no.json",), "to": ("networkz",), "copy": (0, 2, "1"), "model": ("net.onnx",)},
+    ),
+    "export_row": (
+        planner.export_row,
+        {"choices": ROWS, "to": "megatron-args", "row": 1, "all": True},
+        {"choices": (PLAN,), "to": ("megatron",), "row": (0, 99, "1"), "all": (1,)},
+    ),
+    "import_map": (
+        planner.import_map,
+        {"map": "map.json", "model": GRAPH, "cluster": CLUSTER, "goal": "latency", "workload": None, "search": QUICK},
+        {"map": ("no.json",), "model": ("no.onnx",), "cluster": ((), "no.toml", (CLUSTER,)), "goal": ("speed",)},
+    ),
+    "shard": (
+        planner.shard,
+        {"plan": PLAN, "model": "a:b", "output": "shards", "force": False},
+        {"plan": ("no.json",), "model": ("no.onnx", GRAPH), "output": ("no/shards",), "force": (1,)},
+    ),
+    "show": (
+        planner.show,
+        {"plan": PLAN, "output": "plan.html", "format": "html", "measured": None},
+        {"plan": ("no.json",), "output": ("no/plan.html",), "format": ("pdf",), "measured": ("no.json",)},
+    ),
+    "simulate": (
+        planner.simulate,
+        {"plan": PLAN, "model": None, "micro_batches": 2, "sharing": "fifo", "what_if": None, "search": None},
+        {
+            "plan": ("no.json",),
+            "model": ("no.onnx",),
+            "micro_batches": (0, 1.5),
+            "sharing": ("first",),
+            "what_if": (planner.WhatIf(settings=("cpu9.memory=1GiB",)),),
+        },
+    ),
+    "verify": (
+        planner.verify,
+        {"plan": PLAN, "model": "a:b", "training": None, "tolerance": None},
+        {"plan": ("no.json",), "model": ("no.onnx", GRAPH), "training": (1,), "tolerance": ("0",)},
     ),
     "calibrate": (planner.calibrate, {"model": None}, {"model": ("no.onnx",)}),
     "divisions": (
@@ -157,7 +268,9 @@ CASES: dict[str, Case] = {
 }
 """By name: what is called, right arguments, and values of each of them that are wrong besides those of no type."""
 
-NEVER_RUN = {"calibrate", "divisions", "start", "train", "tune"}  # right arguments would take time, or other things
+NEVER_RUN = {"calibrate", "divisions", "shard", "start", "train", "tune", "verify"}
+"""Right arguments of these would take time, or other things."""
+
 
 WRONG = [
     pytest.param(name, argument, value, id=f"{name}-{argument}-{number}")
@@ -173,6 +286,8 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     write_cluster(CLUSTER, "cluster.toml")
     save_plan(PLAN, "plan.json")
+    Path("config.json").write_text('{"layers": 2, "hidden": 64, "heads": 4}', encoding="utf-8")
+    Path("map.json").write_text('{"": "cpu0"}', encoding="utf-8")
     row = ParallelConfig(ParallelShape(2, 1, 1, 2, 2), (StageLayers(4, 0, 0),))
     Path("row.json").write_text(json.dumps(config_to_dict(row)), encoding="utf-8")
 

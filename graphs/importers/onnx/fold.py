@@ -10,8 +10,9 @@ nevertheless (weights that the file computes, the shape of a tensor and values t
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -19,8 +20,10 @@ import torch
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from graphs.errors import InputError, first_line
+from graphs.importers.onnx import control_flow
+from graphs.importers.onnx.control_flow import graphs_of, nodes_of
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, tensor_of
+from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, kind_of, tensor_of
 
 
 @dataclass(frozen=True)
@@ -57,37 +60,34 @@ class FoldedGraph:
 
 
 def fold(
-    graph: GraphProto, opset: int, inputs: Mapping[str, torch.Tensor], rebatch: tuple[int, int] | None = None
+    graph: GraphProto,
+    opset: int,
+    inputs: Mapping[str, torch.Tensor],
+    rebatch: tuple[int, int] | None = None,
+    folder: Path | None = None,
 ) -> FoldedGraph:
     """Fold a graph whose inputs have the given shapes.
 
     Of the inputs, only shapes and dtypes matter; ``rebatch`` is the batch in the file, and that of the inputs, if they
-    differ. Raise InputError if a node can't be computed on these shapes, or a shape depends on the inputs' values.
+    differ. Weights may be in files of the folder. Raise InputError if a node can't be computed on these shapes, or a
+    shape depends on the inputs' values.
     """
     n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
-    folder = _Folder(opset, n_readers + Counter(output.name for output in graph.output), rebatch)
+    n_readers += Counter(output.name for inner in graphs_of(graph) for output in inner.output)
+    frame = _Frame(opset, n_readers, rebatch, folder)
     for name, tensor in inputs.items():
-        folder.write(name, tensor.to("meta"))
-    folder.run(graph)
-    outputs = [folder.keys[output.name] for output in graph.output]
-    steps = _alive(folder.steps, outputs)
+        frame.write(name, tensor.to("meta"))
+    frame.run(graph)
+    outputs = [frame.read(output.name, output.name) for output in graph.output]
+    steps = _alive(frame.steps, outputs)
     read = {key for step in steps for key in step.reads} | set(outputs)
     return FoldedGraph(
-        inputs=tuple(folder.keys[name] for name in inputs),
+        inputs=tuple(frame.keys[name] for name in inputs),
         outputs=tuple(outputs),
         steps=tuple(steps),
-        constants={key: value for key, value in folder.values.items() if key in read and not value.is_meta},
-        shapes={key: tuple(folder.values[key].shape) for key in outputs},
+        constants={key: value for key, value in frame.values.items() if key in read and not value.is_meta},
+        shapes={key: tuple(frame.values[key].shape) for key in outputs},
     )
-
-
-def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes, including those of branches and loop bodies."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from nodes_of(inner)
 
 
 def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[RemainingNode]:
@@ -100,83 +100,82 @@ def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[Remai
     return alive[::-1]
 
 
-class _Folder:
+class _Frame:
     """The values so far. A name may stand for different values in two branches, a key has one value."""
 
-    def __init__(self, opset: int, n_readers: Counter[str], rebatch: tuple[int, int] | None) -> None:
+    def __init__(
+        self, opset: int, n_readers: Counter[str], rebatch: tuple[int, int] | None, folder: Path | None
+    ) -> None:
         self.opset = opset
         self.n_readers = n_readers
         self.rebatch = rebatch
+        self.folder = folder
         self.keys: dict[str, str] = {}  # name -> key
         self.values: dict[str, torch.Tensor] = {}  # key -> tensor, on the meta device if it depends on the inputs
+        self.n_keys: Counter[str] = Counter()  # how many keys a name had
         self.steps: list[RemainingNode] = []
 
     def run(self, graph: GraphProto) -> None:
-        """Compute all nodes of a graph or of a branch."""
+        """Compute all nodes of a graph, of a branch or of a loop's body."""
         for initializer in graph.initializer:
-            self.write(initializer.name, tensor_of(initializer))
+            self.write(initializer.name, tensor_of(initializer, self.folder))
         for proto in graph.node:
-            if proto.op_type == "If":
-                self._choose(proto)
+            if kind_of(proto) in control_flow.KINDS:
+                control_flow.expand(proto, self)
             else:
-                self._compute(proto)
+                self.compute(proto)
 
     def write(self, name: str, value: torch.Tensor) -> str:
         """Give a value a key and bind the name to it."""
         key = name
         while key in self.values:
-            key += "'"
+            self.n_keys[name] += 1
+            key = f"{name}'{self.n_keys[name]}"
         self.keys[name] = key
         self.values[key] = value
         return key
 
-    def _read(self, name: str, reader: str) -> str:
+    def read(self, name: str, reader: str) -> str:
+        """The key of a name. Raise InputError if nothing has that name yet."""
         if name not in self.keys:
             raise InputError(
                 f"node {reader!r} reads {name!r}, which nothing has computed before it; the file is broken"
             )
         return self.keys[name]
 
-    def _choose(self, proto: NodeProto) -> None:
-        """Replace an If with a known condition by its branch."""
-        condition = self.values[self._read(proto.input[0], proto.name)]
-        if condition.is_meta:
-            raise InputError(
-                f"node {proto.name or proto.output[0]!r} (If) decides by its inputs' values; a graph with one way "
-                f"through is needed: export the model with static shapes"
-            )
-        wanted = "then_branch" if condition.item() else "else_branch"
-        (branch,) = [attribute.g for attribute in proto.attribute if attribute.name == wanted]
-        self.run(branch)
-        for name, output in zip(proto.output, branch.output, strict=True):
-            self.keys[name] = self._read(output.name, proto.name)
+    def value(self, name: str, reader: str) -> torch.Tensor:
+        """The tensor of a name, on the meta device if it depends on the inputs."""
+        return self.values[self.read(name, reader)]
 
-    def _compute(self, proto: NodeProto) -> None:
+    def compute(self, proto: NodeProto) -> None:
         """Compute a node, and keep it as a step if a result depends on the inputs."""
         node = self._node(proto)
-        operator = OPERATORS[proto.op_type]
+        operator = OPERATORS[kind_of(proto)]
         operands = self._operands(node, operator, list(proto.input))
         tied = False  # whether a weight has other readers, so that a transposed copy would be a second weight
         if proto.op_type == "Transpose":
             name = proto.input[0]
-            tied = self.values[self._read(name, name)].is_floating_point() and self.n_readers[name] > 1
+            tied = self.values[self.read(name, name)].is_floating_point() and self.n_readers[name] > 1
         results = self._execute(node, operator, operands, tied)
-        outputs = [self.write(name, value) if name else "" for name, value in zip(proto.output, results, strict=False)]
-        if any(value.is_meta for value in results):
+        outputs = [
+            "" if value is None or not name else self.write(name, value)
+            for name, value in zip(proto.output, results, strict=False)
+        ]
+        if any(value is not None and value.is_meta for value in results):
             self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
 
     def _node(self, proto: NodeProto) -> Node:
         return Node(
-            kind=proto.op_type,
+            kind=kind_of(proto),
             name=proto.name or next(name for name in proto.output if name),
             opset=self.opset,
-            attributes=Attributes({attribute.name: _attribute(attribute) for attribute in proto.attribute}),
+            attributes=Attributes({each.name: _attribute(each, proto, self.folder) for each in proto.attribute}),
             wanted=tuple(bool(name) and (self.n_readers[name] > 0 or i == 0) for i, name in enumerate(proto.output)),
         )
 
     def _operands(self, node: Node, operator: Operator, names: list[str]) -> list[str | KnownValue]:
         """The operands of a node: keys of tensors, or known values where the operator needs them."""
-        keys = [self._read(name, node.name) if name else None for name in names]
+        keys = [self.read(name, node.name) if name else None for name in names]
         if operator.prepare is not None:
             keys = self._prepare(node, operator, keys)
         computed = [self.values[key] for key in keys if key is not None and self.values[key].is_meta]
@@ -230,21 +229,21 @@ class _Folder:
 
     def _execute(
         self, node: Node, operator: Operator, operands: Sequence[str | KnownValue], tied: bool
-    ) -> list[torch.Tensor]:
+    ) -> tuple[torch.Tensor | None, ...]:
         """The results of a node; they have elements if all operands have elements."""
         values = [operand.value if isinstance(operand, KnownValue) else self.values[operand] for operand in operands]
         tensors = {i: value for i, value in enumerate(values) if isinstance(value, torch.Tensor)}
         if tied or any(value.is_meta for i, value in tensors.items() if i not in operator.described):
             values = [value.to("meta") if i in tensors else value for i, value in enumerate(values)]
         try:
-            result = operator.compute(node, *values)
+            results = operator.results(node, *values)
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             raise InputError(self._failure(node, tensors.values(), error)) from error
         if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
             raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
-        return list(result) if isinstance(result, tuple | list) else [result]
+        return results
 
     def _failure(self, node: Node, tensors: Iterable[torch.Tensor], error: Exception) -> str:
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "none"
@@ -255,16 +254,20 @@ class _Folder:
         )
 
 
-def _attribute(attribute: AttributeProto) -> Any:
-    """An attribute as a plain Python value or a PyTorch tensor."""
+def _attribute(attribute: AttributeProto, proto: NodeProto, folder: Path | None) -> Any:
+    """An attribute as a plain Python value or a PyTorch tensor. Raise InputError for text that is not UTF-8."""
     value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, TensorProto):
-        return tensor_of(value)
-    if attribute.type == AttributeProto.STRINGS:
-        return [text.decode() for text in value]
-    return value
+    try:
+        if isinstance(value, bytes):
+            return value.decode()
+        if attribute.type == AttributeProto.STRINGS:
+            return [text.decode() for text in value]
+    except UnicodeDecodeError as error:
+        node = f"node {proto.name or proto.output[0]!r} ({kind_of(proto)})"
+        raise InputError(
+            f"{node}: the attribute {attribute.name} is no text in UTF-8; export the model anew"
+        ) from error
+    return tensor_of(value, folder) if isinstance(value, TensorProto) else value
 
 
 def _scopes(proto: NodeProto) -> tuple[str, ...] | None:

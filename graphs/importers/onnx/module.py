@@ -1,10 +1,12 @@
 """A folded ONNX graph as a PyTorch module: a tree of small modules that follows the nodes' names."""
 
+import inspect
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain, count
-from typing import Any
+from types import CodeType
 
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from graphs.importers.onnx.fold import FoldedGraph, KnownValue, RemainingNode
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.program.program import home_of
 
-_RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "_calls", "_homes"})
+_RESERVED = frozenset({*dir(nn.Module()), "_inputs", "_outputs", "output_names", "run", "_calls", "_homes"})
 
 
 class OnnxNode(nn.Module):
@@ -39,7 +41,7 @@ class OnnxNode(nn.Module):
         assert isinstance(name, str)
         return name
 
-    def forward(self, *passed: torch.Tensor) -> Any:
+    def forward(self, *passed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The node's results, from the operands that the module does not hold."""
         queue = iter(passed)
         values = [
@@ -50,11 +52,39 @@ class OnnxNode(nn.Module):
             else getattr(self, operand)
             for operand in self._operands
         ]
-        return OPERATORS[self._node.kind].compute(self._node, *values)
+        return OPERATORS[self._node.kind].results(self._node, *values)
 
     def extra_repr(self) -> str:
         """The operator's kind, for the module's ``repr``."""
         return self._node.kind
+
+
+class _Forward:
+    """The call of a model, which takes its inputs by position or by their names in the file."""
+
+    def __init__(self, model: "OnnxModel", inputs: Iterable[str]) -> None:
+        names = argument_names(inputs)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self._model = model
+        self.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def __code__(self) -> CodeType:
+        """The code that runs; torch.export asks for it."""
+        return OnnxModel.run.__code__
+
+    def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return self._model.run(*self.__signature__.bind(*args, **kwargs).args)
+
+
+def argument_names(names: Iterable[str]) -> list[str]:
+    """Names as Python has them: "input.1" -> "input_1", with numbers where two become the same."""
+    found: list[str] = []
+    for name in names:
+        clean = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
+        clean += "_" * (keyword.iskeyword(clean) or clean == "self")
+        found.append(_numbered(clean or "input", found.__contains__))
+    return found
 
 
 class OnnxModel(nn.Module):
@@ -63,7 +93,9 @@ class OnnxModel(nn.Module):
     def __init__(self, program: FoldedGraph) -> None:
         super().__init__()
         self._inputs = program.inputs
+        self.forward = _Forward(self, program.inputs)  # whose signature has the inputs' names
         self._outputs = program.outputs
+        self.output_names = argument_names(program.outputs)
         self._calls: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # path, keys passed, keys of the results
         self._homes: dict[str, tuple[str, str]] = {}  # key of a passed constant -> path of its module, attribute
         paths = unique_paths([path_of(step) for step in program.steps])
@@ -99,14 +131,14 @@ class OnnxModel(nn.Module):
         """The path of the module that computes each result of the file's nodes."""
         return {key: path for path, _, outputs in self._calls for key in outputs}
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def run(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs, from the inputs in the file's order."""
         values = dict(zip(self._inputs, inputs, strict=True))
         for key, (path, attribute) in self._homes.items():
             values[key] = getattr(self.get_submodule(path), attribute)
         for path, passed, outputs in self._calls:
             results = self.get_submodule(path)(*[values[key] for key in passed])
-            values.update(zip(outputs, [results] if isinstance(results, torch.Tensor) else results, strict=False))
+            values.update(zip(outputs, results, strict=False))
         results = tuple(values[key] for key in self._outputs)
         return results[0] if len(results) == 1 else results
 
@@ -159,7 +191,7 @@ def path_of(step: RemainingNode) -> tuple[str, ...]:
         names += rest.split(".")
         before = scope
     clean = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in names if name]
-    return tuple(f"{name}_" if name in _RESERVED else name for name in clean) or (step.node.kind,)
+    return tuple(f"{name}_" if name in _RESERVED else name for name in clean) or (re.sub(r"\W+", "_", step.node.kind),)
 
 
 def unique_paths(paths: Iterable[tuple[str, ...]]) -> list[str]:

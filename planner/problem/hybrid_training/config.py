@@ -5,8 +5,9 @@
     devices = data × tensor × pipeline        global batch = data × micro-batches × samples
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from costmodels.cluster import Cluster
@@ -24,6 +25,8 @@ STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
 """Schedules of stages that have as many layers each."""
+
+MOST_BATCH = 10**9  # of a step; the largest published steps have some ten thousand
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -178,6 +181,22 @@ class ParallelConfig:
         return len(set(self.stages)) == 1
 
 
+class Limits(NamedTuple):
+    """What a tool that trains can be told of a configuration.
+
+    Attributes:
+        zero: stages of ZeRO among several replicas.
+        schedules: of a pipeline.
+        data_alone: whether there are replicas alone, of one device each.
+        accepts: whether it can be told the layers of the stages, and what of them runs again.
+    """
+
+    zero: tuple[int, ...]
+    schedules: tuple[StepSchedule, ...]
+    data_alone: bool
+    accepts: Callable[[ParallelConfig], bool]
+
+
 @dataclass(frozen=True)
 class Demands:
     """What a user asks of the configuration; None leaves it open.
@@ -187,6 +206,8 @@ class Demands:
         tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
         recompute: what every layer runs again.
         precision, gradients: as in `ParallelConfig`.
+        limits: of the tool that a configuration is for; its stages then have the same degrees, and its layers run
+            the same again.
     """
 
     devices: int | None = None
@@ -199,6 +220,7 @@ class Demands:
     recompute: RecomputeMode | None = None
     precision: Precision = "float32"
     gradients: Precision = "float32"
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)
@@ -251,10 +273,21 @@ def training_setting(
             devices, heads, layers or the batch; the message names the nearest that do.
     """
     one_of(optimizer, "the optimizer", OPTIMIZERS)
-    fabric, batch = fabric_of(cluster), whole(batch, "the global batch", 1)
+    fabric, batch = fabric_of(cluster), checked_batch(batch)
     setting = TrainingSetting(network, fabric, batch, gradient_bytes, demands=demands, optimizer=optimizer)
     _check_demands(setting)
     return setting
+
+
+def checked_batch(batch: int) -> int:
+    """The samples of a step, if there are no more than can be divided in a moment.
+
+    Raises:
+        InputError: for any other number.
+    """
+    if whole(batch, "the global batch", 1) > MOST_BATCH:
+        raise InputError(f"the global batch is {batch:,}; it may have up to {MOST_BATCH:,} samples")
+    return batch
 
 
 def tensor_degrees(network: Transformer, most: int) -> list[int]:
@@ -265,7 +298,9 @@ def tensor_degrees(network: Transformer, most: int) -> list[int]:
 
 def data_degrees(batch: int, most: int) -> list[int]:
     """Replicas that the samples of a batch can be divided among."""
-    return [degree for degree in range(1, min(batch, most) + 1) if batch % degree == 0]
+    small = [degree for degree in range(1, min(isqrt(batch), most) + 1) if batch % degree == 0]
+    large = (batch // degree for degree in reversed(small))
+    return small + [degree for degree in large if small[-1] < degree <= most]
 
 
 def zero_degrees(data: int, asked: int | None) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class LayerBook:
         self.fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.between)
         self.sharded_fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.sharded)
         self._kinds = tuple({device.kind: number for number, device in enumerate(setting.fabric.devices)}.values())
-        self.alike = len({(device.kind, device.memory_bytes) for device in setting.fabric.devices}) == 1
+        self.alike = len({(device.kind, device.usable_bytes) for device in setting.fabric.devices}) == 1
         self._prices: dict[tuple[str, int, int], LayerPrice] = {}
 
     @property

@@ -1,13 +1,13 @@
-"""Reads a transformer from JSON: its numbers under plain names, or the config.json of transformers.
+"""Reads a transformer from JSON: its numbers under plain names, or a config.json of transformers (`language_model`).
 
 ::
 
     {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocabulary": 128256, "sequence": 4096,
      "gated": true, "norm": "rms", "biases": false, "positions": false, "untied": true, "dropout": false, "flash": true}
 
-Only the first three are needed. What a config.json leaves out follows from its kind: one like Llama's, by its
-``model_type`` or by ``rms_norm_eps``, has gated products without biases, rotated positions, no dropout, and weights of
-its own for the head.
+Only the first three are needed. The names of a config.json are known, too; without a ``model_type`` there is no network
+to compare them with. One with ``rms_norm_eps`` then is like Llama's: gated products without biases, rotated positions,
+no dropout, and weights of its own for the head.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from typing import Any
 
 from costmodels.transformer import LAYER_NORM, RMS_NORM, Transformer
 from graphs.errors import InputError
+from planner.problem.hybrid_training.language_model import MIXTURES, language_model_of
 from planner.problem.json_object import JsonObject
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -25,16 +26,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "ffn": ("ffn", "intermediate_size", "n_inner", "ffn_dim"),
     "vocabulary": ("vocabulary", "vocab_size"),
     "sequence": ("sequence",),
+    "head_dim": ("head_dim",),
+    "window": ("window", "sliding_window"),
 }
 NEEDED = ("layers", "hidden", "heads")
-MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-LIKE_LLAMA = frozenset({"llama", "mistral"})
-LEARNED_POSITIONS = ("n_positions", "position_embedding_type")
 DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
 
 
 def transformer_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
-    """A transformer from the content of its file.
+    """A transformer from the content of its file; one with a ``model_type`` is a config.json.
 
     Args:
         document: the file's content.
@@ -42,25 +42,28 @@ def transformer_of(document: Mapping[str, Any], sequence: int | None = None, fla
         flash: whether attention keeps no scores, whatever the file says.
 
     Raises:
-        InputError: if a number is missing or wrong, or the network is a mixture of experts.
+        InputError: if a number is missing or wrong, or the network is no stack of equal dense layers.
     """
+    if "model_type" in document:
+        return language_model_of(document, sequence, flash)
     top = JsonObject("the model", document)
-    numbers = {name: number for name, names in NAMES.items() if (number := _number(top, names)) is not None}
+    numbers: dict[str, Any] = {
+        name: number for name, names in NAMES.items() if (number := _number(top, names)) is not None
+    }
     missing = [name for name in NEEDED if name not in numbers]
     if missing:
         known = " or ".join(NAMES[missing[0]])
         raise InputError(f"the model has no {missing[0]}; add {known}")
-    _check_kind(top, numbers)
+    _check_kind(top)
     if sequence is not None:
         numbers["sequence"] = sequence
-    llama = top.has("rms_norm_eps") or document.get("model_type") in LIKE_LLAMA
-    modern = llama or document.get("norm") == "rms"
+    modern = top.has("rms_norm_eps") or document.get("norm") == "rms"
     return Transformer(
         **numbers,
         norm_vectors=RMS_NORM if modern else LAYER_NORM,
         gated=_flag(top, ("gated",), modern),
         biases=_flag(top, ("biases", "attention_bias"), not modern),
-        positions=_flag(top, ("positions",), _learned_positions(top, modern)),
+        positions=_flag(top, ("positions",), not modern),
         untied=not top.flag("tie_word_embeddings")
         if top.has("tie_word_embeddings")
         else _flag(top, ("untied",), modern),
@@ -69,22 +72,17 @@ def transformer_of(document: Mapping[str, Any], sequence: int | None = None, fla
     )
 
 
-def _check_kind(top: JsonObject, numbers: Mapping[str, int]) -> None:
-    """Check that the network is one stack of equal dense layers, whose heads make up its hidden size."""
+def _check_kind(top: JsonObject) -> None:
+    """Check that the network is one stack of equal dense layers."""
     mixture = next((name for name in MIXTURES if top.has(name)), None)
     if mixture is not None:
         raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
     if top.has("is_encoder_decoder") and top.flag("is_encoder_decoder"):
         raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers")
-    if top.has("head_dim") and top.count("head_dim", 1) * numbers["heads"] != numbers["hidden"]:
-        raise InputError(
-            f"the model has head_dim = {top.count('head_dim')}, and {numbers['heads']} heads of a hidden size of "
-            f"{numbers['hidden']}; choose reckons with hidden / heads"
-        )
 
 
 def _number(top: JsonObject, names: tuple[str, ...]) -> int | None:
-    found = next((known for known in names if top.has(known)), None)
+    found = next((known for known in names if top.content.get(known) is not None), None)
     return None if found is None else top.count(found, 1)
 
 
@@ -93,12 +91,6 @@ def _flag(top: JsonObject, names: tuple[str, ...], default: bool) -> bool:
     if found == "dropout" and not isinstance(top.content[found], bool):
         return top.number(found) > 0
     return default if found is None else top.flag(found)
-
-
-def _learned_positions(top: JsonObject, modern: bool) -> bool:
-    """A config.json names them in one of two ways; a file with plain names has them unless it is modern."""
-    config = top.has("model_type")
-    return any(top.has(name) for name in LEARNED_POSITIONS) if config else not modern
 
 
 def _has_dropout(top: JsonObject, modern: bool) -> bool:

@@ -40,7 +40,7 @@ class PricedStage:
         shape: how devices and batch would be divided if all stages were like this one.
         number: of the stage.
         slowest: the number of its slowest device, which sets its pace.
-        limit: bytes of its smallest device.
+        limit: bytes that its smallest device has for a plan.
         message_s: a micro-batch to and from a neighbouring stage.
     """
 
@@ -66,7 +66,7 @@ class PricedStage:
         """
         devices = book.fabric.devices
         slowest = min(members, key=lambda member: max(devices[member].flops_per_s.values()))
-        limit = min(devices[member].memory_bytes for member in members)
+        limit = min(devices[member].usable_bytes for member in members)
         return cls(book, shape, number, slowest, limit, _message_s(book, shape, *apart))
 
     @cached_property

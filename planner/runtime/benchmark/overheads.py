@@ -106,4 +106,4 @@ def _runner(program: Program, devices: tuple[Device, ...], placed: list[int]) ->
     graph, workload, placement = program.graph, Workload(in_flight=IN_FLIGHT), Placement(tuple(placed))
     table = tabulate(graph, cluster, workload, {})
     plan = Plan(graph, cluster, workload, table, Goal.THROUGHPUT, placement, str(Status.FEASIBLE), BY_HAND, bound_s=0.0)
-    return Runner(plan, program)
+    return Runner(plan, program, share_weights=True)

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -24,7 +25,9 @@ from graphs.rewrites.patterns import plain
 from planner.problem.hybrid_training.layers import is_batch_norm
 from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import batch_norm
+from planner.runtime.stages.random_generators import is_random, rrelu
 from planner.runtime.stages.recomputation import apart, once, selective_contexts
+from planner.runtime.training.means import Counting, averages
 
 ATTENTION = "aten.scaled_dot_product_attention"
 NORM_ARGUMENTS = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
@@ -37,8 +40,10 @@ class Runs:
         self.program, self.device, self.styles, self.mesh = program, device, styles, mesh
         self.precision = torch.float32  # of products
         self.norm_group: dist.ProcessGroup | None = None  # replicas that have parts of the same micro-batch
-        self.once = frozenset(
-            op.name for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True) if kept
+        self.once = frozenset(  # chance comes from one generator: what runs again draws the same if all draw again
+            op.name
+            for op, kept in zip(program.graph.ops, runs_once(program.graph), strict=True)
+            if kept and not is_random(program.calls[op.name].node)
         )
 
     def mixed(self) -> torch.autocast:
@@ -58,6 +63,8 @@ class Runs:
         given = whole if axes is None else self._in_parts
         args, kwargs = on_device(self.program.arguments(op, lambda name: given(env[name])), self.device)
         target: Any = call.node.target
+        if target is torch.ops.aten.rrelu.default and is_random(call.node):
+            target = rrelu
         if axes is not None and target is torch.ops.aten.view.default:
             target = torch.ops.aten.reshape.default  # strides of a part may be others than those of the trace
         result = target(*args, **kwargs)
@@ -127,15 +134,15 @@ class LayerBlock(nn.Module):
         super().__init__()
         graph = runs.program.graph
         self._runs, self._recompute = runs, recompute
-        self._ops = [graph.ops[number] for number in ops]
-        written = {name for op in self._ops for name in op.outputs}
-        read = dict.fromkeys(name for op in self._ops for name in op.inputs if name not in written)
+        self.ops = [graph.ops[number] for number in ops]
+        written = {name for op in self.ops for name in op.outputs}
+        read = dict.fromkeys(name for op in self.ops for name in op.inputs if name not in written)
         state = [name for name in read if graph.tensor[name].role in STATE]
         self.reads = tuple(name for name in read if name not in state)
-        self.writes = _leaving(graph, self._ops)
+        self.writes = _leaving(graph, self.ops)
         self.layer_of: dict[str, str] = {}  # operator -> path of its layer
         self.path_of: dict[str, tuple[str, str]] = {}  # parameter or buffer -> path of its module, attribute
-        for op in self._ops:
+        for op in self.ops:
             if op.name in runs.styles.style:
                 self._add_layer(op, held)
         for name in state:
@@ -195,7 +202,7 @@ class LayerBlock(nn.Module):
         env |= {name: self.tensor(name) for name in self.path_of}
         if again:
             env |= {name: apart(env[name]) for name in self._runs.program.statistics & self.path_of.keys()}
-        for op in self._ops:
+        for op in self.ops:
             layer = self.get_submodule(self.layer_of[op.name]) if op.name in self.layer_of else None
             run = once(self._runs.run) if op.name in self._runs.once else self._runs.run
             env.update(zip(op.outputs, run(op, env, layer), strict=True))
@@ -228,6 +235,9 @@ class StageModule(nn.Module):
         self.constants = {name: held[name] for name in read}  # of masks and positions
         self.blocks = nn.ModuleList(blocks)
         self.inputs: Sequence[Mapping[str, torch.Tensor]] = ()  # of each micro-batch
+        self.counting = Counting()  # of the latest micro-batch
+        ops = [*self._free, *(op for block in blocks for op in block.ops)]
+        self._averages = any(averages(graph, op) for op in ops)
 
     def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
         """Run the stage on what the stage before has sent; return what the stage behind reads, or the outputs."""
@@ -235,7 +245,8 @@ class StageModule(nn.Module):
         with torch.no_grad():
             for op in self._free:
                 env.update(zip(op.outputs, self._runs.run(op, env, None), strict=True))
-        with self._runs.mixed():
+        self.counting = Counting()
+        with self._runs.mixed(), self.counting if self._averages else nullcontext():
             for block in self.blocks:
                 assert isinstance(block, LayerBlock)
                 env.update(zip(block.writes, block(*(env[name] for name in block.reads)), strict=True))

@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from graphs.errors import InputError
 from graphs.importers.from_torch import imported
 from graphs.program.program import Program
 from planner.problem.hybrid_training.config import ParallelConfig
@@ -30,6 +31,7 @@ from planner.runtime.distributed.training.engine import EngineStage, quiet_sched
 from planner.runtime.distributed.transport.backends import own_gpu
 from planner.runtime.hybrid.division import full, like, local, part_of
 from planner.runtime.hybrid.mesh import PIPELINE, REPLICATE, SHARD, mesh_of, pipelines_of, replica_of
+from planner.runtime.hybrid.micro_losses import MicroLosses
 from planner.runtime.hybrid.modules import LayerBlock, StageModule
 from planner.runtime.hybrid.parallelize import set_sync
 from planner.runtime.hybrid.shared_weights import SharedWeights
@@ -39,7 +41,7 @@ from planner.runtime.training.any_trainer import check_batches, divide
 from planner.runtime.training.optimizers import Factory, Optimizers
 from planner.runtime.training.prepare import check_trained
 from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
-from planner.runtime.training.step import Loss, MicroBatch, checked_loss
+from planner.runtime.training.step import Loss, MicroBatch
 from simulator.schedules import SCHEDULES
 
 
@@ -77,7 +79,7 @@ class HybridTrainer:
         """
         program = imported(model, example_inputs, training=True)
         check_trained(program)
-        self.config, self.program, self._loss = config, program, loss
+        self.config, self.program = config, program
         self._device = _device()
         self._ranks = StageRanks(config, dist.get_rank()) if config.degrees else None
         if self._ranks is None:
@@ -103,7 +105,8 @@ class HybridTrainer:
         self._optimizers = Optimizers(optimizer, _alike(trained))
         self.optimizers = tuple(each for each in self._optimizers.each if each is not None)
         self._progress = TrainingProgress(0, seed, None)
-        self._losses: list[torch.Tensor] = []
+        samples = config.shape.samples // (config.degrees[self._row].data if self._ranks else 1)
+        self._losses = MicroLosses(program, loss, samples)
         self._runtime: Any = self._pipeline(cut) if config.shape.pipeline > 1 else None
 
     def step(self, batch: Any, target: Any = None) -> torch.Tensor:
@@ -187,7 +190,9 @@ class HybridTrainer:
         torch.manual_seed(hash((self._progress.seed, self._progress.steps, self._replica, self._row)) % 2**63)
         for stage in self._stages:
             stage.inputs = [{name: tensor.to(self._device) for name, tensor in each.inputs.items()} for each in own]
-        self._losses.clear()
+        last = self.config.of_stage(shape.pipeline - 1)
+        n_batches = last.data * shape.micro_batches
+        self._losses.begin(self._progress.steps, len(own), n_batches)
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # views, which no operator writes into
             self._run_alone(own) if self._runtime is None else self._run_pipeline(own)
@@ -198,7 +203,11 @@ class HybridTrainer:
         for tensor in self._parameters.values():
             if isinstance(tensor, DTensor) and isinstance(tensor.grad, DTensor):
                 tensor.grad = tensor.grad.redistribute(placements=tensor.placements)
-        return self._mean_loss()
+        try:
+            return self._losses.mean(self._device, last.devices, shape.micro_batches, n_batches)
+        except InputError:
+            self._forget()
+            raise
 
     def _run_alone(self, batches: Sequence[MicroBatch]) -> None:
         (stage,) = self._stages
@@ -220,19 +229,9 @@ class HybridTrainer:
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
         """The part that a micro-batch has in the mean of its replica."""
-        result = self.program.unflatten(dict(zip(self.program.graph.outputs, outputs, strict=True)))
         target = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self._device), target)
-        loss = checked_loss(self._loss(result, target))
-        self._losses.append(loss.detach())
+        loss = self._losses.add(outputs, target, self._stages[-1].counting)
         return loss / self.config.shape.micro_batches
-
-    def _mean_loss(self) -> torch.Tensor:
-        """The mean of all micro-batches, on every rank."""
-        total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self._device)
-        total = total.to(torch.float64)
-        dist.all_reduce(total)  # each of the devices that share the last stage has it
-        last = self.config.of_stage(self.config.shape.pipeline - 1)
-        return (total / (last.devices * self.config.shape.micro_batches)).cpu()
 
     def _pipeline(self, cut: StageCut) -> Any:
         """torch's runtime for the stages of this rank."""

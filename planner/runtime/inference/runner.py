@@ -17,11 +17,12 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
+from costmodels.host.packing import memory_of
 from costmodels.host.promises import LOOK_S, Promise
 from graphs import checks
 from graphs.errors import InputError
 from graphs.program.arguments import arguments_of
-from graphs.program.program import Program
+from graphs.program.program import Program, as_held
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.inference.engine import Engine, InlineEngine
@@ -55,8 +56,18 @@ class Runner(Closing):
         in_pairs: whether a stream runs two micro-batches at once in each copy of the network.
     """
 
-    def __init__(self, plan: Plan, program: Program, executor: "Coordinator | None" = None, seed: int = 0) -> None:
-        """Start the devices as threads of this process, unless an executor with that seed is given."""
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        executor: "Coordinator | None" = None,
+        seed: int = 0,
+        share_weights: bool = False,
+    ) -> None:
+        """Start the devices as threads of this process, unless an executor with that seed is given.
+
+        They have copies of the model's weights, unless these are shared with the model, which must not change then.
+        """
         program = rewritten_for(plan, program)
         check_runs(plan, program)
         check_seed(seed)
@@ -71,12 +82,16 @@ class Runner(Closing):
         self._entering = threading.Lock()  # of the thread whose micro-batch enters next
         self._on_way: set[Promise[Tensors]] = set()  # of micro-batches that have entered
         self._left: queue.SimpleQueue[None] = queue.SimpleQueue()  # an entry if one has left lately
-        self._kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
+        kept = {name: program.state[name] for name in plan.graph.outputs if name in program.state}
+        if not share_weights:
+            kept = {name: as_held(each, each.device, copied=True) for name, each in kept.items()}
+        self._kept = kept
         self._engine: Engine | Coordinator
         if executor is None:
             settle(program.graph.largest_bytes)
             devices, used = plan.cluster.devices, plan.placement.used
-            compiled, self._state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs)
+            apart = not share_weights
+            compiled, self._state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs, apart=apart)
             written = {name for stage in compiled.values() for name in stage.outputs}
             outputs = tuple(name for name in plan.graph.outputs if name in written)
             isolated = len(used) == 1 and is_here(devices[used[0]])
@@ -234,7 +249,7 @@ class Runner(Closing):
         found = {**self._kept, **handed, **written}
         if apart:
             found = {
-                name: tensor.clone() if _memory(tensor) in self._held else tensor for name, tensor in found.items()
+                name: tensor.clone() if memory_of(tensor) in self._held else tensor for name, tensor in found.items()
             }
         return self.program.unflatten(found)
 
@@ -242,7 +257,7 @@ class Runner(Closing):
     def _held(self) -> frozenset[int]:
         """Addresses of the weights that results can share memory with."""
         owned = (self._state.owned(device) for device in range(len(self.plan.cluster.devices)))
-        return frozenset(map(_memory, chain(self._kept.values(), *(each.values() for each in owned))))
+        return frozenset(map(memory_of, chain(self._kept.values(), *(each.values() for each in owned))))
 
 
 def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", promise: "Promise[Tensors]") -> None:
@@ -250,10 +265,6 @@ def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", pro
     on_way.discard(promise)
     if left.empty():
         left.put(None)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _failed(error: Exception) -> "Promise[Tensors]":

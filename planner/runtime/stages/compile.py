@@ -9,14 +9,16 @@ import torch
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import DeviceState, Function, Subgraph, compile_operators, inputs_of
+from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of, kept_state
+from costmodels.host.giving_way import Function
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
-from costmodels.host.packing import PackedWeights
+from costmodels.host.packing import PackedWeights, check_room
 from costmodels.host.pairs import in_turns
 from graphs.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program, as_held
+from graphs.program.traced_strides import lying_as_traced
 from planner.runtime.stages.random_generators import is_random, seeded_target
 from simulator.stages import Stage
 
@@ -68,34 +70,64 @@ class CompiledStage:
 class ShardedState:
     """The parameters and buffers of each device: tensors that are on the device already are used as they are.
 
-    With ``copied`` they are copied all the same, for trainers, which write to them.
+    With ``copied`` each device copies them all the same, for trainers, which write to them. With ``apart`` they are
+    copied once for all devices of a torch device, so that no change of the model is seen.
     """
 
     def __init__(
-        self, state: Mapping[str, torch.Tensor], devices: tuple[torch.device, ...], copied: bool = False
+        self,
+        state: Mapping[str, torch.Tensor],
+        devices: tuple[torch.device, ...],
+        copied: bool = False,
+        apart: bool = False,
     ) -> None:
         self._state = state
         self._devices = devices
         self._copied = copied
         self._owned: tuple[dict[str, torch.Tensor], ...] = tuple({} for _ in devices)
-        self.packed = PackedWeights()  # for all devices of this host
+        self._copies: dict[tuple[torch.device, str], torch.Tensor] | None = {} if apart else None
+        self.packed = PackedWeights(apart)  # for all devices of this host
 
     def get(self, device: int, name: str) -> torch.Tensor:
         """Return a tensor of the state on a device, moved there once; raise InputError if it has no values."""
+        if self._copies is None:
+            return self.given(device, name)
+        key = self._devices[device], name
+        if key not in self._copies:
+            self._copies[key] = as_held(self._valued(name), self._devices[device], copied=True)
+        self._owned[device][name] = self._copies[key]
+        return self._copies[key]
+
+    def given(self, device: int, name: str) -> torch.Tensor:
+        """Return a tensor of the state on a device, to be read at once; it may be the model's own."""
         owned = self._owned[device]
         if name not in owned:
-            tensor = self._state[name]
-            if tensor.device.type == "meta":
-                raise InputError(
-                    f"'{name}' has a shape but no values (the model was imported from a config); "
-                    "give a model with weights, as .pt2 or package.module:factory"
-                )
-            owned[name] = as_held(tensor, self._devices[device], self._copied)
+            owned[name] = as_held(self._valued(name), self._devices[device], self._copied)
         return owned[name]
 
     def owned(self, device: int) -> Mapping[str, torch.Tensor]:
         """Return the tensors that a device holds, by name."""
         return self._owned[device]
+
+    def check_room(self, graph: Graph, device: int, kernels: Sequence[Kernel], n_cores: int) -> None:
+        """Raise InputError if there is no room for what the kernels of a device pack, and for copies of weights."""
+        self.packed.check_room(graph, kernels, n_cores)
+        place = self._devices[device]
+        if self._copies is not None and place.type == "cpu":
+            missing = (name for name in kept_state(graph, kernels) if (place, name) not in self._copies)
+            check_room(graph, sum(graph.tensor[name].n_bytes for name in missing), "a runner copies", SHARE)
+
+    def _valued(self, name: str) -> torch.Tensor:
+        tensor = self._state[name]
+        if tensor.device.type == "meta":
+            raise InputError(
+                f"'{name}' has a shape but no values (the model was imported from a config); "
+                "give a model with weights, as .pt2 or package.module:factory"
+            )
+        return tensor
+
+
+SHARE = "start it with share_weights=True if the model stays as it is, or use a host with more memory"
 
 
 @dataclass(frozen=True)
@@ -110,7 +142,7 @@ class _OnDevice(DeviceState):
         return self.state.get(self.number, name)
 
     def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
-        return self.state.packed.get(kernel, name, self.get, len(self.device.cores))
+        return self.state.packed.get(kernel, name, partial(self.state.given, self.number), len(self.device.cores))
 
 
 def compile_stages(
@@ -119,19 +151,21 @@ def compile_stages(
     devices: Sequence[Device],
     local: Collection[int] | None = None,
     pairs: bool = False,
+    apart: bool = False,
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of the devices of this process, ``local``; by default of all.
 
     With ``pairs``, stages that gain by it, and draw no random numbers, also get the function of two micro-batches.
+    With ``apart``, they read copies of the model's weights.
     State that only other devices hold needs no values. Raise InputError if this host does not have a device, a weight
     of a stage has no values, or an operator draws random numbers that cannot be seeded.
     """
     used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
-    state = ShardedState(program.state, torch_devices)
-    outputs = outputs_of(program.graph, stages)
+    state = ShardedState(program.state, torch_devices, apart=apart)
+    outputs, strides = outputs_of(program.graph, stages), lying_as_traced(program)
     compiled = {
-        number: _compile(program, stage, outputs[number], state, devices[stage.device], pairs)
+        number: _compile(Subgraph(program, {}, outputs[number], strides), stage, state, devices[stage.device], pairs)
         for number, stage in enumerate(stages)
         if stage.device in used
     }
@@ -155,17 +189,19 @@ def outputs_of(graph: Graph, stages: Sequence[Stage]) -> tuple[tuple[str, ...], 
     )
 
 
-def _compile(
-    program: Program, stage: Stage, outputs: tuple[str, ...], state: ShardedState, device: Device, pairs: bool
-) -> CompiledStage:
-    """Compile one function: its parameters are generators and inputs; it returns a tuple of outputs."""
+def _compile(subgraph: Subgraph, stage: Stage, state: ShardedState, device: Device, pairs: bool) -> CompiledStage:
+    """Compile one function, whose operators have no kernels yet.
+
+    Its parameters are generators and inputs; it returns a tuple of outputs.
+    """
+    program, outputs = subgraph.program, tuple(subgraph.outputs)
     kernels = {i: kernels_of(program, program.graph.ops[i], torch_device_of(device), device.kernels) for i in stage.ops}
-    state.packed.check_room(program.graph, chain.from_iterable(kernels.values()), len(device.cores))
+    state.check_room(program.graph, stage.device, [*chain.from_iterable(kernels.values())], len(device.cores))
     nodes = {i: program.calls[program.graph.ops[i].name].node for i in stage.ops}
     random = tuple(i for i, node in nodes.items() if is_random(node))
     seeded = {program.graph.ops[i].name: seeded_target(nodes[i]) for i in random}
     weights = _OnDevice(state, stage.device, device)
-    make = partial(compile_operators, Subgraph(program, kernels, outputs), weights)
+    make = partial(compile_operators, subgraph._replace(kernels=kernels), weights)
     call = run_on(device, partial(make, seeded))
     turns = in_turns(kernels) if pairs and not random else ()
     pair = run_on(device, partial(make, turns=turns)) if turns else None

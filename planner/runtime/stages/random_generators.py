@@ -120,6 +120,21 @@ def native_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generat
     return x.mul(kept).mul_(1 / (1 - p)), kept
 
 
+def rrelu(
+    x: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """``aten.rrelu``, whose own backward pass reads slopes that were never written if tensors are kept by hooks."""
+    assert training
+    slopes = torch.empty_like(x)
+    with torch.no_grad():
+        aten.rrelu_with_noise.default(x, slopes, lower, upper, True, generator)
+    return x * slopes
+
+
 def _of_features(x: Tensor) -> Tensor:
     """Return a new tensor [batch, channels, 1, ...] without values, to drop whole channels."""
     return x.new_empty([*x.shape[:2], *[1] * (x.dim() - 2)])
@@ -247,6 +262,7 @@ SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
     aten.feature_dropout.default: _dropping(_of_features, _scaled),
     aten.alpha_dropout.default: _dropping(torch.empty_like, _alpha_dropped),  # keeps mean and variance
     aten.feature_alpha_dropout.default: _dropping(_of_features, _alpha_dropped),
+    aten.rrelu.default: rrelu,
     aten.scaled_dot_product_attention.default: attention,
     **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
     aten.rand.default: aten.rand.generator,

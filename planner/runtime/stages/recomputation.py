@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -54,8 +55,14 @@ def apart(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def selective_contexts() -> tuple[Context, Context]:
-    """The contexts of both passes with selective recomputation, as `torch.utils.checkpoint` takes them."""
-    contexts: tuple[Context, Context] = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+    """Return the contexts of both passes with selective recomputation, as `torch.utils.checkpoint` takes them.
+
+    PyTorch computes dropout and recurrent networks by operators that write in place, and would refuse to keep what
+    these write into. The second pass may read what is kept at the end of an operator all the same: no write runs
+    there again, and autograd saves only tensors that nothing writes to afterwards.
+    """
+    contexts: tuple[Context, Context]
+    contexts = create_selective_checkpoint_contexts(_policy, allow_cache_entry_mutation=True)  # type: ignore[no-untyped-call]
     return contexts
 
 
@@ -82,5 +89,7 @@ def _forgotten(_: None) -> torch.Tensor:
     raise AssertionError("a forward pass that keeps nothing has no backward pass")
 
 
-def _policy(_context: Any, _operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if _current.once else CheckpointPolicy.PREFER_RECOMPUTE
+def _policy(_context: Any, operator: OpOverload, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    """Keep what an operator computes inside ``once``; what only changes a tensor's shape in place has to run again."""
+    kept = _current.once and torch.Tag.inplace_view not in operator.tags
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

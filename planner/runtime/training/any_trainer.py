@@ -19,6 +19,8 @@ from planner.runtime.training.prepare import replicas_of
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
+DROP_LAST = "leave a last batch that is short out, by DataLoader(..., drop_last=True)"
+
 
 class AnyTrainer(Closing):
     """A model that is trained where its plan says: by threads, by processes that they start, or by one rank of many."""
@@ -121,15 +123,12 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         if cut:
             checks.instance(leaf, torch.Tensor, f"input '{name}'", "a tensor")
             if leaf.shape[:1] != (batch * count,):
-                raise InputError(
-                    f"input '{name}' is {list(leaf.shape)}; a step of this plan takes {count} micro-batches of "
-                    f"{batch}, so {batch * count} samples in the first dimension: pass as many, or plan for another "
-                    "batch"
-                )
+                raise InputError(_other_batch(f"input '{name}'", leaf, batch, count))
     for tensor in pytree.tree_leaves(target):
         if isinstance(tensor, torch.Tensor) and sum(tensor.shape[:1]) % count:
             raise InputError(
-                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches"
+                f"a target is {list(tensor.shape)}; its first dimension does not go into {count} micro-batches: "
+                f"{DROP_LAST}, or pass a target for each sample"
             )
 
     def part(i: int) -> MicroBatch:
@@ -141,6 +140,15 @@ def divide(program: Program, batch: int, count: int, arguments: Any, target: Any
         return MicroBatch(program.inputs(inputs), own_target)
 
     return [part(i) for i in range(count)]
+
+
+def _other_batch(what: str, tensor: torch.Tensor, batch: int, count: int) -> str:
+    """Say that a tensor has another number of samples than a step takes."""
+    way_out = DROP_LAST if 0 < sum(tensor.shape[:1]) < batch * count else "pass as many"
+    return (
+        f"{what} is {list(tensor.shape)}; a step of this plan takes {count} micro-batches of {batch}, so "
+        f"{batch * count} samples in the first dimension: {way_out}, or plan for another batch"
+    )
 
 
 def check_batches(batches: Any, count: int) -> None:

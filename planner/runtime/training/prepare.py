@@ -26,6 +26,7 @@ class StageLayout:
     members: tuple[tuple[int, ...], ...]  # [n_stages], operators of each stage
     devices: tuple[Device, ...]  # those that take part, in the order of the schedule's rows
     schedule: Schedule  # actions of each device
+    samples: int = 1  # in a micro-batch
 
 
 def layout_of(plan: Plan) -> StageLayout:
@@ -35,7 +36,7 @@ def layout_of(plan: Plan) -> StageLayout:
     predicted = plan.training_run
     used = dict.fromkeys(plan.placement.device[ops[0]] for ops in predicted.stages)
     devices = tuple(plan.cluster.devices[device] for device in used)
-    return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule)
+    return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule, plan.workload.batch)
 
 
 def replicas_of(plan: Plan) -> int:
@@ -60,7 +61,10 @@ def check_trained(program: Program) -> frozenset[str]:
     check_hooks(program.graph.name, program.module, program.state)
     trained = trained_parameters(program)
     if not trained:
-        raise InputError(f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train")
+        raise InputError(
+            f"model '{program.graph.name}' has no parameter that asks for a gradient: nothing to train; call "
+            "requires_grad_() on what is to be trained"
+        )
     if differentiated(program.graph, program.state.keys() - trained).isdisjoint(program.graph.outputs):
         raise InputError(f"model '{program.graph.name}' returns nothing that has a gradient: nothing to train")
     check_trains(program, trained)
@@ -83,4 +87,4 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them
     names = tuple(name for name in program.state if name in trained)
     devices, schedule = layout.devices, layout.schedule
-    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options)
+    return StepProgram(program, wiring, stages, devices, schedule, state, names, loss, trainer_options, layout.samples)

@@ -19,7 +19,7 @@ from graphs.program.program import Call, Program
 from planner.runtime.stages.compile import ShardedState
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 from planner.runtime.stages.recomputation import apart, once
-from planner.runtime.training.means import KINDS
+from planner.runtime.training.means import averages
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.wiring import WiredStage, Wiring
 
@@ -100,7 +100,7 @@ def compile_training_stage(
         state=tuple(held),
         statistics=tuple(t for n, t in zip(wired.state, held, strict=True) if n in program.statistics),
         generators=Generators(random, torch_device, trainer_options.seed),
-        averages=any(program.graph.ops[i].kind.rpartition(".")[0] in KINDS for i in wired.ops),
+        averages=any(averages(program.graph, program.graph.ops[i]) for i in wired.ops),
         function=function_of(_code(program, wiring, wired, (random, frozenset(kept)), torch_device), []),
     )
 

@@ -23,6 +23,7 @@ from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.stages.recomputation import passes
+from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
@@ -70,6 +71,11 @@ class Mailbox:
             self._changed.notify_all()
 
 
+LEARNED = (
+    "the loss is a quotient whose denominator is learned, so micro-batches cannot be weighed by it; divide by a number "
+    "of targets, or plan with one micro-batch"
+)
+
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """Takes what the model returns and the target; returns a tensor of one element."""
 
@@ -98,7 +104,12 @@ class StepProgram:
     trained: tuple[str, ...]  # names of the parameters that are trained, in the order of the model
     loss: Loss  # of one micro-batch
     trainer_options: TrainerOptions  # with the plan's own choices filled in
+    samples: int  # of a micro-batch
     weights: Weights = field(default_factory=Weights)  # how much the micro-batches count for
+
+    def judge(self, result: Any, target: Any) -> LossShare:
+        """Compute the loss once more, of any number of samples, without a gradient."""
+        return judged(self.loss, self.weights, result, target)
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,10 @@ class StepRun:
         self._shares: dict[int, LossShare] = {}  # by micro-batch
         self._means: dict[tuple[int, int], Sequence[Mean]] = {}  # by stage, except the last one, and micro-batch
         self._before: dict[int, list[torch.Tensor]] = {}  # by stage, its statistics
+        program = self.program
+        self._comparison = LossComparison(
+            program.program, program.samples, len(self.batches) == 1
+        )  # for the last stage
         for i, batch in enumerate(self.batches):
             for tensor in pytree.tree_leaves(batch.target):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
@@ -202,8 +217,8 @@ class StepRun:
         wiring = self.program.wiring
         taken = self._take("F", batch, [(name, number) for name in stage.wired.receives], context)
         start_s = self._now(context)
-        leaves = tuple(
-            tensor.detach().requires_grad_(name in stage.wired.returns)
+        leaves = tuple(  # `data` counts writes by itself: the sender's second pass may count some again, see `once`
+            tensor.data.requires_grad_(name in stage.wired.returns)
             for name, tensor in zip(stage.wired.receives, taken, strict=True)
             if tensor is not None
         )
@@ -230,9 +245,7 @@ class StepRun:
         start_s = self._now(context)
         kept = self._kept.pop((number, batch))
         if kept.again:
-            with kept.again:
-                sent, loss, _ = self._call(context, stage, batch, kept.received, again=True)
-            kept = _Kept(kept.leaves, kept.received, sent, loss)
+            kept = self._forward_again(context, stage, batch, kept, kept.again)
         tensors = dict(zip((*wired.receives, *wired.sends), (*kept.received, *kept.sent), strict=True))
         leaves = dict(zip(wired.receives, kept.leaves, strict=True))
         roots = [
@@ -251,6 +264,21 @@ class StepRun:
         end_s = self._now(context)
         self._post("B", batch, {(name, number): leaves[name].grad for name in wired.returns}, context)
         return start_s, end_s
+
+    def _forward_again(
+        self,
+        context: DeviceContext,
+        stage: TrainingStage,
+        batch: int,
+        kept: _Kept,
+        again: AbstractContextManager[object],
+    ) -> _Kept:
+        """Run a stage forward once more, and return what its backward pass needs."""
+        with again:
+            sent, loss, means = self._call(context, stage, batch, kept.received, again=True)
+        if loss is not None and not means and self._shares[batch].weight is not None:
+            raise InputError(LEARNED)  # which a first pass without gradients does not show
+        return _Kept(kept.leaves, kept.received, sent, loss)
 
     def _call(
         self,
@@ -275,7 +303,10 @@ class StepRun:
             result = program.program.unflatten(dict(zip(program.program.graph.outputs, outputs, strict=True)))
             with counting:
                 loss = checked_loss(program.loss(result, target))
-            return sent, loss, counting.means if self.share > 1 else ()
+            means = counting.means_of(loss) if self.share > 1 else ()
+            if self.share > 1 and not again and not self.timed and is_compared(self.number):
+                self._comparison.look(program.judge, outputs, target, program.weights.share(means, loss))
+            return sent, loss, means
 
     def _take(
         self, letter: str, batch: int, names: Sequence[Address], context: DeviceContext
@@ -306,6 +337,14 @@ def mixed_precision(torch_device: torch.device, dtype: torch.dtype | None) -> Ab
     return nullcontext() if dtype is None else torch.autocast(torch_device.type, dtype, cache_enabled=False)
 
 
+def judged(loss: Loss, weights: Weights, result: Any, target: Any) -> LossShare:
+    """Compute a loss without a gradient, and without a trace in PyTorch's random numbers."""
+    gpus = {x.device for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_cuda}
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus), Counting() as counting:
+        value = checked_loss(loss(result, target))
+    return weights.share(counting.means_of(value), value)
+
+
 def checked_loss(loss: Any) -> torch.Tensor:
     """Return the loss, if it is one that can be differentiated."""
     if not isinstance(loss, torch.Tensor):
@@ -314,4 +353,9 @@ def checked_loss(loss: Any) -> torch.Tensor:
         raise InputError(f"the loss is a tensor {list(loss.shape)}; it must have one element: take its mean")
     if not loss.is_floating_point():
         raise InputError(f"the loss is of {str(loss.dtype).removeprefix('torch.')}; it must be of a floating type")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise InputError(
+            "the loss has no gradient, so nothing can be trained: compute it from outputs that parameters to train "
+            "lead to, without detach(), item() or torch.no_grad()"
+        )
     return loss

@@ -15,22 +15,26 @@ differs.
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._ops import OpOverload
 
 from costmodels.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from costmodels.host.functions import add_call, function_of
 from costmodels.host.kernels import kernels_of
+from graphs import checks
 from graphs.brief import brief
 from graphs.errors import InputError
 from graphs.importers.functionalize import is_view
 from graphs.ir import Role
 from graphs.program.program import Program
+from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan
-from planner.runtime.matching import check_same, rewritten_for
+from planner.problem.reporter import SILENT, Reporter
+from planner.runtime.matching import check_same, program_for, rewritten_for
 from planner.runtime.stages.random_generators import Generators, seeded_target
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
@@ -184,23 +188,47 @@ class Verification:
         return self.finding is None
 
 
-def verify(plan: Plan, program: Program, training: bool | None = None, tolerance: float | None = None) -> Verification:
-    """Run the stages of a plan one after the other on the example inputs, beside the reference network.
+def verify(
+    plan: Plan | Named,
+    model: nn.Module | Program | ModelName,
+    example_inputs: Any = None,
+    *,
+    training: bool | None = None,
+    tolerance: float | None = None,
+    reporter: Reporter = SILENT,
+) -> Verification:
+    """Run the stages of a plan one after the other on the example inputs, and compare them with the reference network.
 
-    Gradients are compared too in ``training``, by default for a training plan. The tolerance is a share of the largest
-    element of each tensor, 0 for every bit; by default every bit counts if all devices are of one kind and round as the
-    reference model, else `TOLERANCE` for the dtype.
+    Args:
+        plan: a plan, or the path of a plan.json.
+        model: the model that the plan was made for, its Program, or its name as on the command line.
+        example_inputs: in any form that `planner.plan` takes; zeros of the planned shapes if left out.
+        training: whether to compare gradients too; None for training plans only.
+        tolerance: a share of the largest element of each tensor, 0 for every bit. With None every bit counts if all
+            devices are of one kind and round as the reference model, else `TOLERANCE` for the dtype.
+        reporter: receives the steps.
 
-    Raise InputError if the plan is for another model, a device is not on this host, a weight has no values, or an
-    operator draws random numbers that are not the same on all the devices; StageError if a stage fails where the
-    reference network does not.
+    Raises:
+        InputError: if the plan is for another model, a device is not on this host, a weight has no values, or an
+            operator draws random numbers that are not the same on all the devices.
+        StageError: if a stage fails where the reference network does not.
     """
-    network, program = program, rewritten_for(plan, program)
+    plan = given_plan(plan)
+    checks.instance(training, (bool, type(None)), "training", "True, False or None")
+    checks.instance(tolerance, (int, float, type(None)), "the tolerance", "a number, or None")
+    checks.instance(reporter, Reporter, "the reporter", "a Reporter")
+    network = program_for(plan, model, example_inputs, reporter)
+    reporter.on_step("comparing the stages", 0, 0)
+    return _compared(plan, network, plan.workload.trains if training is None else training, tolerance)
+
+
+def _compared(plan: Plan, network: Program, training: bool, tolerance: float | None) -> Verification:
+    """Compare the stages, with gradients in ``training``."""
+    program = rewritten_for(plan, network)
     check_same(plan.graph, program.graph)
     if not program.graph.ops:
         return Verification(0, 0, 0, {}, None)
     devices = [plan.cluster.devices[number] for number in plan.placement.used]
-    training = plan.workload.trains if training is None else training
     allowed = _tolerance(devices, tolerance, training)
     _check_random(program, devices)
     backward = None

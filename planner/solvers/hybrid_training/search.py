@@ -14,8 +14,9 @@ When all parts end by themselves, no configuration of the space takes a shorter 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -39,6 +40,7 @@ from planner.solvers.hybrid_training.bounds import (
     sync_bound_s,
 )
 from planner.solvers.hybrid_training.degrees import stage_searches
+from planner.solvers.hybrid_training.room import Need, need_of
 from planner.solvers.hybrid_training.shapes import shapes_of
 from planner.solvers.hybrid_training.stage_fill import best_fill
 
@@ -63,7 +65,7 @@ class ConfigTable:
         bound_s: no configuration takes a shorter step.
         shapes: how many there are whose stages have the same degrees.
         left_out: of these, how many were not priced for want of time; rows with less memory may be missing.
-        least_bytes: of a device, what the configuration that needs the least takes.
+        least_need: of a device, what the way takes that lacks the least memory; None if none was priced.
         wall_s: seconds of the search.
     """
 
@@ -72,7 +74,7 @@ class ConfigTable:
     bound_s: float
     shapes: int
     left_out: int
-    least_bytes: float
+    least_need: Need | None
     wall_s: float
 
     __repr__ = brief
@@ -89,7 +91,7 @@ def choose_config(setting: TrainingSetting, time_limit_s: float = 60.0, reporter
         status = Status.UNKNOWN if search.left_out else Status.INFEASIBLE
     else:
         status = Status.OPTIMAL if rows[0].price.step_s * (1 - PROOF_TOLERANCE) <= bound_s else Status.FEASIBLE
-    return ConfigTable(rows, status, bound_s, len(search.shapes), search.left_out, search.least_bytes, search.wall_s)
+    return ConfigTable(rows, status, bound_s, len(search.shapes), search.left_out, search.least_need, search.wall_s)
 
 
 class _Front:
@@ -143,12 +145,12 @@ class _ConfigSearch:
         self.setting, self._reporter = setting, reporter
         self._first, self._deadline = Deadline(FIRST_SHARE * time_limit_s), Deadline(time_limit_s)
         self._book = LayerBook(setting)
-        self._most_bytes = max(device.memory_bytes for device in setting.fabric.devices)
+        self._most_bytes = max(device.usable_bytes for device in setting.fabric.devices)
         self.front = _Front(setting.n_devices)
         self.shapes = list(shapes_of(setting))
         self.bounds: list[tuple[float, int]] = []  # seconds, number of the shape
         self.left_out = 0
-        self.least_bytes = inf
+        self.least_need: Need | None = None
 
     @property
     def wall_s(self) -> float:
@@ -191,7 +193,7 @@ class _ConfigSearch:
     def best_degrees(self) -> float:
         """Look for stages that differ in degrees; returns what no step of such stages is shorter than."""
         proved_s = inf
-        searches = stage_searches(self._book)
+        searches = stage_searches(self._book) if self.setting.demands.limits is None else ()
         for done, search in enumerate(searches):
             if search.ways.quick_bound_s >= self.front.best_s:
                 break
@@ -210,7 +212,9 @@ class _ConfigSearch:
         middle = StageLayers(0, 0, layers)
         stages = [prices.of(stage) for stage in different_stages(prices.shape.pipeline)]
         least = min(stage.bytes_of(middle) for stage in stages)
-        self.least_bytes = min(self.least_bytes, least)
+        need = need_of(prices)
+        if self.least_need is None or need.lacking_bytes < self.least_need.lacking_bytes:
+            self.least_need = need
         return least <= self._most_bytes
 
     def _even_layers(self, shape: ParallelShape) -> Iterable[StageLayers]:
@@ -229,13 +233,26 @@ class _ConfigSearch:
 
     def _offer_best(self, prices: ShapePrices) -> float:
         """Offer the best layers of a shape if they may be the fastest; returns what no step of the shape undercuts."""
-        sync_s = least_sync_s(prices)
-        found = best_fill(prices, self.front.best_s - sync_s)
-        if found is None:
-            return inf
-        self._offer(prices.shape, found.stages, prices.price(found.stages))
-        return found.streaming_s + sync_s
+        proved_s, sync_s = inf, least_sync_s(prices)
+        for book in self._books:
+            own = ShapePrices(book, prices.shape)
+            found = best_fill(own, self.front.best_s - sync_s)
+            if found is not None:
+                self._offer(prices.shape, found.stages, own.price(found.stages))
+                proved_s = min(proved_s, found.streaming_s + sync_s)
+        return proved_s
+
+    @cached_property
+    def _books(self) -> Sequence[LayerBook]:
+        """Prices of layers; one for each kind of recomputation if all layers have to run the same again."""
+        demands = self.setting.demands
+        if demands.limits is None or demands.recompute is not None:
+            return [self._book]
+        modes = (replace(self.setting, demands=replace(demands, recompute=mode)) for mode in RECOMPUTE_MODES)
+        return [LayerBook(setting) for setting in modes]
 
     def _offer(self, shape: ParallelShape, stages: tuple[StageLayers, ...], price: StepPrice) -> None:
         asked = self._book.setting.demands
-        self.front.offer(ConfigRow(ParallelConfig(shape, stages, asked.precision, asked.gradients), price))
+        config = ParallelConfig(shape, stages, asked.precision, asked.gradients)
+        if asked.limits is None or asked.limits.accepts(config):
+            self.front.offer(ConfigRow(config, price))

@@ -1,9 +1,10 @@
 """Every way to divide devices and batch: the space that a search for a parallel configuration covers."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import gcd
 
-from costmodels.memory.transformers import ZERO_STAGES
+from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES, LayerSplit, layer_activations
 from planner.problem.hybrid_training.config import (
     ParallelShape,
     RankOrder,
@@ -19,7 +20,7 @@ MOST_CHUNKS = 8
 def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
     """All shapes that keep the demands, in a fixed order."""
     for data, tensor, pipeline in _degrees(setting):
-        for samples in _micro_batch_sizes(setting, data):
+        for samples in _micro_batch_sizes(setting, data, tensor, pipeline):
             micro_batches = setting.batch // data // samples
             for schedule, chunks in _schedules(setting, pipeline, micro_batches):
                 for zero in _zero_stages(setting, data):
@@ -32,6 +33,8 @@ def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
 def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
     """Data, tensor and pipeline."""
     asked, total = setting.demands, setting.n_devices
+    if asked.limits is not None and asked.limits.data_alone:
+        asked = replace(asked, tensor=1, pipeline=1)
     for tensor in tensor_degrees(setting.network, total) if asked.tensor is None else [asked.tensor]:
         most = min(setting.network.layers, total // tensor)
         for pipeline in range(1, most + 1) if asked.pipeline is None else [asked.pipeline]:
@@ -41,11 +44,16 @@ def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
                     yield data, tensor, pipeline
 
 
-def _micro_batch_sizes(setting: TrainingSetting, data: int) -> list[int]:
-    """Numbers of samples that divide a replica's part of the batch."""
+def _micro_batch_sizes(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> list[int]:
+    """Numbers of samples that divide a replica's part of the batch, and of which the fullest stage can hold one."""
     share, asked = setting.batch // data, setting.demands.samples
-    sizes = range(1, share + 1) if asked is None else [asked]
-    return [size for size in sizes if share % size == 0]
+    if asked is not None:
+        return [asked] if share % asked == 0 else []
+    splits = (LayerSplit(tensor, tensor > 1, mode) for mode in RECOMPUTE_MODES)
+    layer_bytes = min(layer_activations(setting.network, 1, split) for split in splits)
+    room = max(device.usable_bytes for device in setting.fabric.devices)
+    most = int(room * pipeline / (layer_bytes * setting.network.layers))
+    return data_degrees(share, max(1, most))
 
 
 def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> Iterator[tuple[StepSchedule, int]]:
@@ -53,13 +61,13 @@ def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> I
 
     Zero-bubble scheduling and interleaving are for stages alike.
     """
-    asked = setting.demands.schedule
+    asked, limits = setting.demands.schedule, setting.demands.limits
     even, each = setting.network.layers % pipeline == 0, setting.network.layers // pipeline
     if asked in (None, "1f1b") or pipeline == 1:
         yield "1f1b", 1
     if pipeline == 1 or not even:
         return
-    if asked in (None, "zb-h1") and micro_batches >= pipeline:
+    if asked in (None, "zb-h1") and (limits is None or "zb-h1" in limits.schedules) and micro_batches >= pipeline:
         yield "zb-h1", 1
     if asked in (None, "interleaved") and micro_batches % pipeline == 0:
         for chunks in range(2, min(each, MOST_CHUNKS) + 1):
@@ -70,7 +78,9 @@ def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> I
 def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
     """Stages of ZeRO, which divides among replicas."""
     stages, asked = ZERO_STAGES[: None if data > 1 else 1], setting.demands.zero
-    return tuple(stage for stage in stages if asked in (None, stage))
+    limits = setting.demands.limits
+    known = ZERO_STAGES if data == 1 or limits is None else limits.zero
+    return tuple(stage for stage in stages if asked in (None, stage) and stage in known)
 
 
 def _orders(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> tuple[RankOrder, ...]:

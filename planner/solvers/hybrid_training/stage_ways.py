@@ -158,7 +158,7 @@ class PipelineWays:
     def _examples(self) -> list[int]:
         """A device of each kind and memory, the fastest kinds first."""
         devices = self.book.layers.fabric.devices[: self.n_devices]
-        kinds = {(device.kind, device.memory_bytes): number for number, device in reversed(list(enumerate(devices)))}
+        kinds = {(device.kind, device.usable_bytes): number for number, device in reversed(list(enumerate(devices)))}
         return sorted(kinds.values())
 
     @cached_property
@@ -167,8 +167,8 @@ class PipelineWays:
         devices = self.book.layers.fabric.devices[: self.n_devices]
         counts = np.zeros((len(self._examples), self.n_devices + 1), dtype=np.int64)
         for own, example in zip(counts, self._examples, strict=True):
-            kind = devices[example].kind, devices[example].memory_bytes
-            own[1:] = np.cumsum([(device.kind, device.memory_bytes) == kind for device in devices])
+            kind = devices[example].kind, devices[example].usable_bytes
+            own[1:] = np.cumsum([(device.kind, device.usable_bytes) == kind for device in devices])
         return counts
 
     @cached_property

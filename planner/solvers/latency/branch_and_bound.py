@@ -7,6 +7,7 @@ import numpy as np
 
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
+from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.latency.latency_search import LatencySearch
@@ -54,7 +55,8 @@ class BranchAndBound:
         tree = self._search(problem.table, budget, best, most)
         path_s = float(tree.tail_s.min(axis=1).max())
         if tree.depth[0] >= 0:
-            return Answer(best.placement, min(path_s, best.objective_s), spent=budget.share(most * STEP_S))
+            bound_s, by_clock = min(path_s, best.objective_s), budget.left_s <= 0
+            return Answer(best.placement, bound_s, spent=budget.share(most * STEP_S), by_clock=by_clock)
         bound_s = min(best.objective_s, float(tree.seconds[0]))  # sums are rounded otherwise
         if not channels_apart(problem.table):
             bound_s = min(bound_s, float(tree.seconds[1]))
@@ -62,8 +64,9 @@ class BranchAndBound:
 
     def _search(self, table: CostTable, budget: Budget, best: Incumbent, most: int) -> "Branch":
         """Search the tree in at most some steps; return its state."""
-        from planner.solvers.latency.branch_kernel import branch, root  # late: numba takes half a second to load
-        from planner.solvers.latency.makespan_data import costs_of, work_for
+        with loading():
+            from planner.solvers.latency.branch_kernel import branch, root  # late: numba takes half a second to load
+            from planner.solvers.latency.makespan_data import costs_of, work_for
 
         costs, work = costs_of(table), work_for(table)
         tree = root(merge_blocks(table), costs, best.objective_s)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from planner.problem.blocks import merge_blocks
+from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
@@ -14,6 +15,7 @@ LOOK_S = 0.1  # between two looks at the clock, about
 STEP_S = 1.5e-7  # for each operator and flow, measured on one core of 2.5 GHz
 SHARE = 0.5  # of the time limit that the steps take there; the rest is for slower cores
 FIRST_HEATS = (0.1, 1.0, 0.5, 0.25)  # temperature at the start of each round, in mean operators; first a cold round
+FEWEST_STEPS = 1_000  # of each round, whatever the time limit
 LAST_HEAT = 0.01  # temperature at the end of every round
 
 
@@ -28,7 +30,7 @@ class LatencySearch:
 
     name: str = "latency-search"
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
-    steps: int = 60_000  # moves of each round of the first cycle
+    steps: int = 60_000  # moves of each round of the first cycle, as far as the time limit goes
 
     def refuses(self, problem: Problem) -> str:
         """The compiled makespan has no host between devices and no fair sharing; the moves ignore contiguity."""
@@ -51,22 +53,23 @@ class LatencySearch:
 
     def _anneal(self, problem: Problem, budget: Budget, best: Incumbent) -> float:
         """Anneal round after round from the best placement on; return the share of the time limit that this takes."""
-        from planner.solvers.compiled import seed_of  # late: numba takes half a second to load
-        from planner.solvers.latency.makespan_data import costs_of, work_for
-        from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
+        with loading():
+            from planner.solvers.compiled import seed_of  # late: numba takes half a second to load
+            from planner.solvers.latency.makespan_data import costs_of, work_for
+            from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
 
         table = problem.table
         costs, work, blocks, seed = costs_of(table), work_for(table), merge_blocks(table), seed_of(budget.seed)
         step_s = STEP_S * (table.n_ops + len(table.flows))
         look, spent_s = max(1, int(LOOK_S / step_s)), 0.0
         operator_s = float(table.forward_s.min(axis=1).mean()) or best.objective_s or 1.0
-        for first, steps in self._rounds(SHARE * budget.time_limit_s / step_s if budget.last else 0.0):
-            if best.placement is None or best.objective_s * (1 - budget.gap) <= budget.bound_s or budget.left_s <= 0:
+        for first, steps in self._rounds(budget.time_limit_s / step_s, budget.last):
+            if best.placement is None or best.objective_s * (1 - budget.gap) <= budget.bound_s or budget.brake_s <= 0:
                 break
             heat = Heat(first * operator_s, LAST_HEAT * operator_s, steps)
             walk = start_walk(blocks, best.placement, best.objective_s)
             for step in range(0, steps, look):
-                if budget.left_s <= 0:
+                if budget.brake_s <= 0:
                     break
                 anneal(costs, work, walk, heat, (step, min(steps, step + look)), seed)
             if walk.seconds[1] < best.objective_s:
@@ -74,13 +77,18 @@ class LatencySearch:
             spent_s += steps * step_s
         return budget.share(spent_s)
 
-    def _rounds(self, most: float) -> Iterator[tuple[float, int]]:
-        """The first temperature and the steps of each round: one cycle, then further ones up to ``most`` steps."""
-        done = 0
+    def _rounds(self, most: float, last: bool) -> Iterator[tuple[float, int]]:
+        """The first temperature and the steps of each round: one cycle, then further ones if no other search follows.
+
+        Args:
+            most: steps that the time limit is enough for.
+            last: whether no other search follows.
+        """
+        done, fewest = 0, min(self.steps, max(FEWEST_STEPS, int(most / len(FIRST_HEATS))))
         for cycle in count():
-            steps = self.steps << cycle
+            steps = fewest << cycle
             for first in FIRST_HEATS:
-                if cycle and done + steps > most:
+                if cycle and (not last or done + steps > SHARE * most):
                     return
                 done += steps
                 yield first, steps

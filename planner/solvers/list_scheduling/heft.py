@@ -13,6 +13,7 @@ import numpy as np
 from costmodels.arrays import Floats
 from costmodels.table import CostTable
 from planner.problem.blocks import by_priority, successors
+from planner.problem.deadline import loading
 from planner.solvers.base import Budget
 from planner.solvers.list_scheduling.schedule import (
     ListPlan,
@@ -81,7 +82,7 @@ def list_schedule(
     """
     for op in order:
         trials = plan.trials(op)
-        if not trials or budget.left_s <= 0:
+        if not trials or budget.brake_s <= 0:
             return None
         plan.book(op, min(trials, key=lambda trial: cost(op, trial)))
     return plan.schedule()
@@ -111,7 +112,7 @@ def _m_sct(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedu
     Source: Jeon et al. 2020, as above; without memory: Hanen, Munier, An approximation algorithm for scheduling
     dependent tasks on m processors with small communication delays, ETFA 1995.
     """
-    return _Earliest(table, book_transfers, favourites(table, budget.left_s)).schedule(budget)
+    return _Earliest(table, book_transfers, favourites(table, budget.brake_s)).schedule(budget)
 
 
 Favourites: TypeAlias = dict[int, tuple[int, float]]
@@ -130,8 +131,9 @@ def favourites(table: CostTable, time_limit_s: float) -> Favourites:
 
     Empty without edges, for more than `MOST_EDGES`, or if time runs out.
     """
-    from scipy.optimize import linprog  # late: scipy takes a third of a second to load, and most commands never solve
-    from scipy.sparse import csr_array, hstack, vstack
+    with loading():
+        from scipy.optimize import linprog  # late: scipy takes a third of a second, and most commands never solve
+        from scipy.sparse import csr_array, hstack, vstack
 
     edges = np.asarray(table.edges, dtype=np.int64).reshape(-1, 2)
     if not 0 < len(edges) <= MOST_EDGES or time_limit_s <= 0:
@@ -185,7 +187,7 @@ class _Earliest:
         ready = {op for op in self._left if not self._missing[op]}
         while ready:
             _, op, trial = min((self._first(op) for op in ready), key=lambda choice: choice[:2])
-            if trial is None or budget.left_s <= 0:
+            if trial is None or budget.brake_s <= 0:
                 return None
             self._plan.book(op, trial)
             self._last[trial.device] = op, trial.finish_s

@@ -64,7 +64,7 @@ class ListScheduler:
             schedule = self.schedule(problem.table, book_transfers, budget)
             if schedule is not None:
                 best.offer(schedule.placement)
-            if budget.left_s <= 0:
+            if budget.brake_s <= 0:
                 break
         return Answer(best.placement)
 

@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 
 from planner.problem.blocks import merge_blocks
+from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.netlist import netlist
@@ -38,12 +39,13 @@ class LocalSearch:
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best placement, cycle after cycle."""
-        from planner.solvers.compiled import seed_of
-        from planner.solvers.local_search.multilevel import (  # late: numba takes a second to load
-            CellPlacement,
-            SearchEffort,
-            cycle,
-        )
+        with loading():
+            from planner.solvers.compiled import seed_of
+            from planner.solvers.local_search.multilevel import (  # late: numba takes a second to load
+                CellPlacement,
+                SearchEffort,
+                cycle,
+            )
 
         best = Incumbent(problem, budget, self.name)
         blocks = merge_blocks(problem.table)
@@ -55,7 +57,7 @@ class LocalSearch:
         effort = SearchEffort(
             work=min(WORK_PER_CELL * nets.n_cells, most_work // FEWEST_CYCLES),
             enough_s=budget.bound_s * (1 + budget.gap),
-            stop=lambda: budget.left_s <= 0,
+            stop=lambda: budget.brake_s <= 0,
         )
         start = CellPlacement(inf, np.zeros(0, dtype=np.int64), 0)
         if best.placement is not None:

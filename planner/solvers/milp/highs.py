@@ -5,6 +5,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from graphs.errors import InputError
+from planner.problem.deadline import loading
 from planner.solvers.base import Budget
 
 SAFETY = 1e-6  # relative; HiGHS keeps constraints within 1e-7 to 1e-6 of quantities that are about 1
@@ -58,7 +59,8 @@ def minimise(
         start: a feasible solution to start from, a value for each variable; None without one.
     """
     try:
-        import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
+        with loading():
+            import highspy  # late: HiGHS and PuLP take a moment to load, and most commands never solve
     except ImportError:
         return minimise_by_cbc(model, budget, tell)
     events = highspy.cb.HighsCallbackType
@@ -79,7 +81,7 @@ def minimise(
         guess = highspy.HighsSolution()
         guess.col_value = [start[variable] for variable in model.variables()]
         highs.setSolution(guess)
-    highs.setOptionValue("time_limit", budget.left_s)
+    highs.setOptionValue("time_limit", budget.brake_s)
     highs.run()
     status = highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
@@ -94,8 +96,9 @@ def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:
 
     These are the first steps of PuLP's ``solve``, which takes no start before the run and returns no bound after it.
     """
-    import highspy
-    import pulp
+    with loading():
+        import highspy
+        import pulp
 
     events = highspy.cb.HighsCallbackType
     solver = pulp.HiGHS(
@@ -121,12 +124,13 @@ def minimise_by_cbc(model: Any, budget: Budget, tell: Callable[[Mapping[str, flo
     Raises:
         InputError: if CBC is not installed either.
     """
-    import pulp
+    with loading():
+        import pulp
 
     solver = pulp.COIN_CMD(
         msg=False,
         threads=1,
-        timeLimit=budget.left_s,
+        timeLimit=budget.brake_s,
         gapRel=budget.gap,
         options=[f"randomCbcSeed {budget.seed % 2**31}"],
     )

@@ -78,7 +78,7 @@ class Prober:
     def _closed(self) -> bool:
         """Whether the gap is closed or the budget is used up."""
         proved = self.best.placement is not None and self._claim_s * (1 - 2 * SAFETY) <= self.lower_s
-        return proved or self.spent >= 1 or self.budget.left_s <= 0
+        return proved or self.spent >= 1 or self.budget.brake_s <= 0
 
     def _probe_at(self, reach: float, share: float) -> bool:
         """Probe until a load is refuted, then True; False if that does not happen within the budget."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodels.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
+from planner.problem.deadline import loading
 from planner.problem.devices import interchangeable, uniform_links
 from planner.solvers.base import Budget
 from planner.solvers.milp.highs import MINIMISING, SAFETY, allowance, minimise
@@ -44,7 +45,8 @@ class PlacementModel:
     """
 
     def __init__(self, blocks: Blocks, lower_s: float, upper_s: float) -> None:
-        import pulp  # late: see milp
+        with loading():
+            import pulp  # late: see milp
 
         self.pulp = pulp
         self.blocks, self.table = blocks, blocks.table
@@ -71,7 +73,7 @@ class PlacementModel:
         """Add all constraints; False if time runs out before the end."""
         for family in self.families:
             family()
-            if budget.left_s <= 0:
+            if budget.brake_s <= 0:
                 return False
         return True
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable, Offload
 from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.deadline import loading
 
 MOST_BLOCKS = 1_000  # a cut tree takes one maximum flow for each block
 TOTAL_CAPACITY = 2**28  # maximum flows are computed in 32-bit integers
@@ -70,7 +71,8 @@ class Hypergraph:
 
     def min_cut(self, source: int, sink: int) -> tuple[float, NDArray[np.bool_]]:
         """The cost of a minimum cut between two vertices, rounded down, and [n], the vertices on the first side."""
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see planner.problem.linear_bounds
+        with loading():
+            from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see `linear_bounds`
 
         flow = maximum_flow(self._network, source, sink)
         residual = self._network - flow.flow
@@ -98,8 +100,9 @@ class Hypergraph:
         wanted = float(demand.sum())
         if wanted <= 0 or wanted > self.cost.sum():
             return wanted <= 0
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import maximum_flow
+        with loading():
+            from scipy.sparse import csr_array
+            from scipy.sparse.csgraph import maximum_flow
 
         need = np.ceil(demand * self.scale).astype(np.int64)
         start, end, capacity = self.arcs
@@ -112,7 +115,8 @@ class Hypergraph:
 
     @cached_property
     def _network(self) -> Any:
-        from scipy.sparse import csr_array
+        with loading():
+            from scipy.sparse import csr_array
 
         start, end, capacity = self.arcs
         size = self.n + 2 * len(self.pins)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.problem.blocks import merge_blocks
+from planner.problem.deadline import loading
 from planner.problem.devices import interchangeable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
@@ -32,8 +33,9 @@ class OffloadBranch:
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best placement and prove it, as far as a number of steps goes that follows from the limit."""
-        from planner.solvers.offload.branch_kernel import OffloadTree, branch  # late: numba takes a moment to load
-        from planner.solvers.offload.kernel import workplace
+        with loading():
+            from planner.solvers.offload.branch_kernel import OffloadTree, branch  # late: numba takes a moment to load
+            from planner.solvers.offload.kernel import workplace
 
         best, blocks = Incumbent(problem, budget, self.name), merge_blocks(problem.table)
         costs, seconds = kernel_costs(blocks), step_s(problem.table)
@@ -48,7 +50,7 @@ class OffloadBranch:
             branch(costs, tree, work, min(look, steps - first))
             if tree.best_s[0] < best.objective_s:
                 best.offer(blocks.spread(work.state.best))
-            if tree.level[0] < 0 or budget.left_s <= 0:
+            if tree.level[0] < 0 or budget.brake_s <= 0:
                 break
         if tree.level[0] >= 0:
             return Answer(best.placement, spent=budget.share(steps * seconds))

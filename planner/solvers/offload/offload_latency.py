@@ -19,6 +19,7 @@ from costmodels.arrays import Ints
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import longest_paths
+from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 
@@ -56,8 +57,9 @@ class OffloadLatency:
         It stops after a number of steps that depends on the time limit and the size of the problem, so that the same
         input gives the same answer; the clock stops it only on a machine that needs twice the usual time.
         """
-        from planner.solvers.compiled import seed_of
-        from planner.solvers.offload import kernel as kernel  # late: numba takes a moment to load
+        with loading():
+            from planner.solvers.compiled import seed_of
+            from planner.solvers.offload import kernel as kernel  # late: numba takes a moment to load
 
         incumbent = Incumbent(problem, budget, self.name)
         blocks = merge_blocks(problem.table)
@@ -73,7 +75,7 @@ class OffloadLatency:
             kernel.place(costs, blocks.devices_of(incumbent.placement), work.state)
             heat_s = incumbent.objective_s * HOT * (COLD / HOT) ** np.linspace(0, 1, n_rounds * ROUND_STEPS)
             for heat in np.split(heat_s, n_rounds):
-                if budget.left_s <= 0 or incumbent.objective_s * (1 - budget.gap) <= budget.bound_s:
+                if budget.brake_s <= 0 or incumbent.objective_s * (1 - budget.gap) <= budget.bound_s:
                     return Answer(incumbent.placement, spent=SHARE)
                 kernel.anneal(costs, window, heat, work)
                 incumbent.offer(blocks.spread(work.state.best))
@@ -116,8 +118,9 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 
 def kernel_costs(blocks: Blocks) -> "OffloadCosts":
     """The flat arrays of the kernel."""
-    from planner.solvers.compiled import flat
-    from planner.solvers.offload.kernel import OffloadCosts
+    with loading():
+        from planner.solvers.compiled import flat
+        from planner.solvers.offload.kernel import OffloadCosts
 
     table, offload = blocks.table, blocks.table.offload
     assert offload is not None

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.problem.deadline import loading
 from planner.problem.strategies import StrategyProblem
 from planner.solvers.base import Budget
 from planner.solvers.milp.highs import SAFETY, Pace, allowance, minimise
@@ -33,7 +34,8 @@ class StrategyILP:
     """The program; costs are in units of ``scale``, memory in units of the limit."""
 
     def __init__(self, problem: StrategyProblem, scale: float) -> None:
-        import pulp  # late: see milp
+        with loading():
+            import pulp  # late: see milp
 
         self._pulp, self._problem, self._scale = pulp, problem, scale
         self._model = pulp.LpProblem("strategies", pulp.LpMinimize)

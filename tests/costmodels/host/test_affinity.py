@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -135,6 +136,18 @@ def test_an_interrupt_of_the_caller_stops_the_work(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         run_on(device(), work)
     assert ended.is_set()
+
+
+def test_a_result_is_there_when_its_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ThreadResult[int]):
+        def set_result(self, value: int) -> None:
+            super().set_result(value)
+            time.sleep(0.2)  # as on a busy machine, where the thread is interrupted here
+
+    monkeypatch.setattr(pinned, "ThreadResult", Slow)
+    for with_timeout in (False, True):
+        assert (start_on(device(), lambda: 3).result(60) if with_timeout else run_on(device(), lambda: 3)) == 3
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("device-")]
 
 
 def test_nobody_else_is_stopped() -> None:

@@ -37,6 +37,12 @@ def fixed():
 def fails(batch=1):
     raise KeyError("weights.bin")
 
+def leaves():
+    raise SystemExit("no weights here")
+
+def leaves_quietly():
+    raise SystemExit
+
 def alone():
     return Net()
 
@@ -255,6 +261,14 @@ class TestRefused:
             (
                 "factories_of_a_user:fails",
                 f"'factories_of_a_user:fails' failed: KeyError: 'weights.bin'; {RETURNS}",
+            ),
+            (
+                "factories_of_a_user:leaves",
+                f"'factories_of_a_user:leaves' failed: SystemExit: no weights here; {RETURNS}",
+            ),
+            (
+                "factories_of_a_user:leaves_quietly",
+                f"'factories_of_a_user:leaves_quietly' failed: SystemExit: SystemExit; {RETURNS}",
             ),
             (
                 "factories_of_a_user:alone",

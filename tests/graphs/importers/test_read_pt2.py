@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
@@ -183,3 +184,35 @@ class TestPt2:
         with pytest.raises(InputError) as error:
             read_pt2(path)
         assert str(error.value) == f"model 'net' {KEEPS_STATE.format('running_mean')}"
+
+
+class Cache:
+    """State that a model takes."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+
+
+class Cached(nn.Module):
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        return x + cache.keys
+
+
+def test_a_class_that_torch_does_not_know_is_named(tmp_path: Path) -> None:
+    path, name = tmp_path / "cached.pt2", "library.of.a.user.Cache"
+    key = pytree.GetAttrKey("keys")
+    pytree.register_pytree_node(
+        Cache,
+        lambda cache: ([cache.keys], None),
+        lambda values, _: Cache(next(iter(values))),
+        serialized_type_name=name,
+        to_dumpable_context=lambda _: "null",
+        from_dumpable_context=lambda _: None,
+        flatten_with_keys_fn=lambda cache: ([(key, cache.keys)], None),
+    )
+    try:
+        torch.export.save(torch.export.export(Cached(), (torch.ones(2), Cache(torch.ones(2))), strict=False), path)
+    finally:
+        pytree._deregister_pytree_node(Cache)
+    with pytest.raises(InputError, match=f"takes or returns a '{name}', a class that torch does not know here"):
+        read_pt2(path)

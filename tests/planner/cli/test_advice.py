@@ -12,7 +12,7 @@ from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, contiguous, pin
 from planner.problem.problem import Goal
-from tests.planner.explain.small import diamond, make_graph, make_plan
+from tests.planner.explanations.small import diamond, make_graph, make_plan
 
 
 def said(capsys: pytest.CaptureFixture[str], plan: Plan, *words: str) -> str:

@@ -49,7 +49,7 @@ def test_the_table_fits_and_says_what_it_left_out(capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "11.2 billion parameters, 2,048 tokens a sample: steps of 64 samples on up to 16 devices"
     assert lines[-1].startswith("optimal: no way takes less; ")
-    assert "near these: --all shows them" in lines[-2]
+    assert "of the memory of a faster one: --all shows them" in lines[-3]
     assert max(map(len, lines)) <= 100
 
 
@@ -70,8 +70,8 @@ def test_an_optimizer_with_fewer_states_takes_less_memory_and_time(capsys: pytes
 def test_nothing_that_fits_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--memory", "2 GiB"]) == 1
     told = capsys.readouterr().err
-    assert "planner: nothing fits: every way needs " in told
-    assert "of a device or more, which has 2 GiB; add devices or memory, or leave more open" in told
+    assert "planner: nothing fits: the way that needs the least takes " in told
+    assert "of a device, and a plan may use 2 GiB of it; add devices or memory, or leave more open" in told
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,7 @@ def test_a_page_shows_the_rows_by_time_and_memory(capsys: pytest.CaptureFixture[
     assert "'rows.html' is there already" in capsys.readouterr().err
 
 
-def test_stages_of_unlike_devices_have_degrees_of_their_own(
-    capsys: pytest.CaptureFixture[str], refused: Refused
-) -> None:
+def test_stages_of_unlike_devices_have_degrees_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     Path("model.json").write_text(json.dumps({"layers": 12, "hidden": 4096, "heads": 32}))
     unlike = "2xA100-SXM-80GB+4xV100-SXM2-32GB:PCIe4"
     command = ["choose", "model.json", "--cluster", unlike, "--global-batch", "32", *AT_LENGTH]
@@ -173,4 +171,72 @@ def test_stages_of_unlike_devices_have_degrees_of_their_own(
     assert sum(stage["data"] * stage["tensor"] for stage in first["stages"]) == first["devices"] == 6
     assert len({(stage["data"], stage["tensor"]) for stage in first["stages"]}) > 1
     assert first["step_s"] < 0.8 * min(row["step_s"] for row in others)
-    assert "choose with --data N or --tensor N" in refused([*command, "--to", "megatron-args"])
+    assert main([*command, "--to", "megatron-args"]) == 0  # which has the same degrees on all stages
+    assert "--pipeline-model-parallel-size 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("batch", ["1000000001", "99999999999999999999"])
+@pytest.mark.parametrize("model", ["model.json", "examples.networks:mnist"])
+def test_a_batch_that_nobody_can_divide_is_refused(batch: str, model: str, refused: Refused) -> None:
+    told = f"the global batch is {int(batch):,}; it may have up to 1,000,000,000 samples"
+    assert refused(["choose", model, "--cluster", "hosts.toml", "--global-batch", batch]) == f"planner: {told}"
+
+
+def test_a_batch_of_any_divisors_is_searched_within_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ["--devices", "8", "--data", "1", "--tensor", "8", "--time-limit", "0.2"]  # 720,720,000 has 1,008 divisors
+    assert main([*COMMAND[:4], "--global-batch", "720720000", *one, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["samples"] < 1000
+
+
+def test_micro_batches_of_a_network_have_a_largest_size(refused: Refused) -> None:
+    told = "the global batch of 1,000,003 samples would need micro-batches of 1,000,003 or more; those of up to 65,536"
+    assert told in refused(
+        ["choose", "examples.networks:mnist", "--cluster", "hosts.toml", "--global-batch", "1000003"]
+    )
+
+
+def test_rows_that_save_little_memory_are_left_out_with_what_they_save(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    (share,) = re.findall(r"more, which save less than (\d+)% of the memory of a faster one", capsys.readouterr().out)
+    assert main([*COMMAND, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["rows"]
+    assert main([*COMMAND, "--all", "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)["rows"]
+    for row in every:
+        faster = [own for own in shown if own["step_s"] <= row["step_s"] and own["devices"] <= row["devices"]]
+        assert any(1 - row["peak_bytes"] / own["peak_bytes"] <= int(share) / 100 for own in faster)
+
+
+def test_no_row_takes_the_reserve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--all", "--json"]) == 0
+    assert max(row["peak_bytes"] for row in json.loads(capsys.readouterr().out)["rows"]) <= 0.9 * 80e9
+
+
+def test_what_would_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    # 6.2 billion parameters on two devices: 18 bytes of each are 56 GB a device; 16, with gradients of 2 bytes, 50 GB
+    Path("model.json").write_text(json.dumps({"layers": 30, "hidden": 4096, "heads": 32, "sequence": 128}))
+    command = ["choose", "model.json", "--cluster", "2xA100-SXM-80GB:NVLink3", "--global-batch", "2", *AT_LENGTH]
+    assert main([*command, "--memory", "54GB"]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(
+        r"the way that needs the least takes [\d.]+ GiB of a device, and a plan may use 50.3 GiB of it; ", told
+    )
+    assert "--gradients bfloat16 or --optimizer sgd fits; or add devices" in told
+    assert main([*command, "--memory", "54GB", "--gradients", "bfloat16", "--json"]) == 0
+
+
+def test_mfu_says_which_scores_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    assert (
+        "\nMFU: the model's own FLOP, of full attention: scores that a causal mask hides count\n"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_window_without_flash_attention_saves_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model.json").write_text(json.dumps({**GPT, "sequence": 4096, "window": 512}))
+    said = "scores beyond the window of 512 are computed and hidden; --flash-attention skips them"
+    assert main(COMMAND) == 0
+    assert said in capsys.readouterr().out
+    assert main([*COMMAND, "--flash-attention"]) == 0
+    assert said not in capsys.readouterr().out

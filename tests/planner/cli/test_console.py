@@ -143,7 +143,7 @@ def test_a_terminal_sees_the_end_of_a_search_and_its_best_answer() -> None:
 import time
 from planner.cli.console import Console
 console = Console()
-console.searching("planning a net", 75.0)
+console.on_search("planning a net", 75.0)
 time.sleep(0.3)
 console.on_incumbent("ilp", 0.02, 0.015, 1.0)
 time.sleep(0.3)
@@ -160,7 +160,7 @@ def test_a_long_name_does_not_push_the_times_away() -> None:
 import time
 from planner.cli.console import Console
 console = Console()
-console.searching("planning " + 20 * "a very long name ", 60.0)
+console.on_search("planning " + 20 * "a very long name ", 60.0)
 time.sleep(0.3)
 console.close()
 """

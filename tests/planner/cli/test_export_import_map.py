@@ -9,7 +9,7 @@ from costmodels.clusterwriter import write_cluster
 from graphs.files import write_graph
 from planner.cli import main
 from planner.plans.files import load_plan, save_plan
-from tests.planner.export.nets import GPUS, MIXED, chain, graph_of, plan_of
+from tests.planner.exports.nets import GPUS, MIXED, chain, graph_of, plan_of
 
 GRAPH = graph_of(chain(3))
 MAP = {"0": 0, "1": 0, "2": 1, "3": 1, "4": 1}

@@ -4,6 +4,7 @@ import argparse
 import os
 import subprocess
 import sys
+from errno import EACCES
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from planner.cli import COMMANDS, _parser, main
 from planner.cli.files import check_writes, refuse_overwriting
 from planner.plans.files import save_plan
 from tests.planner.cli.given import MNIST, ROOT, Refused
-from tests.planner.explain.small import diamond
+from tests.planner.explanations.small import diamond
 
 TOLD = "planner: '{}' is there already; add --force to overwrite it, or choose another name\n"
 
@@ -44,11 +45,34 @@ def test_a_folder_is_no_file() -> None:
 
 
 def test_a_folder_where_nothing_may_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may be root, who may write anywhere
-    with pytest.raises(InputError) as error:
-        refuse_overwriting([Path("a")], argparse.Namespace(force=True))
-    assert str(error.value) == "cannot write 'a': the folder '.' is write-protected; choose another place"
+    def refuse(*_: object) -> int:  # whoever runs the tests may be root, who may write anywhere
+        raise PermissionError(EACCES, os.strerror(EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    for folder in (False, True):
+        with pytest.raises(InputError) as error:
+            refuse_overwriting([Path("a")], argparse.Namespace(force=True, writes_folder=folder))
+        assert str(error.value) == "cannot write 'a': Permission denied; choose another place"
     refuse_overwriting([Path("/dev/stdout")], argparse.Namespace(force=False))
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs the folder of processes of Linux")
+def test_a_folder_that_takes_no_files_is_found_whatever_its_mode_says() -> None:
+    with pytest.raises(InputError, match="cannot write '/proc/a': "):
+        refuse_overwriting([Path("/proc/a")], argparse.Namespace(force=True))
+
+
+def test_a_name_whose_draft_would_be_too_long_is_found_first() -> None:
+    """The draft has the number of the process in its name, and is longer than the file's own."""
+    with pytest.raises(InputError, match="File name too long"):
+        refuse_overwriting([Path("x" * 254)], argparse.Namespace(force=True))
+
+
+def test_a_check_leaves_nothing_behind() -> None:
+    Path("folder").mkdir()
+    refuse_overwriting([Path("a")], argparse.Namespace(force=False))
+    refuse_overwriting([Path("folder")], argparse.Namespace(force=False, writes_folder=True))
+    assert [str(path) for path in Path().rglob("*")] == ["folder"]
 
 
 def test_a_name_that_no_file_can_have_is_told() -> None:

@@ -16,6 +16,7 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli import main, plan_
 from planner.planning import cpu_partitions as autotuning
+from planner.planning import find_plan
 from planner.planning.autotune import TimedTurn
 from planner.planning.cpu_partitions import PartitionChoice, Split, widths
 from planner.plans.files import load_plan
@@ -161,7 +162,7 @@ class TestTrial:
             seen.append(model)
             return autotuning.tried(choice, model, reporter)
 
-        monkeypatch.setattr(plan_, "tried", heard)
+        monkeypatch.setattr(find_plan, "tried", heard)
         assert auto("--goal", "latency") == 0
         (program,) = seen
         assert isinstance(program, Program)

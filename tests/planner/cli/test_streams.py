@@ -15,7 +15,7 @@ from planner.cli.streams import interruptible
 from planner.plans.files import save_plan
 from tests.children import Completed, ran
 from tests.planner.cli.given import ROOT, Refused
-from tests.planner.explain.small import diamond
+from tests.planner.explanations.small import diamond
 
 DIFF = "diff plan.json plan.json"
 PLANNER = f"PYTHONPATH={ROOT} {sys.executable} -c 'import sys; from planner.cli import main; sys.exit(main())'"

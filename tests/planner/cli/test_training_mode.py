@@ -69,6 +69,6 @@ def test_choose(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append({op.attrs["train"] for op in graph_of(2).ops if "dropout" in op.kind})
         return TradeOffs(())
 
-    monkeypatch.setattr("planner.cli.choose_network.trade_offs", trade_offs)
+    monkeypatch.setattr("planner.planning.choose.trade_offs", trade_offs)
     assert main(["choose", MODEL, "--cluster", "paper.toml", "--global-batch", "2"]) == 1
     assert seen == [{True}]

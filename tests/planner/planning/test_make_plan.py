@@ -9,7 +9,8 @@ from torch import nn
 import planner
 from costmodels.cluster import Cluster, Device, Link
 from graphs.importers.from_torch import program_from_module
-from planner.planning.make_plan import CONTIGUOUS, SCATTER_MARGIN, batch_of
+from planner.planning.last_moves import SCATTER_MARGIN
+from planner.planning.make_plan import CONTIGUOUS, batch_of
 
 
 def pair(memory_bytes: float = 1e9, overhead_s: float = 0.0) -> Cluster:
@@ -109,8 +110,41 @@ def test_what_was_imported_as_it_is_trained_is_for_training() -> None:
 
 
 def test_what_a_training_step_is_where_nobody_says() -> None:
-    plan = planner.plan(nn.Linear(100, 10), (X,), cluster=pair(), goal="training")
-    assert plan.workload == planner.Workload("training", batch=8, micro_batches=8)
+    module = nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 100))
+    closed, fastest = (
+        planner.plan(module, (X,), cluster=pair(), goal="training", workload=workload)
+        for workload in (planner.OpenWorkload(schedule="1f1b"), None)
+    )
+    assert closed.workload == planner.Workload("training", batch=8, micro_batches=8)
+    assert fastest.workload.batch * fastest.workload.micro_batches * fastest.replicas == 8 * 8
+    assert fastest.samples_per_s > closed.samples_per_s
+
+
+@pytest.mark.parametrize("name", ["schedule", "micro_batches", "replicas"])
+def test_what_only_a_training_step_has_is_refused_for_another_goal(name: str) -> None:
+    asked = {"schedule": "gpipe", "micro_batches": 4, "replicas": 2}
+    workload = planner.OpenWorkload(**{name: asked[name]})  # type: ignore[arg-type]  # each has its own type
+    told = f"{name.replace('_', '-')} is for training and the goal is latency; leave it out"
+    with pytest.raises(planner.InputError, match=told):
+        planner.plan(nn.Linear(100, 10), (X,), cluster=pair(), goal="latency", workload=workload)
+
+
+def test_a_program_trains_in_micro_batches_of_its_own_size() -> None:
+    """Other sizes need the module that it was made from."""
+    program = program_from_module(nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 100)), (X,), training=True)
+    plan = planner.plan(program, cluster=pair(), goal="training")
+    assert (plan.workload.batch, plan.workload.micro_batches * plan.replicas) == (8, 8)
+
+
+def test_inputs_of_several_first_dimensions_are_not_resized() -> None:
+    """It is not known which of the two is the batch, so the plan keeps to the samples as they are given."""
+
+    class Looking(nn.Module):
+        def forward(self, table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return x @ table
+
+    plan = planner.plan(Looking(), (torch.ones(100, 10), X), cluster=pair(), goal="training")
+    assert plan.graph.tensor[plan.graph.inputs[1]].shape == (8, 100)
 
 
 def test_for_training_a_module_is_imported_as_it_is_trained() -> None:

@@ -181,7 +181,7 @@ def test_a_batch_of_a_million_million_is_divided_at_once() -> None:
 def test_a_batch_has_a_sample() -> None:
     with pytest.raises(InputError) as error:
         trade_offs(line, pair(), batch=0)
-    assert str(error.value) == "the batch is 0; it must be 1 or more"
+    assert str(error.value) == "the global batch is 0; give a whole number of 1 or more"
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=12))

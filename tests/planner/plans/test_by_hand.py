@@ -8,7 +8,7 @@ from torch import nn
 from planner.plans.files import load_plan, save_plan
 from planner.plans.plan import plan_by_hand
 from simulator.placement import Placement
-from tests.planner.export.nets import GPUS, chain, graph_of, plan_of
+from tests.planner.exports.nets import GPUS, chain, graph_of, plan_of
 
 CHAIN = graph_of(chain(3))
 

@@ -13,6 +13,7 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.solvers.solve import solve
 from simulator.placement import Placement
+from tests.planner.explanations.small import make_graph, make_plan
 from tests.planner.view.samples import MS, chain_plan, fork_plan, training_plan
 
 Document = dict[str, Any]
@@ -39,7 +40,7 @@ def test_what_a_solver_has_proved_is_believed(goal: Goal) -> None:
     plan = solved(chain_plan([""] * 5, 2), goal)
     again = read(plan)
     assert (again.status, again.solver, again.bound_s) == (plan.status, plan.solver, plan.bound_s)
-    assert again.status == "optimal"
+    assert again.status == ("feasible" if goal is Goal.THROUGHPUT else "optimal")  # 2 and 3 of 5 operators; copies 2.5
 
 
 def test_a_training_plan_is_believed() -> None:
@@ -78,6 +79,33 @@ def test_a_proof_that_one_device_contradicts() -> None:
         read(forged)
     assert str(error.value) == (
         "the plan says that nothing is below 9.06 ms; with all operators on 'cpu0' it is 5 ms; plan again"
+    )
+
+
+@pytest.mark.attack("proof")
+def test_a_bound_that_copies_of_everything_contradict() -> None:
+    """The best of one copy takes 3 of 5 operators of a millisecond; two copies let one leave every 2.5 ms."""
+    plan = solved(chain_plan([""] * 5, 2), Goal.THROUGHPUT)
+    assert (plan.objective_s, plan.bound_s) == (3 * MS, 2.5 * MS)
+    with pytest.raises(InputError) as error:
+        read(replace(plan, status="optimal", bound_s=plan.objective_s))
+    assert str(error.value) == (
+        "the plan says that nothing is below 3 ms; with copies of everything it is 2.5 ms; plan again"
+    )
+
+
+@pytest.mark.attack("proof")
+def test_a_bound_that_does_not_follow_where_no_device_holds_everything() -> None:
+    """Three operators of 2, 10 and 2 s, of which a device holds two: copies of b make less than 10 s possible."""
+    line = make_graph(dict.fromkeys("abc", "m"), {"b": "a", "c": "b"}, None, {name: f"w{name}" for name in "abc"})
+    plan = make_plan(line, (2, 10, 2), "010", n_devices=3, memory_bytes=35.0, bound_s=14 / 3)
+    assert plan.evaluation.feasible
+    assert read(plan).bound_s == 14 / 3  # 14 s of work on three devices
+    with pytest.raises(InputError) as error:
+        read(replace(plan, bound_s=10.0))
+    assert str(error.value) == (
+        "the plan says that nothing is below 10 s; "
+        "for any number of copies its costs prove no more than 4.67 s; plan again"
     )
 
 

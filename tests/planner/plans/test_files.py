@@ -230,6 +230,14 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
             put("costs", 0, "forward_s", value=[1.0, -1.0, 1.0]),
             "the cost table's forward_s is -1.0 for operator 'b'; costs are 0 or more",
         ),
+        (
+            put("costs", 0, "forward_s", value=[1.0, 1e308, 1.0]),
+            "the cost table's forward_s is 1e+308 for operator 'b'; costs are 1e+100 or less",
+        ),
+        (
+            put("costs", 0, "spread", value=[0.1, 1e10, 0.1]),
+            "the cost table's spread holds a number above 1e+09; it is a share of a time",
+        ),
         (put("costs", 0, "devices", value=["cpu0"]), "the plan is damaged: KeyError('cpu1'); plan again"),
         (
             put("cluster", "version", value=7),

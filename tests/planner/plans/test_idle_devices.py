@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.explain.diff import diff
-from planner.explain.explain import SingleDevice, explain
-from planner.export.targets import export
+from planner.explanations.diff import diff
+from planner.explanations.explain import SingleDevice, explain
+from planner.exports.targets import export
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.problem.bottleneck import busiest
@@ -15,7 +15,7 @@ from planner.problem.problem import Goal
 from planner.view.dot import dot_text
 from planner.view.payload import payload
 from simulator.placement import Placement
-from tests.planner.explain.small import diamond, with_costs
+from tests.planner.explanations.small import diamond, with_costs
 from tests.planner.view.samples import training_plan
 
 IDLE = {

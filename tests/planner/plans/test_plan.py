@@ -12,7 +12,7 @@ from planner.plans.prediction import predict
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.training import TrainingStep
-from tests.planner.explain.small import diamond
+from tests.planner.explanations.small import diamond
 from tests.planner.sample import PLAN
 from tests.planner.view.samples import chain_plan
 

@@ -27,7 +27,7 @@ from planner.problem.constraints import (
 from planner.problem.problem import Goal
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.explain.small import make_graph
+from tests.planner.explanations.small import make_graph
 from tests.planner.problem.problems import make_table, value
 
 MODULES = {"stem": "stem", "left": "block.left", "right": "block.right", "cat": "block", "head": "head"}

@@ -252,11 +252,14 @@ def begin(work: Callable[[], T]) -> "Future[T]":
     return done
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something that another thread does has been done, however long one look at it takes."""
+def eventually(condition: Callable[[], bool], seen: Callable[[], str] = str) -> None:
+    """Wait until something that another thread does has been done, however long one look at it takes.
+
+    If it is not done in time, the failure says what is seen instead.
+    """
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end_s, f"not within {PATIENCE_S:.0f} s"
+        assert time.monotonic() < end_s, f"not within {PATIENCE_S:.0f} s {seen()}"
         time.sleep(0.001)
 
 

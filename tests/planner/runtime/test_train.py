@@ -52,7 +52,10 @@ def test_plans_that_do_not_train_here() -> None:
     frozen = program_from_module(nn.Linear(4, 3).double().requires_grad_(False), (numbers(BATCH),), name="still")
     with pytest.raises(InputError) as error:
         train(plan_for(frozen, Case("still", "gpipe", 1, 1, 1)), frozen, loss=main_loss, optimizer=SGD)
-    assert str(error.value) == "model 'still' has no parameter that asks for a gradient: nothing to train"
+    assert str(error.value) == (
+        "model 'still' has no parameter that asks for a gradient: nothing to train; call requires_grad_() on what is "
+        "to be trained"
+    )
     ranked = program_from_module(Ranked(4, 3).double(), (numbers(BATCH),), training=True)
     with pytest.raises(InputError, match=r"^model 'Ranked' returns nothing that has a gradient: nothing to train$"):
         train(plan_for(ranked, Case("Ranked", "gpipe", 1, 1, 1)), ranked, loss=main_loss, optimizer=SGD)

@@ -37,11 +37,18 @@ def test_nothing_fits() -> None:
     assert (answer.placement, answer.complete) == (None, True)
 
 
-def test_out_of_time_it_returns_the_incumbent_and_claims_nothing() -> None:
+def test_out_of_time_it_tries_so_many_that_take_no_time_and_claims_nothing() -> None:
+    # of 2 ** 12 placements the first 2,000 have the first operator on device 0
+    problem = Problem(make_table([[1, 0.5], *[[1, 1]] * 11]), Goal.THROUGHPUT)
+    answer = Exhaustive().search(problem, Budget(time_limit_s=0.0))
+    assert answer.placement is not None
+    assert (answer.placement.device[0], answer.complete, answer.bound_s, answer.by_clock) == (0, False, 0, True)
+
+
+def test_few_placements_are_all_tried_whatever_the_clock_says() -> None:
     problem = Problem(make_table([[1, 1]] * 5), Goal.THROUGHPUT)
-    start = Placement((0,) * 5)
-    answer = Exhaustive().search(problem, Budget(time_limit_s=0.0, incumbent=start))
-    assert (answer.placement, answer.complete, answer.bound_s) == (start, False, 0)
+    answer = Exhaustive().search(problem, Budget(time_limit_s=0.0, incumbent=Placement((0,) * 5)))
+    assert (answer.bound_s, answer.complete, answer.by_clock) == (3.0, True, False)
 
 
 def test_it_works_on_more_operators_than_python_can_nest() -> None:

@@ -178,7 +178,7 @@ def test_what_a_solver_leaves_over_by_its_own_count_goes_to_those_behind_it(monk
     solve(problem, time_limit_s=100.0, gap=0.0)
     limits_s = {name: [round(budget.time_limit_s, 9) for budget in fake.budgets] for name, fake in fakes.items()}
     # 30 of 100 s, half used: 85 s are left, and of those a quarter used: 63.75
-    assert limits_s == {"chain-dp": [5.0], "local-search": [30.0, 63.75], "ilp": [85.0]}
+    assert limits_s == {"chain-dp": [10.0], "local-search": [30.0, 63.75], "ilp": [85.0]}
     first, again = fakes["local-search"].budgets
     assert [first.last, fakes["ilp"].budgets[0].last, again.last] == [False, False, True]
     assert (first.seed, again.seed) == (0, 1)
@@ -266,3 +266,43 @@ def test_ctrl_c_keeps_the_best_until_then() -> None:
     found = stopped.value.best
     assert (found.status, found.solver, found.placement) == (Status.FEASIBLE, "fake", Placement((0, 0, 1, 1)))
     assert 0 < found.bound_s <= found.objective_s == evaluate(problem, found.placement).objective_s
+
+
+@pytest.mark.parametrize("goal", [Goal.THROUGHPUT, Goal.LATENCY, Goal.COST, Goal.TRAINING])
+def test_however_late_it_is_the_first_answers_are_the_same(monkeypatch: pytest.MonkeyPatch, goal: Goal) -> None:
+    # 60 equal operators in a line on four devices: one device alone takes 60 s, four take 15 s streaming
+    table = make_table([[1.0] * 4] * 60, [(i, (i + 1,), 0.001) for i in range(59)])
+    problem = Problem(replace(table, backward_s=2 * table.forward_s), goal)
+    found = solve(problem, time_limit_s=0.05, gap=0.05)
+    monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e-9)  # as on a machine that is as slow as that
+    late = solve(problem, time_limit_s=0.05, gap=0.05)
+    assert late.placement is not None
+    if goal is Goal.THROUGHPUT:
+        assert late.placement == found.placement
+        assert 15 <= late.objective_s <= 15.1
+    # a step of 8 micro-batches takes 1,440 s on one device, and on four a quarter and what fills and drains them
+    assert late.objective_s <= (500.0 if goal is Goal.TRAINING else 60.0)
+
+
+def test_few_placements_are_all_tried_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e-9)
+    # 3 | 2; neither device alone has the memory for both
+    problem = Problem(make_table([[3, 4], [9, 2]], op_bytes=[1, 1], capacity_bytes=[1, 1]), Goal.LATENCY)
+    found = solve(problem, time_limit_s=1e-6)
+    assert (found.status, found.objective_s, found.by_clock) == (Status.OPTIMAL, 3.0, False)
+
+
+def test_it_says_that_the_clock_stopped_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(make_table([[c, c] for c in (5, 4, 3, 3) * 8]), Goal.THROUGHPUT)
+    problem = replace(problem, table=replace(problem.table, together=((0, 31), (1, 7), (2, 9))))
+    told: list[str] = []
+
+    class Listens(Reporter):
+        def on_clock(self, solver: str) -> None:
+            told.append(solver)
+
+    monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e-9)
+    late = solve(problem, time_limit_s=0.5, gap=0.0, reporter=Listens())
+    assert late.by_clock == (late.status is not Status.OPTIMAL) == bool(told)
+    monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e3)
+    assert not solve(problem, time_limit_s=0.05, gap=0.0, reporter=Listens()).by_clock

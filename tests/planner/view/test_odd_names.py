@@ -10,7 +10,7 @@ import pytest
 
 from graphs.errors import InputError
 from graphs.ir import Op
-from planner.export.targets import export
+from planner.exports.targets import export
 from planner.plans.plan import Plan
 from planner.view.dot import dot_text
 from planner.view.notebook import plan_html

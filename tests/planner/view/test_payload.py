@@ -3,6 +3,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 
 from costmodels.prices import HourlyPrice
@@ -53,6 +54,15 @@ def test_the_best_device_alone_is_the_one_that_can_run_everything() -> None:
     isolated = payload(plan, predict(plan))["summary"]["alone"]
     assert (isolated["device"], isolated["seconds"], isolated["fits"]) == (0, pytest.approx(13 * MS), True)
     assert isolated["speedup"] == pytest.approx(13 * MS / plan.period_s, rel=1e-5)
+
+
+def test_no_speedup_over_a_device_that_cannot_hold_the_network() -> None:
+    plan = fork_plan()
+    small = replace(plan, table=replace(plan.table, capacity_bytes=np.full(2, 1.0)))
+    # cpu1 cannot run the last operator, so it is cpu0 that would take 13 ms if it held all
+    assert small.one_device is None
+    alone = payload(small, predict(plan))["summary"]["alone"]
+    assert alone == {"device": 0, "seconds": pytest.approx(13 * MS), "speedup": None, "fits": False}
 
 
 def test_for_latency_the_division_is_compared_by_latency() -> None:
@@ -208,6 +218,7 @@ def test_a_language_model_has_tokens_and_priced_devices_a_price() -> None:
     assert summary["language"] == [
         pytest.approx(4 / 1.016e-3, rel=1e-5),
         pytest.approx(0, abs=1e-5),
+        "tokens/s of the prompt, in one pass",
     ]  # four tokens in 1 ms + 16 B / (1 MB/s)
     assert summary["price"] == "4 USD/h"
     unread = graph_payload(chain)["summary"]

@@ -2,17 +2,21 @@
 
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from struct import unpack
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import resvg_py
 
+from costmodels.tabulate import OperatorTimes, assemble
 from graphs.errors import InputError
 from graphs.visible import visible
 from planner.view.picture import png_picture, svg_picture
+from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.view.drawings import SVG, needs_font, texts
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, random_plan
@@ -55,12 +59,26 @@ def test_a_large_network_is_collapsed_by_module() -> None:
 def test_equal_layers_are_a_strip_with_a_tick_at_each_cut() -> None:
     plan = chain_plan([f"layers.{i // 4}.{'ab'[i % 4 // 2]}" for i in range(160)], n_devices=20)
     root = ElementTree.fromstring(svg_picture(plan))
-    ticks = [box for box in root.iter(f"{SVG}rect") if (box.get("width"), box.get("fill")) == ("3", "#15181d")]
+    ticks = [box for box in root.iter(f"{SVG}rect") if (box.get("width"), box.get("fill")) == ("5", "#15181d")]
     assert len(ticks) == 19
     assert texts(svg_picture(plan)).count("19") == 2  # the number of the last device, in the legend and in its cell
     colours = [box.get("fill") for box in root.iter(f"{SVG}rect") if box.get("stroke-width") == "0.5"]
     assert len(colours) == 40
     assert len(set(colours)) == 20
+
+
+def test_a_cut_between_equal_layers_is_as_thick_as_its_bytes() -> None:
+    plan = chain_plan(["stem", *(f"layers.{i // 4}.{'ab'[i % 4 // 2]}" for i in range(160))], n_devices=3)
+    # the stem sends nine times as much as a layer, on its way to the second device
+    sizes = [replace(tensor, shape=(36,)) if tensor.name == "op0" else tensor for tensor in plan.graph.tensors]
+    graph, placement = replace(plan.graph, tensors=tuple(sizes)), Placement((0, *[1] * 80, *[2] * 80))
+    costs = OperatorTimes(plan.table.forward_s, np.full((161, 3), "measured"))
+    table = assemble(graph, plan.cluster, plan.workload, costs)
+    picture = svg_picture(replace(plan, graph=graph, table=table, placement=placement))
+    boxes = ElementTree.fromstring(picture).iter(f"{SVG}rect")
+    # 2.6, and 0.8 for each third of the root of its share of the most
+    assert [box.get("width") for box in boxes if box.get("fill") == "#15181d"] == ["3.4"]
+    assert "stroke-width:5.0" in picture
 
 
 def test_nothing_lies_outside_of_the_drawing() -> None:

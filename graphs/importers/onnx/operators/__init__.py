@@ -3,8 +3,10 @@
 from graphs.importers.onnx.operators import (
     elementwise,
     indexing,
+    microsoft,
     normalization,
     products,
+    quantized,
     recurrent,
     reduction,
     resize,
@@ -15,4 +17,4 @@ from graphs.importers.onnx.operators.registry import OPERATORS
 
 __all__ = ["OPERATORS"]
 
-del elementwise, indexing, normalization, products, recurrent, reduction, resize, shaping, windows  # now in the table
+del elementwise, indexing, microsoft, normalization, products, quantized, recurrent, reduction, resize, shaping, windows

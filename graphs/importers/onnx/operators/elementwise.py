@@ -43,16 +43,15 @@ def _divide(a: Any, b: Any) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-def _power(base: Any, exponent: Any) -> Tensor:
+def _power(base: Tensor, exponent: Any) -> Tensor:
     """Power; the result has the base's dtype."""
-    result = torch.pow(base, exponent)
-    return to_dtype(result, base.dtype) if isinstance(base, Tensor) else result
+    return to_dtype(torch.pow(base, exponent), base.dtype)
 
 
 def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     """x where positive, slope·x elsewhere; PyTorch's own function takes one slope, or one for each channel."""
     per_channel = x.dim() > 1 and slope.shape == (x.shape[1], *[1] * (x.dim() - 2))
-    if slope.numel() == 1 or per_channel:
+    if x.is_floating_point() and (slope.numel() == 1 or per_channel):
         return functional.prelu(x, slope.reshape(-1))
     return torch.where(x < 0, slope * x, x)
 
@@ -69,7 +68,6 @@ enter_all(
         "Elu": _with_alpha(functional.elu, 1.0),
         "Gelu": lambda node, x: functional.gelu(x, approximate=node.text("approximate", "none")),
         "HardSigmoid": lambda node, x: torch.clamp(x * node.number("alpha", 0.2) + node.number("beta", 0.5), 0.0, 1.0),
-        "Identity": plain(lambda x: x),
         "LeakyRelu": _with_alpha(functional.leaky_relu, 0.01),
         "Max": _folded(torch.maximum),
         "Mean": plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)),
@@ -93,13 +91,16 @@ enter_all(
         "Less": plain(python.lt),
         "LessOrEqual": plain(python.le),
         "Mul": plain(python.mul),
-        "Pow": plain(_power),
         "Sub": plain(python.sub),
     },
     scalars=(0, 1),
 )
+operator("Pow", scalars=(1,))(plain(_power))  # a base that is a number would lose its type
+operator("Identity", holds=True)(plain(lambda x: x))
 operator("Where", scalars=(1, 2))(plain(torch.where))
-operator("CastLike", described=(1,), ignores=("saturate", "round_mode"))(plain(lambda x, like: to_dtype(x, like.dtype)))
+operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))(
+    plain(lambda x, like: to_dtype(x, like.dtype))
+)
 
 
 @operator("Mod", scalars=(1,))
@@ -120,10 +121,25 @@ def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     return x if low is None and high is None else torch.clamp(x, low, high)
 
 
-@operator("Cast", ignores=("saturate", "round_mode"))
+@operator("Cast", holds=True, ignores=("saturate", "round_mode"))
 def cast(node: Node, x: Tensor) -> Tensor:
     """Conversion to another dtype, which truncates."""
     return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
+
+
+@operator("Shrink")
+def shrink(node: Node, x: Tensor) -> Tensor:
+    """x moved towards 0 by a bias, and 0 between −lambd and lambd."""
+    limit, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
+    moved = torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, torch.zeros_like(x)))
+    return to_dtype(moved, x.dtype)
+
+
+@operator("BitShift")
+def shift(node: Node, x: Tensor, places: Tensor) -> Tensor:
+    """Bits moved to the left or to the right."""
+    moved = torch.bitwise_left_shift if node.text("direction") == "LEFT" else torch.bitwise_right_shift
+    return moved(x, places)
 
 
 @operator("Dropout", known=(1, 2), ignores=("ratio", "seed"))

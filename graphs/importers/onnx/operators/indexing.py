@@ -1,7 +1,9 @@
 """Operators that read or write elements by position."""
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from graphs.importers.onnx.operators.registry import Node, operator, to_dtype
@@ -37,12 +39,12 @@ def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
 
 @operator("Gather", scalars=(1,))
 def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
-    """Slices of an axis by position; written as an embedding if possible."""
+    """Slices of an axis by position; written as an embedding if they are rows of a weight."""
     axis = node.integer("axis", 0) % x.dim()
     if not isinstance(indices, Tensor):
         return x.select(axis, indices)
-    if axis == 0 and x.dim() == 2 and x.is_floating_point():
-        return functional.embedding(indices, x)
+    if axis == 0 and x.dim() == 2 and isinstance(x, nn.Parameter):
+        return functional.embedding(_from_front(indices, x.shape[0]), x)
     if indices.dim() == 0:  # PyTorch's indexing would read the number itself
         return x.index_select(axis, _from_front(indices.reshape(1), x.shape[axis])).squeeze(axis)
     key: list[slice | Tensor] = [slice(None)] * axis
@@ -69,6 +71,9 @@ def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     return x[tuple(key + list(to_dtype(indices, torch.int64).unbind(-1)))]
 
 
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
 @operator("ScatterElements", "Scatter")
 def scatter_elements(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """A copy with elements written, or combined, at positions along an axis."""
@@ -76,17 +81,24 @@ def scatter_elements(node: Node, x: Tensor, indices: Tensor, updates: Tensor) ->
     indices = _from_front(indices, x.shape[axis])
     if reduction == "none":
         return torch.scatter(x, axis, indices, updates)
-    reductions = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-    return torch.scatter_reduce(x, axis, indices, updates, reductions[reduction])
+    return torch.scatter_reduce(x, axis, indices, updates, _REDUCTIONS[reduction])
 
 
 @operator("ScatterND")
 def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """A copy with slices written, or added, at positions along the first axes."""
+    """A copy with slices written, or combined, at positions along the first axes."""
     reduction = node.text("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise node.unsupported(f"reduction={reduction!r}")
-    return x.index_put(to_dtype(indices, torch.int64).unbind(-1), updates, accumulate=reduction == "add")
+    if reduction in ("none", "add"):
+        return x.index_put(to_dtype(indices, torch.int64).unbind(-1), updates, accumulate=reduction == "add")
+    # PyTorch combines along one axis only, so the first axes become one.
+    sizes = x.shape[: indices.shape[-1]]
+    position = torch.zeros_like(indices[..., 0], dtype=torch.int64)
+    for number, size in enumerate(sizes):
+        position = position * size + _from_front(indices[..., number], size)
+    flat, slices = x.reshape(math.prod(sizes), -1), updates.reshape(position.numel(), -1)
+    rows = position.reshape(-1, 1).expand_as(slices)
+    combined = torch.scatter_reduce(flat, 0, rows, slices, _REDUCTIONS[reduction])
+    return combined.reshape(x.shape)
 
 
 @operator("OneHot", known=(1,))
@@ -102,3 +114,23 @@ def _from_front(indices: Tensor, size: int) -> Tensor:
     """Positions counted from the front; negative positions of ONNX count from the back."""
     indices = to_dtype(indices, torch.int64)
     return torch.where(indices < 0, indices + size, indices)
+
+
+@operator("ReverseSequence", known=(1,))
+def reverse_sequences(node: Node, x: Tensor, lengths: list[int]) -> Tensor:
+    """The first elements of each sequence in reverse order."""
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    n_steps = x.shape[time]
+    rows = [[*reversed(range(length)), *range(length, n_steps)] for length in lengths]
+    order = torch.tensor(rows, dtype=torch.int64, device=x.device)  # [batch, time]
+    order = order if batch < time else order.t()
+    shape = [x.shape[axis] if axis in (time, batch) else 1 for axis in range(x.dim())]
+    return torch.gather(x, time, order.reshape(shape).expand(x.shape))
+
+
+@operator("GridSample")
+def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
+    """Elements at places between pixels, in two or three dimensions."""
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.text("mode", "linear"), node.text("mode", "linear"))
+    padding, corners = node.text("padding_mode", "zeros"), node.flag("align_corners")
+    return functional.grid_sample(x, grid, mode, padding, corners)

@@ -26,6 +26,22 @@ operator("Softmax")(_softmax(torch.softmax))
 operator("LogSoftmax")(_softmax(torch.log_softmax))
 
 
+@operator("Hardmax")
+def hardmax(node: Node, x: Tensor) -> Tensor:
+    """1 at the first largest element of an axis, 0 elsewhere; before opset 13, of the axis and all later axes."""
+    axis = node.integer("axis", -1 if node.opset >= 13 else 1) % max(x.dim(), 1)
+    rows = x if node.opset >= 13 else x.flatten(axis)
+    first = torch.argmax(rows, axis, keepdim=True)
+    return torch.zeros_like(rows).scatter(axis, first, 1).reshape(x.shape)
+
+
+@operator("LpNormalization")
+def lp_norm(node: Node, x: Tensor) -> Tensor:
+    """x divided by its norm along an axis; 0 where that is 0."""
+    norm = torch.linalg.vector_norm(x, node.integer("p", 2), node.integer("axis", -1), keepdim=True)
+    return torch.where(norm == 0, torch.zeros_like(x), x / norm)
+
+
 @operator("BatchNormalization", ignores=("momentum",), state=(3, 4))
 def batch_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """Batch normalization with the running statistics."""

@@ -1,5 +1,6 @@
 """Operators that reduce, sort or accumulate along dimensions."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -20,14 +21,40 @@ def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return torch.sum(x, axes, keepdim=keep, dtype=x.dtype)
 
 
+def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    """The mean; that of integers is truncated."""
+    return torch.mean(x if x.is_floating_point() else x.double(), axes, keepdim=keep).to(x.dtype)
+
+
+def _extreme(function: Callable[..., Tensor], largest: bool) -> Callable[[Tensor, list[int], bool], Tensor]:
+    """The largest or the smallest element; that of none is the other end of the type."""
+
+    def compute(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+        if all(x.shape[axis] for axis in axes):
+            return function(x, axes, keep)
+        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keep or axis not in axes]
+        return x.new_full(shape, _end(x.dtype, lower=largest))
+
+    return compute
+
+
+def _end(dtype: torch.dtype, lower: bool) -> float:
+    """The lowest or the highest value of a type, infinite if there is infinity."""
+    if dtype.is_floating_point:
+        return -math.inf if lower else math.inf
+    if dtype is torch.bool:
+        return not lower
+    return torch.iinfo(dtype).min if lower else torch.iinfo(dtype).max
+
+
 _REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
     "ReduceL1": lambda x, axes, keep: _sum(x.abs(), axes, keep),
     "ReduceL2": lambda x, axes, keep: _sum(x * x, axes, keep).sqrt().to(x.dtype),
     "ReduceLogSum": lambda x, axes, keep: _sum(x, axes, keep).log(),
     "ReduceLogSumExp": torch.logsumexp,
-    "ReduceMax": torch.amax,
-    "ReduceMean": torch.mean,
-    "ReduceMin": torch.amin,
+    "ReduceMax": _extreme(torch.amax, largest=True),
+    "ReduceMean": _mean,
+    "ReduceMin": _extreme(torch.amin, largest=False),
     "ReduceProd": _product,
     "ReduceSum": _sum,
     "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
@@ -68,22 +95,25 @@ operator("ArgMax")(_position(torch.argmax))
 operator("ArgMin")(_position(torch.argmin))
 
 
-@operator("TopK", known=(1,))
+@operator("TopK", known=(1,), ignores=("sorted",))
 def top_k(node: Node, x: Tensor, k: list[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest elements along an axis and their positions; PyTorch chooses among equal elements."""
-    count = node.integer("k", 1) if k is None else k[0]
-    largest, ordered = node.flag("largest", True), node.flag("sorted", True)
-    values, indices = torch.topk(x, count, node.integer("axis", -1), largest, ordered)
-    return values, indices
+    """The k largest or smallest elements along an axis and their positions, the first ones among equal elements.
+
+    They are sorted, also where the attribute ``sorted`` allows any order: PyTorch's topk takes any of equal elements.
+    """
+    axis, count = node.integer("axis", -1), node.integer("k", 1) if k is None else k[0]
+    values, indices = torch.sort(x, stable=True, dim=axis, descending=node.flag("largest", True))
+    return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
-@operator("CumSum", known=(1,))
-def cumulative_sum(node: Node, x: Tensor, axis: list[int]) -> Tensor:
-    """Running sum along an axis, from either end, with or without the element itself."""
-    dim = axis[0]
+@operator("CumSum", "CumProd", known=(1,))
+def cumulated(node: Node, x: Tensor, axis: list[int]) -> Tensor:
+    """Running sum or product along an axis, from either end, with or without the element itself."""
+    dim, is_sum = axis[0], node.kind == "CumSum"
     if node.flag("reverse"):
         x = x.flip(dim)
-    result = torch.cumsum(x, dim, dtype=x.dtype)
-    if node.flag("exclusive"):
-        result = result - x
+    if node.flag("exclusive") and x.shape[dim]:  # the elements move on by one, and the first one has none
+        none = torch.full_like(x.narrow(dim, 0, 1), 0 if is_sum else 1)
+        x = torch.cat([none, x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    result = (torch.cumsum if is_sum else torch.cumprod)(x, dim, dtype=x.dtype)
     return result.flip(dim) if node.flag("reverse") else result

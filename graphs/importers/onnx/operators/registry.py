@@ -1,14 +1,19 @@
 """The table of operators, the nodes with their attributes, and tensors and dtypes in PyTorch's form."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from onnx import TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto, defs, external_data_helper, numpy_helper
 
 from graphs.errors import InputError
+from graphs.importers.onnx.data_files import read_outside
+
+STANDARD = ("", "ai.onnx")
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
@@ -42,13 +47,37 @@ def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
     return DTYPES[onnx_type]
 
 
-def tensor_of(proto: TensorProto) -> torch.Tensor:
-    """A copy of the value of an ONNX tensor. Raise InputError if PyTorch can't compute with the element type."""
+def tensor_of(proto: TensorProto, folder: Path | None = None) -> torch.Tensor:
+    """The value of an ONNX tensor, whose elements may be in a file of a folder.
+
+    Raise InputError if PyTorch can't compute with the element type.
+    """
     dtype = dtype_of(proto.data_type, f"tensor {proto.name!r}")
-    array = numpy_helper.to_array(proto)
-    if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are copied
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))  # np.array copies, since onnx may return a read-only array
+    if folder is not None and external_data_helper.uses_external_data(proto):
+        array = read_outside(proto, folder)
+    else:
+        array = np.array(numpy_helper.to_array(proto))  # a copy, since onnx may return a read-only array
+    if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are taken
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def kind_of(proto: NodeProto) -> str:
+    """The kind of a node: "Gelu" of the standard, "com.microsoft::Gelu" of another domain."""
+    return str(proto.op_type) if proto.domain in STANDARD else f"{proto.domain}::{proto.op_type}"
+
+
+UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+"""The types that PyTorch holds and hardly computes with. Operators see them as int64, which holds the same bits."""
+
+_BY_ORDER = frozenset(
+    re.findall(
+        r"\w+",
+        "Abs ArgMax ArgMin Clip Div Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Pow PRelu ReduceMax "
+        "ReduceMean ReduceMin Relu Sign TopK",
+    )
+)
+"""Operators for which the numbers of uint64 from 2^63 on would be negative as int64."""
 
 
 def to_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -82,7 +111,7 @@ class Attributes(dict[str, Any]):
 class Node:
     """One node of an ONNX graph, as an operator sees it."""
 
-    kind: str  # the operator, such as "Conv"
+    kind: str  # the operator, such as "Conv" or "com.microsoft::Gelu"
     name: str  # the node's name, or its first output's where the file gives none
     opset: int  # version of the file's operator set
     attributes: Attributes = field(default_factory=Attributes)  # plain Python values; tensors are PyTorch tensors
@@ -111,6 +140,20 @@ class Node:
     def wants(self, output: int) -> bool:
         """Whether the output with this index has a reader."""
         return output < len(self.wanted) and self.wanted[output]
+
+    def unsigned(self, types: Sequence[torch.dtype | None]) -> list[torch.dtype | None]:
+        """For each output the unsigned type of the operand whose type it has, or None if that is no unsigned one.
+
+        ``types`` are those of the operands that are tensors.
+        """
+        if "::" in self.kind:
+            raise self.unsupported("an operand of uint16, uint32 or uint64")
+        schema = defs.get_schema(self.kind, self.opset)
+        variables = [parameter.type_str for parameter in schema.inputs]
+        variables += variables[-1:] * (len(types) - len(variables))  # the last one may stand for any number
+        found = {variable: dtype for variable, dtype in zip(variables, types, strict=False) if dtype in UNSIGNED}
+        results = [found.get(parameter.type_str) for parameter in schema.outputs]
+        return results + results[-1:] * (len(self.wanted) - len(results))
 
     def unsupported(self, what: str) -> InputError:
         """The error for an unsupported variant of an operator."""
@@ -142,6 +185,22 @@ class Operator:
     prepare: Prepare | None = None  # function from ONNX's weights to those of PyTorch's function; see `weights`
     weights: tuple[int, ...] = ()  # positions that `prepare` gets; its results follow the others, which count without
     arity: int = 0  # number of operands before the prepared weights, filled up with None; 0 without such weights
+    holds: bool = False  # whether it takes unsigned operands as they are: it moves them, or only looks at their type
+
+    def results(self, node: Node, *operands: Any) -> tuple[torch.Tensor | None, ...]:
+        """The node's results from its operands, one for each output; None for one without a reader."""
+        types = [operand.dtype if isinstance(operand, torch.Tensor) else None for operand in operands]
+        if self.holds or UNSIGNED.isdisjoint(types):
+            result = self.compute(node, *operands)
+            return tuple(result) if isinstance(result, tuple | list) else (result,)
+        if torch.uint64 in types and node.kind in _BY_ORDER:
+            raise node.unsupported("an operand of uint64, whose large numbers PyTorch can't put in order,")
+        signed = [x.to(torch.int64) if dtype in UNSIGNED else x for x, dtype in zip(operands, types, strict=True)]
+        result = self.compute(node, *signed)
+        results = result if isinstance(result, tuple | list) else (result,)
+        return tuple(
+            x if dtype is None else to_dtype(x, dtype) for x, dtype in zip(results, node.unsigned(types), strict=False)
+        )
 
 
 OPERATORS: dict[str, Operator] = {}

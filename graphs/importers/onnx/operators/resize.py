@@ -19,10 +19,15 @@ def upsample(node: Node, x: Tensor, scales: list[float] | None = None) -> Tensor
     """The predecessor of Resize, with asymmetric coordinates."""
     scales = list(node.attributes["scales"]) if scales is None else scales
     sizes = [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)]
-    return _resized(node, x, sizes, scales, "asymmetric")
+    return _resized(node, x, [_Axis(*each, "asymmetric") for each in zip(x.shape, sizes, scales, strict=True)])
 
 
-@operator("Resize", known=(1, 2, 3), ignores=("cubic_coeff_a", "extrapolation_value", "nearest_mode"))
+@operator(
+    "Resize",
+    holds=True,
+    known=(1, 2, 3),
+    ignores=("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value", "nearest_mode"),
+)
 def resize(node: Node, x: Tensor, first: Any = None, scales: Any = None, sizes: Any = None) -> Tensor:
     """Nearest, linear or cubic interpolation.
 
@@ -31,27 +36,26 @@ def resize(node: Node, x: Tensor, first: Any = None, scales: Any = None, sizes: 
     """
     if node.opset < 11:
         first, scales = None, first
-    for key in ("antialias", "exclude_outside"):
-        if node.flag(key):
-            raise node.unsupported(f"{key}=1")
-    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise node.unsupported(f"keep_aspect_ratio_policy={node.text('keep_aspect_ratio_policy')!r}")
+    counting = node.text("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
     axes = [axis % x.dim() for axis in node.integers("axes", range(x.dim()))]
     if sizes:
-        full_sizes = _on_axes(list(x.shape), axes, sizes)
-        full_scales = [out / n for out, n in zip(full_sizes, x.shape, strict=True)]
+        scales = [size / x.shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+        if policy != "stretch":
+            scales = [min(scales) if policy == "not_larger" else max(scales)] * len(axes)
+            sizes = [int(scale * x.shape[axis] + 0.5) for axis, scale in zip(axes, scales, strict=True)]
     elif scales:
-        full_scales = _on_axes([1.0] * x.dim(), axes, scales)
-        full_sizes = [math.floor(n * s) for n, s in zip(x.shape, full_scales, strict=True)]
+        sizes = [math.floor(x.shape[axis] * scale) for axis, scale in zip(axes, scales, strict=True)]
     else:
         raise node.unsupported("a result without scales or sizes")
-    by_default = "half_pixel" if node.opset >= 11 else "asymmetric"
-    return _resized(node, x, full_sizes, full_scales, node.text("coordinate_transformation_mode", by_default))
-
-
-def _on_axes(everywhere: list[Any], axes: list[int], values: list[Any]) -> list[Any]:
-    given = dict(zip(axes, values, strict=True))
-    return [given.get(axis, value) for axis, value in enumerate(everywhere)]
+    if counting == "tf_crop_and_resize":
+        regions = [(first[i], first[i + len(axes)]) for i in range(len(axes))]
+    else:
+        regions = [(0.0, 1.0)] * len(axes)
+    full = [_Axis(n, n, 1.0, counting) for n in x.shape]
+    for axis, size, scale, region in zip(axes, sizes, scales, regions, strict=True):
+        full[axis] = _Axis(x.shape[axis], size, scale, counting, region)
+    return _resized(node, x, full)
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,16 @@ class _Axis:
     size: int
     scale: float
     counting: str  # coordinate_transformation_mode
+    region: tuple[float, float] = (0.0, 1.0)  # the part that is resized, as shares of the axis
 
     @property
     def changed(self) -> bool:
-        return self.size != self.n or self.scale != 1.0
+        return self.size != self.n or self.scale != 1.0 or self.region != (0.0, 1.0)
+
+    @property
+    def span(self) -> float:
+        """Pixels of the result, before they are rounded to a whole number."""
+        return self.n * self.scale
 
     @property
     def places(self) -> list[float]:
@@ -73,43 +83,57 @@ class _Axis:
         place = _PLACES[self.counting]
         return [place(pixel, self) for pixel in range(self.size)]
 
+    @property
+    def beyond(self) -> list[bool]:
+        """For every pixel of the result, whether it lies beyond the operand, which a region may leave."""
+        return [self.region != (0.0, 1.0) and not 0 <= place <= self.n - 1 for place in self.places]
+
+
+def _in_region(pixel: int, axis: _Axis) -> float:
+    start, end = (share * (axis.n - 1) for share in axis.region)
+    return (end - start) / 2 + start if axis.span == 1 else start + pixel * (end - start) / (axis.span - 1)
+
 
 _PLACES: dict[str, Callable[[int, _Axis], float]] = {
-    "align_corners": lambda pixel, axis: (
-        pixel * (axis.n - 1) / (axis.n * axis.scale - 1) if axis.n * axis.scale != 1 else 0.0
-    ),
+    "align_corners": lambda pixel, axis: pixel * (axis.n - 1) / (axis.span - 1) if axis.span != 1 else 0.0,
     "asymmetric": lambda pixel, axis: pixel / axis.scale,
     "half_pixel": lambda pixel, axis: (pixel + 0.5) / axis.scale - 0.5,
     "half_pixel_symmetric": lambda pixel, axis: (
-        axis.n / 2 * (1 - axis.size / (axis.scale * axis.n)) + (pixel + 0.5) / axis.scale - 0.5
+        axis.n / 2 * (1 - axis.size / axis.span) + (pixel + 0.5) / axis.scale - 0.5
     ),
-    "pytorch_half_pixel": lambda pixel, axis: (pixel + 0.5) / axis.scale - 0.5 if axis.size > 1 else 0.0,
+    "pytorch_half_pixel": lambda pixel, axis: (pixel + 0.5) / axis.scale - 0.5 if axis.span != 1 else -0.5,
+    "tf_crop_and_resize": _in_region,
 }
 
 
-def _resized(node: Node, x: Tensor, sizes: list[int], scales: list[float], counting: str) -> Tensor:
+def _resized(node: Node, x: Tensor, axes: list[_Axis]) -> Tensor:
     """Interpolate with PyTorch's function if it counts pixels as ONNX does, and axis by axis otherwise."""
-    mode = node.text("mode", "nearest")
-    axes = [_Axis(n, size, scale, counting) for n, size, scale in zip(x.shape, sizes, scales, strict=True)]
+    mode, counting = node.text("mode", "nearest"), axes[0].counting
     if not any(axis.changed for axis in axes):
         return x
-    if counting not in _PLACES:
-        raise node.unsupported(f"coordinate_transformation_mode={counting!r}")
-    if name := _interpolation(node, mode, axes):
+    if counting not in _PLACES or mode not in ("nearest", *_KERNELS):
+        raise node.unsupported(f"mode={mode!r} with coordinate_transformation_mode={counting!r}")
+    if x.is_floating_point() and (name := _interpolation(node, mode, axes)):
         corners = None if name == "nearest" else counting == "align_corners"
-        return functional.interpolate(x, sizes[2:], mode=name, align_corners=corners)
-    if mode not in ("nearest", "linear"):
-        raise node.unsupported(f"mode={mode!r} with coordinate_transformation_mode={counting!r} and these sizes")
+        return functional.interpolate(x, [axis.size for axis in axes[2:]], mode=name, align_corners=corners)
+    result = x if mode == "nearest" or x.is_floating_point() else x.double()
     for dim, axis in enumerate(axes):
-        if axis.changed:
-            x = _select(x, dim, _nearest(node, axis)) if mode == "nearest" else _linear(x, dim, axis)
-    return x
+        if not axis.changed:
+            continue
+        result = _select(result, dim, _nearest(node, axis)) if mode == "nearest" else _mixed(node, result, dim, axis)
+        if any(axis.beyond):
+            beyond = torch.tensor(axis.beyond, device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim))
+            result = torch.where(beyond, node.number("extrapolation_value", 0.0), result)
+    if result.dtype != x.dtype:
+        limits = torch.iinfo(x.dtype)
+        result = result.round().clamp(limits.min, limits.max).to(x.dtype)
+    return result
 
 
 def _interpolation(node: Node, mode: str, axes: list[_Axis]) -> str | None:
     """The mode of PyTorch's function that has the same result, if there is one."""
     counting, n_spatial = axes[0].counting, len(axes) - 2
-    if n_spatial not in _LINEAR or any(axis.size != axis.n for axis in axes[:2]):
+    if n_spatial not in _LINEAR or any(axis.size != axis.n for axis in axes[:2]) or any(map(_leaves, axes)):
         return None
     if mode == "nearest":
         same = all(_nearest(node, axis) == [d * axis.n // axis.size for d in range(axis.size)] for axis in axes)
@@ -117,10 +141,16 @@ def _interpolation(node: Node, mode: str, axes: list[_Axis]) -> str | None:
     # In spite of its name, PyTorch does not count a single pixel as pytorch_half_pixel does.
     one_pixel = any(axis.size == 1 for axis in axes if axis.changed)
     countings = ("half_pixel", "align_corners") if one_pixel else ("half_pixel", "align_corners", "pytorch_half_pixel")
-    exact = all(axis.size == axis.n * axis.scale for axis in axes)
+    exact = all(axis.size == axis.span for axis in axes) and not (
+        node.flag("antialias") or node.flag("exclude_outside")
+    )
     if counting not in countings or not exact or node.number("cubic_coeff_a", -0.75) != -0.75:
         return None
     return {"linear": _LINEAR[n_spatial], "cubic": "bicubic" if n_spatial == 2 else None}.get(mode)
+
+
+def _leaves(axis: _Axis) -> bool:
+    return axis.counting == "tf_crop_and_resize" or axis.size == 0
 
 
 def _nearest(node: Node, axis: _Axis) -> list[int]:
@@ -136,15 +166,43 @@ def _nearest(node: Node, axis: _Axis) -> list[int]:
     return [min(max(nearest(place), 0), axis.n - 1) for place in axis.places]
 
 
-def _linear(x: Tensor, dim: int, axis: _Axis) -> Tensor:
-    """Along one axis, the mean of the two pixels around each place, weighted by their distance."""
-    places = [min(max(place, 0.0), axis.n - 1.0) for place in axis.places]
-    below = [min(math.floor(place), axis.n - 1) for place in places]
-    above = [min(position + 1, axis.n - 1) for position in below]
-    share = torch.tensor([place - b for place, b in zip(places, below, strict=True)], dtype=x.dtype, device=x.device)
-    share = share.reshape([-1] + [1] * (x.dim() - 1 - dim))
-    lower = _select(x, dim, below)
-    return lower + share * (_select(x, dim, above) - lower)
+def _cubic(distance: float, a: float) -> float:
+    """Keys' kernel (1981)."""
+    if distance <= 1:
+        return ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a if distance < 2 else 0.0
+
+
+_KERNELS: dict[str, tuple[int, Callable[[float, float], float]]] = {
+    "linear": (1, lambda distance, _: max(0.0, 1 - distance)),
+    "cubic": (2, _cubic),
+}
+"""By mode: the reach of the kernel in pixels, and a pixel's share at a distance."""
+
+
+def _mixed(node: Node, x: Tensor, dim: int, axis: _Axis) -> Tensor:
+    """Along one axis, the mean of the pixels around each place, weighted by the kernel of the mode.
+
+    With antialias, a kernel that makes an image smaller is as much wider.
+    """
+    reach, kernel = _KERNELS[node.text("mode")]
+    narrow = min(axis.scale, 1.0) if node.flag("antialias") else 1.0
+    first, a = math.floor(-reach / narrow) + 1, node.number("cubic_coeff_a", -0.75)
+    rows = []
+    for place in axis.places:
+        start = math.ceil(place) - 1
+        shares = {start + i: kernel(abs(start + i - place) * narrow, a) for i in range(first, 2 - first)}
+        if node.flag("exclude_outside"):
+            shares = {at: share if 0 <= at < axis.n else 0.0 for at, share in shares.items()}
+        total = sum(shares.values()) or 1.0
+        rows.append([(min(max(at, 0), axis.n - 1), share / total) for at, share in shares.items()])
+    result = None
+    for column in zip(*rows, strict=True):
+        if any(share for _, share in column):
+            weights = torch.tensor([share for _, share in column], dtype=x.dtype, device=x.device)
+            part = _select(x, dim, [at for at, _ in column]) * weights.reshape([-1] + [1] * (x.dim() - 1 - dim))
+            result = part if result is None else result + part
+    return _select(x, dim, []) if result is None else result
 
 
 def _select(x: Tensor, dim: int, positions: list[int]) -> Tensor:

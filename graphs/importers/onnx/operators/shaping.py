@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, dtype_of, operator, to_shape
+from graphs.importers.onnx.operators.registry import Node, dtype_of, operator, to_dtype, to_shape
 
 operator("Concat")(lambda node, *operands: torch.cat(operands, dim=node.integer("axis", 0)))
-operator("Expand", known=(1,))(lambda _, x, shape: to_shape(x, np.broadcast_shapes(x.shape, shape)))
+operator("Expand", known=(1,), holds=True)(lambda _, x, shape: to_shape(x, np.broadcast_shapes(x.shape, shape)))
 operator("NonZero", folded=True)(lambda _, x: torch.nonzero(x).t())
 operator("Range", folded=True)(
     lambda _, start, limit, delta: torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 )
-operator("Shape", described=(0,))(
+operator("Shape", described=(0,), holds=True)(
     lambda node, x: torch.tensor(x.shape[node.integer("start", 0) : node.attributes.get("end")], dtype=torch.int64)
 )
-operator("Size", described=(0,))(lambda _, x: torch.tensor(x.numel(), dtype=torch.int64))
+operator("Size", described=(0,), holds=True)(lambda _, x: torch.tensor(x.numel(), dtype=torch.int64))
 operator("Tile", known=(1,))(lambda _, x, repeats: x.repeat(repeats))
-operator("Transpose")(lambda node, x: x.permute(node.integers("perm", range(x.dim())[::-1])))
+operator("Transpose", holds=True)(lambda node, x: x.permute(node.integers("perm", range(x.dim())[::-1])))
 
 
 @operator("Constant")
@@ -49,14 +49,14 @@ def constant_of_shape(node: Node, shape: list[int]) -> Tensor:
     return torch.full(shape, value.item(), dtype=value.dtype)
 
 
-@operator("EyeLike", described=(0,))
+@operator("EyeLike", described=(0,), holds=True)
 def eye_like(node: Node, x: Tensor) -> Tensor:
     """Ones on a diagonal of a matrix of the operand's shape."""
     dtype = dtype_of(node.integer("dtype", 0), f"node {node.name!r}") if "dtype" in node.attributes else x.dtype
-    return torch.ones(x.shape, dtype=dtype).tril(node.integer("k", 0)).triu(node.integer("k", 0))
+    return to_dtype(torch.ones(x.shape).tril(node.integer("k", 0)).triu(node.integer("k", 0)), dtype)
 
 
-@operator("Reshape", known=(1,))
+@operator("Reshape", known=(1,), holds=True)
 def reshape(node: Node, x: Tensor, shape: list[int]) -> Tensor:
     """The same elements in another shape; 0 keeps a dimension, −1 takes the rest."""
     if not node.flag("allowzero"):
@@ -64,7 +64,7 @@ def reshape(node: Node, x: Tensor, shape: list[int]) -> Tensor:
     return x if x.shape == tuple(shape) else x.reshape(shape)
 
 
-@operator("Flatten")
+@operator("Flatten", holds=True)
 def flatten(node: Node, x: Tensor) -> Tensor:
     """A matrix: the dimensions before the axis, and those from it on."""
     axis = node.integer("axis", 1)
@@ -74,14 +74,15 @@ def flatten(node: Node, x: Tensor) -> Tensor:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-@operator("Squeeze", known=(1,))
+@operator("Squeeze", known=(1,), holds=True)
 def squeeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
     """The tensor without dimensions of size 1: all of them, or those on the axes."""
-    axes = node.integers("axes") if axes is None else axes
-    return x.squeeze(axes) if axes else x.squeeze()
+    if axes is None and "axes" not in node.attributes:
+        return x.squeeze()
+    return x.squeeze(node.integers("axes") if axes is None else axes)
 
 
-@operator("Unsqueeze", known=(1,))
+@operator("Unsqueeze", known=(1,), holds=True)
 def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
     """The tensor with dimensions of size 1 at the axes, which are positions in the result."""
     axes = node.integers("axes") if axes is None else axes
@@ -144,7 +145,10 @@ def pad(
     flat = _without_zeros([amount for axis in reversed(range(x.dim())) for amount in amounts.get(axis, (0, 0))])
     if mode == "constant":
         return functional.pad(x, flat, value=fill)
-    if len(flat) == 2 * (x.dim() - 2) and min(flat) >= 0 and len(flat) <= 6:  # all that PyTorch pads in these modes
+    floats = x.is_floating_point()
+    if (
+        floats and len(flat) == 2 * (x.dim() - 2) and min(flat) >= 0 and len(flat) <= 6
+    ):  # all that PyTorch pads in these modes
         return functional.pad(x, flat, _PAD_MODES[mode])
     for axis, (begin, end) in amounts.items():
         if (begin, end) != (0, 0):

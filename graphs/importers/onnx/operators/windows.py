@@ -134,6 +134,8 @@ def _cut(node: Node, size: list[int], stride: list[int], full: list[int]) -> tup
         return explicit_pads(node, n_dims)
     target = target or [n * s for n, s in zip(size, stride, strict=True)]
     surplus = [f - t for f, t in zip(full, target, strict=True)]
+    if auto_pad == "NOTSET" and min(surplus) < 0:  # the result grows at the end
+        return [(max(s, 0) + 1) // 2 for s in surplus], [s - (max(s, 0) + 1) // 2 for s in surplus]
     return halves(surplus, auto_pad)
 
 
@@ -168,9 +170,8 @@ def average_pool(node: Node, x: Tensor) -> Any:
     """The mean of every window, with or without the padding counted."""
     window, ceil = Window.of(node, node.integers("kernel_shape"), list(x.shape[2:])), _hangs_over(node)
     pool, whole = _of_dimensions(node, "avg_pool", len(window.kernel)), node.flag("count_include_pad")
-    if any(d != 1 for d in window.dilation):
-        raise node.unsupported(f"dilations={window.dilation}")
-    if _fits_pytorch(window):
+    spread = any(d != 1 for d in window.dilation)
+    if _fits_pytorch(window) and not spread:
         return pool(x, window.kernel, window.stride, window.begin, ceil, whole)
     size, no_padding = list(x.shape[2:]), [0] * len(window.kernel)
     hanging = [
@@ -180,8 +181,46 @@ def average_pool(node: Node, x: Tensor) -> Any:
     counted = pad_spatial(counted, window.begin, window.end, 1.0 if whole else 0.0)
     counted = pad_spatial(counted, no_padding, hanging)
     x = pad_spatial(pad_spatial(x, window.begin, window.end), no_padding, hanging)
-    total, count = (pool(tensor, window.kernel, window.stride) for tensor in (x, counted))
+    if spread:
+        total, count = _spread_sum(node, x, window), _spread_sum(node, counted, window)
+    else:
+        total, count = (pool(tensor, window.kernel, window.stride) for tensor in (x, counted))
     return total / count
+
+
+def _spread_sum(node: Node, x: Tensor, window: Window) -> Tensor:
+    """The sum of every window with dilations, which PyTorch's mean pools lack: a convolution of each channel alone."""
+    convolve = _of_dimensions(node, "conv", len(window.kernel))
+    ones = torch.ones([x.shape[1], 1, *window.kernel], dtype=x.dtype, device=x.device)
+    total: Tensor = convolve(x, ones, None, window.stride, 0, window.dilation, x.shape[1])
+    return total
+
+
+@operator("LpPool")
+def norm_pool(node: Node, x: Tensor) -> Tensor:
+    """The norm of every window."""
+    window, ceil = Window.of(node, node.integers("kernel_shape"), list(x.shape[2:])), _hangs_over(node)
+    size, p = list(x.shape[2:]), node.integer("p", 2)
+    x = pad_spatial(x.abs(), window.begin, window.end_for(size, window.count(size, ceil)))
+    return _spread_sum(node, x.pow(p), window).pow(1 / p)
+
+
+@operator("Col2Im", known=(1, 2))
+def col2im(node: Node, x: Tensor, image: list[int], block: list[int]) -> Tensor:
+    """Overlapping blocks added up to an image, in one dimension or two."""
+    n_dims = len(image)
+    if n_dims > 2:
+        raise node.unsupported(f"an image with {n_dims} dimensions")
+    ones, zeros = [1] * n_dims, [0] * n_dims
+    stride, dilation, pads = (
+        node.integers(k, d) for k, d in (("strides", ones), ("dilations", ones), ("pads", zeros * 2))
+    )
+    begin, end = pads[:n_dims], pads[n_dims:]
+    padded = [n + b + e for n, b, e in zip(image, begin, end, strict=True)]
+    front = [1] * (2 - n_dims)  # a line is an image of one row
+    sizes, blocks, dilations, strides = (tuple(front + each) for each in (padded, block, dilation, stride))
+    whole = functional.fold(x, sizes, blocks, dilations, 0, strides)
+    return pad_spatial(whole.reshape(*whole.shape[:2], *padded), [-b for b in begin], [-e for e in end])
 
 
 @operator("GlobalAveragePool")

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 import torch
 
 from costmodels.host.promises import Promise
+from graphs.errors import say_once
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.layout import RankLayout
@@ -42,6 +43,7 @@ class Coordinator:
         self._rank, self._fate, self._end = rank, fate, end
         self._entering = threading.Lock()
         self._broken = ""
+        self._fallbacks: dict[str, str] = {}  # of other ranks, by the reason; the caller's thread says them
         self._closing = threading.Lock()
         self._closed = False
         others = rank.layout.others
@@ -58,6 +60,7 @@ class Coordinator:
 
     def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
         """Start one micro-batch; the result holds its output tensors by name. Raise RankError if a rank is gone."""
+        self._say_fallbacks()
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
             number = self.begun
@@ -102,6 +105,7 @@ class Coordinator:
             finally:
                 self._end()
                 self._rank.part()
+        self._say_fallbacks()
 
     def hear(self, peer: int, message: Message) -> None:
         """Handle a message from another rank."""
@@ -113,6 +117,8 @@ class Coordinator:
             case Kind.LOST:
                 gone, why = json.loads(message.text)
                 self._give_up(gone, why)
+            case Kind.FALLBACK:
+                self._fallbacks |= dict(json.loads(message.text))
             case Kind.SPANS | Kind.PING:
                 self._answers[peer].put(message)
 
@@ -132,6 +138,10 @@ class Coordinator:
             self._rank.engine.fail(number, RankError(self._broken))
         for answers in self._answers.values():
             answers.put(None)
+
+    def _say_fallbacks(self) -> None:
+        for reason, text in self._fallbacks.copy().items():
+            say_once(reason, text)
 
     def _check_whole(self) -> None:
         if self._closed:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from costmodels.host.promises import Promise
+from graphs.errors import fallbacks
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (
@@ -137,6 +138,7 @@ class Worker:
         self._rank = rank
         self._beginning = threading.Lock()
         self._begun = 0  # micro-batches
+        self._told = 0  # fallbacks that the coordinator knows
         self._early: dict[int, list[tuple[Message, float]]] = {}  # by micro-batch: messages from before it began here
         self._over = threading.Event()
         self._dismissed = False
@@ -198,7 +200,10 @@ class Worker:
         self._rank.arrive(message, now_s)
 
     def _tell(self, micro_batch: int, done: "Promise[Tensors]") -> None:
-        """Tell the coordinator of a stage that failed here; the coordinator tells the others."""
+        """Tell the coordinator of a stage that failed here, of which it tells the others, and of what gave way."""
+        if len(said := fallbacks()) > self._told:
+            self._told = len(said)
+            self._rank.send(COORDINATOR, Message(Kind.FALLBACK, text=json.dumps(said)))
         failure = done.exception()
         if isinstance(failure, StageError) and not isinstance(failure.__cause__, RemoteError):
             self._rank.send(COORDINATOR, Message(Kind.FAILED, micro_batch, text=failure_to_text(failure)))

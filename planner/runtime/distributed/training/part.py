@@ -29,11 +29,12 @@ from planner.runtime.distributed.training.engine import EngineStage, divides, qu
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from planner.runtime.stages.recomputation import selective_contexts
+from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of
 from planner.runtime.training.stages import TrainingStage, compile_training_stage, keeps_precision, wire
-from planner.runtime.training.step import Loss, MicroBatch, checked_loss, mixed_precision
+from planner.runtime.training.step import Loss, MicroBatch, checked_loss, judged, mixed_precision
 from planner.runtime.training.wiring import OUTSIDE, Wiring, check_owners
 from simulator.schedule import Action
 
@@ -134,6 +135,7 @@ class PipelineModule(nn.Module):
         self.step = 0  # random numbers follow from its number and the micro-batch
         self._arrives, self._leaves, self._beside, self._copies = arrives, leaves, beside, copies
         self.means: list[Sequence[Mean]] = []  # of each micro-batch, in their order
+        self.counting = Counting()  # of the latest micro-batch
         for name, tensor in zip(stage.wired.state, stage.state, strict=True):
             hold(self, name, tensor)
 
@@ -146,7 +148,7 @@ class PipelineModule(nn.Module):
         tensors = dict(zip(self._arrives, args, strict=True))
         received = [tensors[name] if name in tensors else self._beside[name] for name in wired.receives]
         torch_device = received[0].device if received else torch.device("cpu")
-        counting = Counting()
+        self.counting = counting = Counting()
 
         def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self._stage(tensors, step, micro_batch, again=next(runs) > 0)
@@ -215,6 +217,7 @@ class RankStages:
         self._share, self._factor = 1, 1.0
         self.weights = Weights()
         self._shares: list[LossShare] = []  # of the micro-batches, in their order
+        self._comparison: LossComparison | None = None  # of micro-batches, in the steps in which they are compared
 
     def run(
         self, batches: Sequence[MicroBatch], step: int, first: int, share: int, factor: float, timed: bool
@@ -230,6 +233,8 @@ class RankStages:
         """
         self._share, self._factor = share, factor
         self._shares.clear()
+        compares = share > 1 and is_compared(step) and not timed
+        self._comparison = LossComparison(self._program, self.layout.samples, len(batches) == 1) if compares else None
         for module, stage in zip(self._modules, self._stages, strict=True):
             module.means.clear()
             module.step = step
@@ -292,16 +297,23 @@ class RankStages:
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
         """Return the part that a micro-batch has in the mean."""
-        counting = Counting()
+        counting = self._modules[-1].counting
         with mixed_precision(self.torch_device, self._trainer_options.autocast):
             result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
             try:
                 with counting:
-                    loss = self._loss(result, target)
+                    computed = self._loss(result, target)
             except Exception as error:
                 raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
-            means = [*self._modules[-1].means[-1], *counting.means] if self._share > 1 else ()
-            share = self.weights.share(means, checked_loss(loss))
+            loss = checked_loss(computed)
+            means = counting.means_of(loss) if self._share > 1 else ()
+            share = self.weights.share(means, loss)
             self._shares.append(share)
+            if self._comparison is not None:
+                self._comparison.look(self._judge, outputs, target, share)
             part = loss / self._share * self._factor
             return part if share.weight is None else part * share.weight.to(part)
+
+    def _judge(self, result: Any, target: Any) -> LossShare:
+        """Compute the loss once more, without a gradient."""
+        return judged(self._loss, self.weights, result, target)

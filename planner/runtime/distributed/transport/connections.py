@@ -34,7 +34,9 @@ from planner.runtime.distributed.transport.messages import (
     unpack,
 )
 
-FOREVER = timedelta(days=365)  # when a wait in gloo times out, all connections of the group break
+FOREVER = timedelta(
+    days=365
+)  # for a message to come; when a wait in gloo times out, all connections of the group break
 SMALLEST_BYTES, LARGEST_BYTES = 2**12, 2**22  # of a piece
 ALL_BYTES = 2**24  # of all buffers that wait for one peer; two may take more
 MOST_WAITING = 8
@@ -69,6 +71,7 @@ class Connection:
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
         self._heartbeats = heartbeats
+        self._taken_within = timedelta(seconds=heartbeats.limit_s)
         self._ended = False  # the peer has said goodbye
         self.given_up = False  # the peer is silent, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
@@ -113,13 +116,17 @@ class Connection:
             self._ears.lose(self._peer, error)
 
     def _send_next(self) -> bool:
-        """Send one message; return False for the last one. Nothing of it is held while the next one is awaited."""
+        """Send one message; return False for the last one. Nothing of it is held while the next one is awaited.
+
+        gloo loses a piece that is sent at the moment at which the connection breaks, and would wait for it forever. A
+        peer that takes no piece within the time in which something has to be heard of it is gone as well.
+        """
         try:
             message = self._queue.get(timeout=LOOK_S)
         except Empty:
             message = Message(Kind.PULSE)
         for piece in torch.split(pack(message), self._out_bytes):
-            self._group.send([piece], self._peer, TAG).wait(FOREVER)
+            self._group.send([piece], self._peer, TAG).wait(self._taken_within)
         return message.kind is not Kind.BYE and not self._lost.is_set()
 
     def _receive_next(self) -> bool:

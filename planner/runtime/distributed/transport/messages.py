@@ -95,6 +95,7 @@ class Kind(IntEnum):
     PING = 6  # asks for the time, or has it
     PULSE = 7  # a heartbeat
     BYE = 8  # the last message
+    FALLBACK = 9  # something gave way in the rank; the text has the reason and what to say
 
 
 class Damaged(RuntimeError):  # noqa: N818  # what the message is

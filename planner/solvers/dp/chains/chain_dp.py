@@ -20,6 +20,9 @@ from simulator.placement import Placement
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
 MOST_COSTS = 50_000  # places of cuts times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
+SHARE = 0.5  # of the time limit that its work takes at most; the rest is for slower machines
+END_S, STEP_S, CELL_S = 3e-5, 3e-5, 2e-9
+"""Of each place on the line, each leg that ends there, and each interval and state of it; on one core of 2.5 GHz."""
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
 
@@ -64,6 +67,9 @@ class ChainDP:
     For the other goals, `evaluate` decides between the same answers; they are starting points where operators must be
     contiguous.
 
+    It stops after an amount of work that depends on the time limit, so that the same input gives the same answer; the
+    first line, which is the graph's own order, is swept even if there is no time.
+
     Source: Narayanan et al., PipeDream, SOSP 2019; Tarnawski et al., Efficient Algorithms for Device Placement of
     DNN Graph Operators, NeurIPS 2020. Their programs run over device counts, this one over sets of devices.
     """
@@ -80,15 +86,44 @@ class ChainDP:
         best = Incumbent(problem, budget, self.name)
         if not merge_blocks(problem.table).fits.any(axis=1).all():
             return Answer(best.placement)
+        effort = _Effort(budget)
         for chain, route, each in _ways(problem.table):
             for limit_s in [budget.bound_s * growth for growth in GROWTH if budget.bound_s > 0] + [inf]:
-                for placement in _sweep(chain, route, each, limit_s, budget):
+                for placement in _sweep(chain, route, each, limit_s, effort):
                     best.offer(placement)
-                if best.objective_s <= limit_s or budget.left_s <= 0:
+                if best.objective_s <= limit_s or effort.over:
                     break
-            if best.objective_s <= budget.bound_s * (1 + budget.gap) or budget.left_s <= 0:
+            effort.first = False
+            if best.objective_s <= budget.bound_s * (1 + budget.gap) or effort.over:
                 break
-        return Answer(best.placement)
+        return Answer(best.placement, spent=budget.share(effort.spent_s))
+
+
+class _Effort:
+    """The work that was done and may be done. The first line is swept whatever that takes."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.spent_s = 0.0
+        self.first = True
+
+    def sweep(self, n_ends: int) -> None:
+        """Count the places of a line that is swept."""
+        self.spent_s += END_S * n_ends
+
+    def step(self, n_cells: int) -> None:
+        """Count the intervals from some starts to one end, for some states each."""
+        self.spent_s += STEP_S + CELL_S * n_cells
+
+    @property
+    def over(self) -> bool:
+        """Whether to end: when the work is done, or the clock says so."""
+        return not self.first and (self.spent_s > SHARE * self._budget.time_limit_s or self.stopped)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the clock says so."""
+        return not self.first and self._budget.brake_s <= 0
 
 
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
@@ -103,10 +138,11 @@ def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
                 yield chain, route, each
 
 
-def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budget) -> list[Placement]:
+def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, effort: _Effort) -> list[Placement]:
     """One pass of the recurrence from left to right, with intervals of at most ``limit_s``."""
     n, n_states = chain.blocks.n, len(route.used)
     table = chain.blocks.table
+    effort.sweep(n)
     best = np.full((n_states, n + 1), inf)
     best[0, 0] = 0.0
     came_from = np.zeros((n_states, n + 1, 2), dtype=np.int64)  # start of the last interval, and its leg
@@ -119,7 +155,7 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
     for end, changes in enumerate(chain.changes(each)):
         for way, first, last, size in changes:
             traffic[way, :, first:last] += size[:, None]
-        if end % 256 == 0 and budget.left_s <= 0:
+        if end % 256 == 0 and effort.stopped:
             return []
         for number in np.flatnonzero((begin <= end) & (end <= until)):
             leg = route.legs[number]
@@ -127,6 +163,7 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, budget: Budge
             rows = np.flatnonzero((opens[leg.targets] <= end) & (end <= closes[leg.targets]))
             if start >= end or not len(rows):
                 continue
+            effort.step((end - start) * len(rows))
             cost_s = _cost(table, chain.seconds[:, leg.devices[0]], traffic, leg, start, end)
             total_s = np.maximum(best[leg.sources[rows], start:end], cost_s)
             chosen = total_s.argmin(axis=1)

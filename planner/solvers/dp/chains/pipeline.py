@@ -20,7 +20,7 @@ from graphs.errors import InputError
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable
 from planner.problem.problem import Goal, Problem
-from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.base import Answer, Budget, Incumbent, judging_s
 from planner.solvers.dp.chains.chain import Line, chains, line_of
 from simulator.schedule import F, I
 from simulator.schedules import SCHEDULES
@@ -48,8 +48,8 @@ class Pipeline:
     Source: Narayanan et al., PipeDream, SOSP 2019; Fan et al., DAPPLE, PPoPP 2021, for the dependence on the stage.
 
     Attributes:
-        most_work: placements to evaluate at most, where each stage of a program counts as one; None for as many as
-            there is time for. With a number, the answer does not depend on the clock.
+        most_work: placements to evaluate at most, where each stage of a program counts as one; None for as many as the
+            usual machine evaluates in the time.
     """
 
     most_work: int | None = None
@@ -62,7 +62,8 @@ class Pipeline:
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best cuts; it proves no bound."""
-        best, left = Incumbent(problem, budget, self.name), _Left(budget, self.most_work)
+        most = int(budget.time_limit_s / judging_s(problem)) if self.most_work is None else self.most_work
+        best, left = Incumbent(problem, budget, self.name), _Left(budget, most)
         for line, devices, held in _ways(problem):
             cuts = _cut(line, devices, held)
             if cuts is not None:
@@ -166,17 +167,16 @@ def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats
 
 
 class _Left:
-    """The time and the work that are left."""
+    """The work that is left."""
 
-    def __init__(self, budget: Budget, most_work: int | None) -> None:
+    def __init__(self, budget: Budget, most_work: int) -> None:
         self._budget, self._work = budget, most_work
 
     def take(self, work: int = 1) -> bool:
-        """Spend some work; False if no work or no time is left."""
-        if self._budget.left_s <= 0 or (self._work is not None and self._work <= 0):
+        """Spend some work; False if none is left, or the clock stops the search."""
+        if self._budget.brake_s <= 0 or self._work <= 0:
             return False
-        if self._work is not None:
-            self._work -= work
+        self._work -= work
         return True
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodels.table import CostTable
+from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.dp.chains.chain_dp import ChainDP
@@ -116,8 +117,9 @@ class _DownsetSearch:
 
     def pose(self, step_s: float, most: int | None = None) -> "Posed | None":
         """The downsets within a limit and below the best placement; None if there are more than ``most``."""
-        from planner.solvers.dp.downsets.lattice import elements_of
-        from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
+        with loading():
+            from planner.solvers.dp.downsets.lattice import elements_of
+            from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
 
         limit_s = min(step_s, self._best.objective_s)
         blocks = reduce(self._table, self._inside, self.kinds, limit_s)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from costmodels.arrays import Floats
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.deadline import loading
 from planner.problem.devices import alike
 
 Group: TypeAlias = tuple[int, ...]
@@ -98,8 +99,9 @@ def relations(blocks: Blocks, inside: frozenset[int]) -> list[tuple[int, int]]:
 
 def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
     """Blocks that come before and after each other: their devices would, too."""
-    from scipy.sparse import coo_array  # late: scipy takes a third of a second to load
-    from scipy.sparse.csgraph import connected_components
+    with loading():
+        from scipy.sparse import coo_array  # late: scipy takes a third of a second to load
+        from scipy.sparse.csgraph import connected_components
 
     pairs = np.asarray(relations(blocks, inside), dtype=np.int64).reshape(-1, 2)
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(blocks.n, blocks.n))

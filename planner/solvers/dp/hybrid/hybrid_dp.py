@@ -22,13 +22,14 @@ from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Status
 from planner.solvers.base import Budget
 from planner.solvers.dp.hybrid.kernel import StageSweep, StageTable, sweep
-from planner.solvers.dp.hybrid.tables import least_work_s, stage_cuts, stage_tables
+from planner.solvers.dp.hybrid.tables import MOST_DOWNSETS, TooManyStages, least_work_s, stage_cuts, stage_tables
 from planner.solvers.dp.hybrid.variants import exact_choice, variant_steps
 
 LIMITS = (2.0, 8.0)  # of a first pipeline, in units of the least time; tables for larger ones are larger
 ANY_S = 1e30  # a limit that every stage keeps which has the memory
 ROUNDING = 1e-12  # relative; sums of one stage and of many stages are added up in another order
 CLOSE = 1e-9  # relative; where the bisection for a plan ends
+ROUGH = 0.02  # relative; where it ends if there is no time
 BOUND_CLOSE = 1e-4  # relative; where the bisection for a bound without proof ends
 
 
@@ -41,34 +42,51 @@ class HybridResult(Brief):
     time_s: float  # per sample; infinite without a pipeline
     bound_s: float  # no pipeline is faster
     wall_s: float  # seconds that the search took
+    complete: bool = True  # whether all ways to cut the network in two were tried
 
 
 def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridResult:
     """Find the fastest pipeline.
 
+    Of a network that can be cut in too many ways, the pipeline is the fastest of some of them, and the bound is that
+    all devices are busy all the time.
+
     Raises:
-        InputError: if the network has too many downsets.
         Interrupted: on Ctrl-C, with the best result until then.
     """
     budget = Budget(time_limit_s)
-    search = _PipelineSearch(network)
-    stages = search.first()
-    if stages is None:
+    search, stages = _begun(network)
+    if stages is None and search.complete:
         return HybridResult(Status.INFEASIBLE, None, inf, inf, budget.wall_s)
+    if stages is None:
+        return HybridResult(Status.UNKNOWN, None, inf, search.least_s, budget.wall_s, complete=False)
     try:
         for better in _better(search, stages, budget):
             stages = better
         best_s = search.time(stages)
-        bound_s = best_s * (1 - CLOSE) if search.proved else _bound_s(search, best_s, budget)
+        bound_s = search.least_s
+        if search.complete:
+            bound_s = best_s * (1 - CLOSE) if search.proved else _bound_s(search, best_s, budget)
     except KeyboardInterrupt as stopped:
         raise Interrupted(_result(search, stages, search.least_s, budget)) from stopped
     return _result(search, stages, bound_s, budget)
 
 
+def _begun(network: HybridNetwork) -> "tuple[_PipelineSearch, tuple[HybridStage, ...] | None]":
+    """The search among as many stages as there is room for, and a first pipeline."""
+    most = MOST_DOWNSETS
+    while True:
+        search = _PipelineSearch(network, most)
+        try:
+            return search, search.first()
+        except TooManyStages:
+            most = search.n_downsets // 2
+
+
 def _result(search: "_PipelineSearch", stages: tuple[HybridStage, ...], bound_s: float, budget: Budget) -> HybridResult:
     best_s = search.time(stages)
     status = Status.OPTIMAL if best_s * (1 - PROOF_TOLERANCE) <= bound_s else Status.FEASIBLE
-    return HybridResult(status, stages, best_s, bound_s, budget.wall_s)
+    return HybridResult(status, stages, best_s, bound_s, budget.wall_s, search.complete)
 
 
 def _better(
@@ -94,7 +112,7 @@ def _bisected(
 ) -> tuple[HybridStage, ...]:
     """The best stages with the variants that were found."""
     best_s = search.time(stages)
-    while low_s < best_s * (1 - CLOSE) and budget.left_s > 0:
+    while low_s < best_s * (1 - (CLOSE if budget.left_s > 0 else ROUGH)):
         limit_s = sqrt(low_s * best_s) if low_s > 0 else best_s / 2
         better = search.stages(search.found, limit_s)
         if better is None:
@@ -133,13 +151,15 @@ class _PipelineSearch:
     Attributes:
         found: with the variants that were found.
         bound: with lower bounds of the compute times.
-        proved: whether no pipeline is better than the best one of these.
+        proved: whether no pipeline of these stages is better than the best one.
+        complete: whether they are all stages that there are.
     """
 
     proved = False
 
-    def __init__(self, network: HybridNetwork) -> None:
-        self._network, self._cuts = network, stage_cuts(network)
+    def __init__(self, network: HybridNetwork, most_downsets: int) -> None:
+        self._network, self._cuts = network, stage_cuts(network, most_downsets)
+        self.complete, self.n_downsets = self._cuts.complete, self._cuts.n_downsets
         self._exact: dict[tuple[int, int, int], tuple[float, dict[int, int]]] = {}  # by degree, stage, in flight
         sizes = (self._cuts.n_downsets, self._cuts.most_copies + 1)
         self._sweep = StageSweep(*(np.zeros(sizes, np.int64) for _ in StageSweep._fields))

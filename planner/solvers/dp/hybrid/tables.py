@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.arrays import Floats, Ints
-from graphs.errors import InputError
+from planner.problem.blocks import by_priority
 from planner.problem.hybrid_pipeline.network import HybridNetwork
 from planner.problem.hybrid_pipeline.stages import BOTH_WAYS, REDUCED
 from planner.solvers.dp.hybrid.kernel import MARGIN, StageTable, let_rise
 from planner.solvers.dp.hybrid.variants import Rows, variant_steps
 
-MOST_DOWNSETS = 2_000
+MOST_DOWNSETS = 2_000  # with more, those of a few orders of the nodes are tried
+MOST_ROWS = 200_000_000  # stages times nodes then
 MOST_TIMES = 50_000_000  # of stages, by tensor-parallel degree and micro-batches in flight: 400 MB
 
 
@@ -25,6 +26,7 @@ class StageCuts(NamedTuple):
     degrees: Sequence[int]  # tensor-parallel ones that the devices suffice for
     most_copies: int  # of all stages
     blank: StageTable  # without compute times
+    complete: bool  # whether the stages are those between all downsets
 
     @property
     def n_downsets(self) -> int:
@@ -32,13 +34,14 @@ class StageCuts(NamedTuple):
         return len(self.blank.before_s)
 
 
-def stage_cuts(network: HybridNetwork) -> StageCuts:
-    """The stages between all downsets.
+class TooManyStages(Exception):  # noqa: N818  # no error: fewer are tried then
+    """The times of all these stages take too much memory."""
 
-    Raises:
-        InputError: if there are too many.
-    """
-    downsets = _downsets(network)
+
+def stage_cuts(network: HybridNetwork, most: int = MOST_DOWNSETS) -> StageCuts:
+    """The stages between all downsets, or between those of a few orders of the nodes if there are too many."""
+    every = _downsets(network, most)
+    downsets = every or _in_orders(network, most)
     n = len(network.node_ids)
     bits = np.asarray([[downset >> node & 1 for node in range(n)] for downset in downsets], bool)
     start, end, rows = _between(bits)
@@ -51,7 +54,7 @@ def stage_cuts(network: HybridNetwork) -> StageCuts:
     blank = StageTable(
         start, end, before_s, np.zeros(1, np.int64), nothing, crossing_s, reduce_s, data, np.asarray(degrees)
     )
-    return StageCuts(network, rows, degrees, most, blank)
+    return StageCuts(network, rows, degrees, most, blank, every is not None)
 
 
 def least_work_s(network: HybridNetwork) -> list[float]:
@@ -71,14 +74,14 @@ def stage_tables(cuts: StageCuts, limit_s: float) -> tuple[StageTable, StageTabl
     Args:
         cuts: the stages.
         limit_s: the tables are for this limit and for smaller ones.
+
+    Raises:
+        TooManyStages: if there is no room for so many.
     """
     sizes = [_most_in_flight(cuts, number, limit_s) for number in range(len(cuts.degrees))]
     at = np.cumsum([0, *np.concatenate(sizes).tolist()])
     if at[-1] > MOST_TIMES:
-        raise InputError(
-            f"{len(cuts.rows):,} possible stages with up to {cuts.most_copies:,} copies are too many; join nodes that "
-            "need not be apart, or take fewer devices or micro-batches"
-        )
+        raise TooManyStages
     found, bound = np.full(at[-1], inf), np.full(at[-1], inf)
     for number, (degree, most) in enumerate(zip(cuts.degrees, sizes, strict=True)):
         first = at[number * len(cuts.rows) :]
@@ -108,8 +111,8 @@ def _most_in_flight(cuts: StageCuts, number: int, limit_s: float) -> Ints:
     return most
 
 
-def _downsets(network: HybridNetwork) -> list[int]:
-    """All downsets, as sets of bits, by rising size."""
+def _downsets(network: HybridNetwork, most: int) -> list[int] | None:
+    """All downsets, as sets of bits, by rising size; None if there are too many."""
     before = [0] * len(network.node_ids)
     for source, reader, _ in network.edges:
         before[reader] |= 1 << source
@@ -121,11 +124,34 @@ def _downsets(network: HybridNetwork) -> list[int]:
             if more not in seen and needed & ~downset == 0:
                 seen.add(more)
                 found.append(more)
-        if len(found) > MOST_DOWNSETS:
-            raise InputError(
-                f"the network has more than {MOST_DOWNSETS:,} ways to cut it in two; join nodes that need not be apart"
-            )
+        if len(found) > most:
+            return None
     return found
+
+
+def _in_orders(network: HybridNetwork, most: int) -> list[int]:
+    """The downsets that a few topological orders of the nodes go through, by rising size.
+
+    The orders are that of the file, level by level, and branch by branch. Of many nodes, some follow each other in
+    every stage.
+    """
+    n = len(network.node_ids)
+    edges = [(source, reader) for source, reader, _ in network.edges]
+    level, last = [0] * n, [0] * n
+    for source, reader in sorted(edges):  # positions are in a topological order
+        level[reader] = max(level[reader], level[source] + 1)
+        last[reader] = max(last[reader], source)  # whose branch it goes on
+    orders = [[0.0] * n, [-float(depth) for depth in level], [float(source) for source in last]]
+    each = max(1, int((2 * MOST_ROWS / n) ** 0.5) // len(orders))
+    found = {0, (1 << n) - 1}
+    for priority in orders:
+        order, downset = by_priority(priority, edges), 0
+        step = max(1, -(-n // max(1, min(each, most // len(orders)))))
+        for place, node in enumerate(order, 1):
+            downset |= 1 << node
+            if place % step == 0:
+                found.add(downset)
+    return sorted(found, key=lambda downset: (downset.bit_count(), downset))
 
 
 def _between(bits: Rows) -> tuple[Ints, Ints, Rows]:

@@ -6,6 +6,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tests.planner.runtime.small import eventually
+
+OPENED_ONCE = 3  # a pipe for signals of libuv, both of its ends, and the socket of the server of forks
+
 
 def processes() -> set[int]:
     """Those that run a rank for this test: our children that lead a session."""
@@ -24,13 +28,26 @@ def _leads_session(pid: int) -> bool:
         return False
 
 
-def descriptors() -> int:
-    """How many this process has open, without those that only garbage holds.
+def descriptors() -> dict[int, str]:
+    """What this process has open, by number, without what only garbage holds."""
+    gc.collect()  # the traceback of an expected failure holds a runner
+    opened = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder that is being listed, or closed by another thread since
+            opened[int(link.name)] = str(link.readlink())
+    return opened
+
+
+def wait_until_closed(before: dict[int, str]) -> None:
+    """Wait until a process has open what it had before, and at most what libraries open once; name what is too many.
 
     Threads of a connection that broke hold its descriptors until they have noticed, which may be after `close`.
     """
-    gc.collect()  # the traceback of an expected failure holds a runner
-    return len(os.listdir("/proc/self/fd"))
+
+    def opened_since() -> list[str]:
+        return sorted(what for number, what in descriptors().items() if before.get(number) != what)
+
+    eventually(lambda: len(opened_since()) <= OPENED_ONCE, lambda: f"still open: {', '.join(opened_since())}")
 
 
 def left() -> set[Path]:

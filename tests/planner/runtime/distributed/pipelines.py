@@ -140,6 +140,19 @@ class Skipping(nn.Module):
         return self.head(z.mean((2, 3))), self.aux(y.mean((2, 3)))
 
 
+class Recurrent(nn.Module):
+    """A recurrent network, written in place by PyTorch's own kernels, and activations with random slopes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inner = nn.Embedding(11, 8), nn.GRU(8, 8, 2, batch_first=True, dropout=0.3)
+        self.leaky, self.head = nn.RReLU(), nn.Linear(8, 11)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.leaky(self.inner(self.words(words))[0]))
+        return result
+
+
 @dataclass(frozen=True)
 class Case:
     """What the ranks do.
@@ -208,6 +221,7 @@ class Done:
 NETWORKS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
     "transformer": (Transformer, lambda n: torch.randint(1, 11, (n, 5))),
     "dropout": (lambda: Transformer(dropout=0.3), lambda n: torch.randint(1, 11, (n, 5))),
+    "recurrent": (Recurrent, lambda n: torch.randint(1, 11, (n, 5))),
     "unknown word": (Transformer, lambda n: torch.full((n, 5), 11 if n > BATCH else 1)),
     "frozen": (Frozen, lambda n: torch.randint(1, 11, (n, 5))),
     "odd": (Odd, lambda n: torch.randn(n, 4, dtype=DOUBLE)),
@@ -228,6 +242,10 @@ def loss_of(result: Any, target: torch.Tensor) -> torch.Tensor:
 
 def no_loss(result: Any, target: Any) -> Any:  # noqa: ARG001  # none
     return None
+
+
+def sum_of_squares(result: torch.Tensor, target: Any) -> torch.Tensor:  # noqa: ARG001  # there is none
+    return result.square().sum()
 
 
 def model_of(case: Case) -> nn.Module:

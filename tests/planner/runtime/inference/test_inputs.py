@@ -29,6 +29,17 @@ def runner_of(model: nn.Module, *inputs: Any) -> Runner:
     return Runner(make_plan(program, alternating(program), in_flight=IN_FLIGHT), program)
 
 
+def test_an_input_without_values_is_refused() -> None:
+    with runner_of(nn.Linear(3, 3), torch.ones(3, 3)) as runner:
+        for call in (lambda x: runner(x), lambda x: list(runner.stream([(x,)]))):
+            with pytest.raises(InputError) as error:
+                call(torch.ones(3, 3, device="meta"))
+            assert str(error.value) == (
+                "input 'input' is on 'meta', and a plan takes tensors of CPUs and GPUs; pass a tensor that has values"
+            )
+        assert runner(torch.ones(3, 3)).shape == (3, 3)
+
+
 # Sources that use their memory again
 
 

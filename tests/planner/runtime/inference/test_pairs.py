@@ -14,7 +14,7 @@ from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.cli.explain_ import lines
-from planner.explain.explain import explain
+from planner.explanations.explain import explain
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.inference.engine import Engine

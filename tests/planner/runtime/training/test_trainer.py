@@ -78,16 +78,6 @@ def test_gradients_are_clipped_as_torch_does_it() -> None:
     assert not torch.equal(model.state_dict()["leave.bias"], free.state_dict()["leave.bias"])
 
 
-def test_there_may_be_no_gradient_to_clip() -> None:
-    def constant(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return main_loss(result.detach(), target)
-
-    plan, program = training_plan(Case("skips", "1f1b", 2)), program_of("skips")
-    with train(plan, program, loss=constant, optimizer=SGD, trainer_options=TrainerOptions(clip_norm=1.0)) as trainer:
-        trainer.step(*samples("skips", 2 * BATCH))
-        assert_state(trainer.model_state_dict(), program.module)
-
-
 def test_several_steps_for_one_of_the_optimizer() -> None:
     (x, y), (x2, y2) = samples("skips", 2 * BATCH, 0), samples("skips", 2 * BATCH, 1)
     both = torch.cat([x, x2]), torch.cat([y, y2])

@@ -49,14 +49,14 @@ def assert_same(state: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 class Flaky:
-    """A loss that fails in one call."""
+    """A loss that fails in one call, counted from where it is armed."""
 
-    def __init__(self, fails_at: int) -> None:
-        self.calls, self.fails_at = 0, fails_at
+    def __init__(self) -> None:
+        self.fails_in = 0
 
     def __call__(self, result: Any, target: Any) -> torch.Tensor:
-        self.calls += 1
-        if self.calls == self.fails_at:
+        self.fails_in -= 1
+        if self.fails_in == 0:
             raise ZeroDivisionError("not today")
         return main_loss(result, target)
 
@@ -68,10 +68,11 @@ def test_a_loss_that_fails(trainer_options: TrainerOptions) -> None:
     with start(trainer_options=trainer_options) as trainer:
         expected = [trainer.step(*batch(seed)) for seed in range(3)]
         state = trainer.state_dict()
-    flaky = Flaky(4 * (2 if trainer_options.recompute else 1) + 2)  # in the second step
+    flaky = Flaky()
     with start(flaky, trainer_options) as trainer:
         assert torch.equal(trainer.step(*batch(0)), expected[0])
         before = trainer.state_dict()
+        flaky.fails_in = 2
         with pytest.raises(StageError) as failure:
             trainer.step(*batch(1))
         where = "1B0" if trainer_options.recompute else "1F1"
@@ -119,8 +120,10 @@ def test_a_failed_part_drops_the_gradients_that_waited() -> None:
         for seed in (1, 2):
             trainer.step(*batch(seed))
         expected = trainer.model_state_dict()
-    with start(Flaky(4 + 2), TrainerOptions(accumulate=2)) as trainer:
+    flaky = Flaky()
+    with start(flaky, TrainerOptions(accumulate=2)) as trainer:
         trainer.step(*batch(0))
+        flaky.fails_in = 2
         with pytest.raises(StageError):
             trainer.step(*batch(0))
         for seed in (1, 2):
@@ -134,6 +137,11 @@ def test_a_failed_part_drops_the_gradients_that_waited() -> None:
         (lambda *_: 3.0, "the loss is a float; it must be a tensor of one element"),
         (lambda result, _: result, "the loss is a tensor [2, 3]; it must have one element: take its mean"),
         (lambda _, target: target.sum(), "the loss is of int64; it must be of a floating type"),
+        (
+            lambda result, target: main_loss(result.detach(), target),
+            "the loss has no gradient, so nothing can be trained: compute it from outputs that parameters to train "
+            "lead to, without detach(), item() or torch.no_grad()",
+        ),
     ],
 )
 def test_a_loss_that_is_none(loss: Any, text: str) -> None:
@@ -150,9 +158,19 @@ def test_batches_that_do_not_fit() -> None:
             (
                 (x[:4], y),
                 "input 'x' is [4, 4]; a step of this plan takes 4 micro-batches of 2, so 8 samples in the first "
+                "dimension: leave a last batch that is short out, by DataLoader(..., drop_last=True), or plan for "
+                "another batch",
+            ),
+            (
+                (torch.cat([x, x]), y),
+                "input 'x' is [16, 4]; a step of this plan takes 4 micro-batches of 2, so 8 samples in the first "
                 "dimension: pass as many, or plan for another batch",
             ),
-            ((x, y[:6]), "a target is [6]; its first dimension does not go into 4 micro-batches"),
+            (
+                (x, y[:6]),
+                "a target is [6]; its first dimension does not go into 4 micro-batches: leave a last batch that is "
+                "short out, by DataLoader(..., drop_last=True), or pass a target for each sample",
+            ),
             (
                 (x.float(), y),
                 "input 'x' is [2, 4] float32, the model was imported for [2, 4] float64; plan again for this input",
@@ -213,8 +231,10 @@ class Gate:
 
 
 def test_a_second_interrupt_leaves_nothing_that_could_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with start(Flaky(2)) as trainer:
+    flaky = Flaky()
+    with start(flaky) as trainer:
         state = trainer.state_dict()
+        flaky.fails_in = 2
         undo = StepRun.undo
         monkeypatch.setattr(StepRun, "undo", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.compiled import below, random, seed_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.latency.latency_search import FIRST_HEATS, LatencySearch
+from planner.solvers.latency.latency_search import FEWEST_STEPS, FIRST_HEATS, LatencySearch
 from planner.solvers.latency.makespan_data import costs_of, work_for
 from planner.solvers.latency.search_kernel import Heat, anneal, start_walk
 from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
@@ -41,14 +41,20 @@ def test_a_seed_has_one_answer() -> None:
 
 
 def test_rounds_grow_with_the_time_limit() -> None:
+    # half of the time is for 4 rounds of 100 steps, then for those of 200
     search = LatencySearch(steps=100)
     once = [(first, 100) for first in FIRST_HEATS]
-    assert list(search._rounds(0.0)) == list(search._rounds(599.0)) == once
-    assert list(search._rounds(600.0)) == [*once, (FIRST_HEATS[0], 200)]
-    assert list(search._rounds(1200.0)) == [*once, *((first, 200) for first in FIRST_HEATS)]
+    assert list(search._rounds(1e9, last=False)) == list(search._rounds(1199.0, last=True)) == once
+    assert list(search._rounds(1200.0, last=True)) == [*once, (FIRST_HEATS[0], 200)]
+    assert list(search._rounds(2400.0, last=True)) == [*once, *((first, 200) for first in FIRST_HEATS)]
     problem = Problem(table_of(TOPCUOGLU), Goal.LATENCY)
     spent = [search.search(problem, Budget(10.0, gap=0.0, last=last)).spent for last in (False, True)]
     assert 0 < spent[0] < 0.01 < 0.1 < spent[1] <= 0.5
+
+
+def test_rounds_are_shorter_where_the_time_is_not_enough() -> None:
+    assert [steps for _, steps in LatencySearch()._rounds(40_000.0, last=False)] == [10_000] * len(FIRST_HEATS)
+    assert [steps for _, steps in LatencySearch()._rounds(0.0, last=True)] == [FEWEST_STEPS] * len(FIRST_HEATS)
 
 
 def test_without_time_the_list_schedules_remain() -> None:

@@ -171,6 +171,7 @@ class TestAgainstAllChoices:
         Work ends each search, as on a machine that is quick enough for the clock never to do so.
         """
         monkeypatch.setattr(Budget, "left_s", 60.0)
+        monkeypatch.setattr(Budget, "brake_s", 60.0)
         random = np.random.default_rng(3)
         own = tuple(random.integers(0, 50, 4).astype(float) for _ in range(20))
         edges = tuple(

@@ -24,7 +24,7 @@ from planner.runtime.start import start
 from simulator.placement import Placement
 from tests.children import ran, running
 from tests.planner.runtime.bits import differences
-from tests.planner.runtime.distributed.leftovers import descriptors, left, processes
+from tests.planner.runtime.distributed.leftovers import descriptors, left, processes, wait_until_closed
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import (
     CORE,
@@ -33,7 +33,6 @@ from tests.planner.runtime.small import (
     alternating,
     begin,
     cpu,
-    eventually,
     fresh_arguments,
     make_plan,
     program_of,
@@ -56,7 +55,7 @@ def _nothing_is_left(apart: None) -> Iterator[None]:  # noqa: ARG001  # makes wh
     yield
     assert processes() <= had
     assert left() <= before  # somebody else's may go meanwhile
-    eventually(lambda: descriptors() <= open_before + 6)  # torch and servers of forks open some once
+    wait_until_closed(open_before)
 
 
 def of_one_buffer(n_batches: int) -> Iterator[torch.Tensor]:
@@ -136,7 +135,7 @@ def test_a_runner_that_nobody_closes_is_no_forks_and_ends_with_the_last_referenc
     torch.use_deterministic_algorithms(False)
     assert differences(Halved()(GOOD), runner(GOOD)) == []  # as the default dtype has gone to the processes
     del runner
-    eventually(lambda: descriptors() <= open_before + 2)  # its processes have ended before
+    wait_until_closed(open_before)  # its processes have ended before
 
 
 @pytest.mark.slow

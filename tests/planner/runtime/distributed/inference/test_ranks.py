@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.host.promises import Promise
+from graphs import errors
+from graphs.errors import FallbackWarning
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs
+from planner.runtime.distributed.inference import rank as rank_module
+from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.liveness import Heartbeats, Silent
@@ -185,6 +189,22 @@ def test_an_error_reaches_its_caller_alone_with_the_traceback_of_its_process() -
         for rank in (ranks.runner._engine, *ranks.workers):
             eventually(lambda rank=rank: rank._rank.engine.on_way() == ())  # type: ignore[misc]
         assert all(worker._early == {} for worker in ranks.workers)
+
+
+def test_what_gave_way_in_other_ranks_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_warned_of", {})
+    said = (("OSError: no", "the kernel of relu fails here (OSError: no)"),)
+    monkeypatch.setattr(rank_module, "fallbacks", lambda: said)
+    program = program_of("tied")
+    with joined(make_plan(program, alternating(program)), program) as ranks:
+        (ids,) = program.example_inputs
+        ranks.runner(ids)
+        front = ranks.runner._engine
+        assert isinstance(front, Coordinator)
+        eventually(lambda: front._fallbacks == dict(said))
+        with pytest.warns(FallbackWarning, match="the kernel of relu fails here"):
+            ranks.runner(ids)
+        ranks.runner(ids)
 
 
 def test_an_error_beside_the_front_is_told_to_the_others() -> None:

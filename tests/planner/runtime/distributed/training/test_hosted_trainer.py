@@ -36,6 +36,7 @@ from tests.planner.runtime.distributed.pipelines import (
     plan_for,
     program_for,
     sgd,
+    sum_of_squares,
 )
 from tests.planner.runtime.forks import in_fork, refusal
 from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, eventually, with_device
@@ -146,7 +147,10 @@ def test_one_micro_batch_has_the_bits_of_threads_and_a_state_goes_there_and_back
         lacking = {name: value for name, value in saved["model"].items() if name != "head.weight"}
         with pytest.raises(InputError, match=r"the state has no 'head.weight', which the model 'Transformer' has"):
             trainer.load_state_dict({**saved, "model": lacking})  # the other rank has all of its own
-        with pytest.raises(InputError, match=r"so 2 samples in the first dimension: pass as many"):
+        with pytest.raises(
+            InputError,
+            match=r"so 2 samples in the first dimension: leave a last batch that is short out, by DataLoader",
+        ):
             trainer.step(data_of(case, 0)[0][:1])
         trainer.change_options(lr=1e9)
         trainer.step(*data_of(case, 7))
@@ -202,6 +206,17 @@ def test_a_stage_that_fails_is_told_with_its_traceback() -> None:
     assert isinstance(error.value.__cause__, RemoteError)
     assert str(error.value.__cause__).endswith("IndexError: index out of range in self\n")
     assert str(afterwards.value) == BROKEN
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_a_sum_is_refused_in_the_caller_too() -> None:
+    with (
+        HostedTrainer(PLAN, PROGRAM, replace(TOOLS, loss=sum_of_squares)) as ranks,
+        pytest.raises(
+            InputError, match=r"^the loss of .* micro-batches together is .*, so it is no plain mean over samp"
+        ),
+    ):
+        ranks.step_through(BATCHES)
 
 
 @pytest.mark.slow

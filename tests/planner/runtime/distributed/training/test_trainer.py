@@ -69,6 +69,12 @@ TWO = {
 BY_CHANCE = {
     "dropout": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3)),
     "dropout again": Case("dropout", HALVES, 2, steps=2, trainer_options=TrainerOptions(seed=3, recompute="full")),
+    "dropout in part again": Case(
+        "dropout", HALVES, 4, "zb-h1", 2, trainer_options=TrainerOptions(seed=3, recompute="selective")
+    ),
+    "recurrent in part again": Case(
+        "recurrent", ("head",), 4, steps=2, trainer_options=TrainerOptions(seed=3, recompute="selective")
+    ),
     "clipped": Case("transformer", HALVES, 2, steps=2, trainer_options=TrainerOptions(clip_norm=0.1)),
     "replicas": Case("dropout", (), 2, steps=2, trainer_options=TrainerOptions(seed=3, clip_norm=0.1), replicas=2),
     "ignoring replicas": Case(

@@ -163,6 +163,24 @@ def test_buffers_wait_before_anything_is_sent_and_ever_after() -> None:
     ends.part()
 
 
+class Losing(Pair):
+    """A group that loses what is sent, as gloo does with a piece that is sent while the connection breaks."""
+
+    def send(self, tensors: list[torch.Tensor], _peer: int, _tag: int, /) -> Any:
+        return Work(tensors[0])
+
+
+def test_a_peer_that_takes_no_piece_is_lost_within_the_time_in_which_something_has_to_be_heard_of_it() -> None:
+    heard, lines = Heard(), defaultdict[tuple[int, int], Line](Line)
+    connection = Connection(Losing(0, lines), 0, 1, ROUTES, heard, Heartbeats(0.1))  # type: ignore[arg-type]
+    connection.start()
+    connection.send(Message(Kind.FAILED, 0, text="no"))
+    assert heard.lost.get(timeout=PATIENCE_S)[0] == 1
+    lines[1, 0].works[0].come.put(RuntimeError("Connection closed by peer"))  # which the receiver waits for
+    connection.join(time.monotonic() + PATIENCE_S)
+    assert not wire_threads()
+
+
 def test_lengths_of_buffers() -> None:
     assert piece_bytes([]) == SMALLEST_BYTES
     assert piece_bytes(ROUTES.payloads) == LARGEST_BYTES

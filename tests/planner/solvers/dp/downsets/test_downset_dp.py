@@ -159,7 +159,7 @@ def test_a_better_start_is_kept() -> None:
 
 def test_out_of_time_it_returns_the_incumbent_and_the_bound_that_it_was_given() -> None:
     problem = everything(make_offload([[c, c] for c in (1, 5, 5, 1)], DIAMOND))
-    start = Placement((0, 0, 0, 0))
+    start = Placement((0, 0, 0, 1))  # on several devices, so that no line is cut first
     answer = DownsetDP().search(problem, Budget(time_limit_s=0.0, incumbent=start, bound_s=6.0))
     assert answer == Answer(start, 6.0, complete=False)
 

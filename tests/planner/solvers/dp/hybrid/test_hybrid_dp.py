@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from graphs.errors import InputError
 from planner.problem.hybrid_pipeline.network import HybridNetwork, hybrid_network
 from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.problem.result import Status
@@ -89,10 +88,52 @@ def test_what_costs_nothing_takes_no_time() -> None:
     assert result.time_s == pytest.approx(0.0, abs=1e-18)
 
 
-def test_too_many_cuts_are_refused() -> None:
-    nodes = MOST_DOWNSETS.bit_length()
-    with pytest.raises(InputError, match="the network has more than 2,000 ways to cut it in two; join nodes"):
-        solve_hybrid(hybrid_network(network([1.0] * nodes, [])))
+@pytest.mark.parametrize("nodes", [MOST_DOWNSETS.bit_length(), 40])
+def test_of_too_many_cuts_some_are_tried(nodes: int) -> None:
+    """Equal nodes beside each other: their own order is as good as any."""
+    document = network([1.0] * nodes, [], maxDevices=4, mbsInBatch=12, bandwidth=1e30, maxMemoryPerDevice=1e9)
+    net = hybrid_network(document)
+    result = solve_hybrid(net)
+    assert result.stages is not None
+    assert not result.complete
+    assert result.time_s == pytest.approx(nodes / 4)  # four copies of everything, or a quarter on each
+    assert result.bound_s <= result.time_s
+    assert max(load.time_s for load in loads_of(net, result.stages)) == result.time_s
+    assert sorted(node for stage in result.stages for node in stage.variant) == list(range(nodes))
+
+
+def test_many_nodes_in_a_line_and_branches_have_a_gap_and_no_refusal() -> None:
+    """Three branches of 20 nodes can be cut in 21 ** 3 ways; the memory holds a quarter of all."""
+    edges = [(3 * i + branch, 3 * i + branch + 3) for i in range(19) for branch in range(3)]
+    document = network([1.0] * 60, edges, maxDevices=4, mbsInBatch=12, bandwidth=1e30, maxMemoryPerDevice=1e9)
+    result = solve_hybrid(hybrid_network(document))
+    assert (result.complete, result.status) == (False, Status.OPTIMAL)  # the bound of busy devices proves it
+    assert result.time_s == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_some_of_the_cuts_give_is_a_pipeline_and_its_bound_holds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.solvers.dp.hybrid.hybrid_dp.MOST_DOWNSETS", 4)
+    net = hybrid_network(drawn(seed))
+    result, expected_s = solve_hybrid(net), best_s(net)
+    assert result.bound_s <= expected_s * (1 + 1e-9)
+    if result.stages is None:
+        assert result.status is Status.UNKNOWN or (expected_s, result.status) == (inf, Status.INFEASIBLE)
+    else:
+        loads = loads_of(net, result.stages)
+        assert max(load.memory_bytes for load in loads) <= net.memory_bytes
+        assert expected_s * (1 - 1e-9) <= max(load.time_s for load in loads) == result.time_s
+
+
+def test_where_there_is_no_room_for_all_stages_fewer_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.solvers.dp.hybrid.tables.MOST_TIMES", 200)
+    edges = [(i, i + 1) for i in range(29)]
+    document = network([1.0] * 30, edges, maxDevices=4, mbsInBatch=12, bandwidth=1e30, maxMemoryPerDevice=1e9)
+    result = solve_hybrid(hybrid_network(document))
+    assert not result.complete
+    assert result.time_s == pytest.approx(7.5)
 
 
 @pytest.mark.skipif(not PIPER.exists(), reason="the published network is not beside the repository")

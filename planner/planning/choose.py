@@ -1,0 +1,287 @@
+"""choose: ways to train a network on many devices, of which none beats another in time, memory and devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from costmodels.cluster import Cluster
+from costmodels.fabric import fabric_of
+from costmodels.units import format_bytes
+from graphs import checks
+from graphs.brief import Brief
+from graphs.documents import read_json
+from graphs.errors import InputError
+from graphs.files import write_text
+from graphs.importers.sources import file_of
+from graphs.ir import Graph
+from graphs.rewrites.batch_sizes import SizedGraphs
+from planner.exports.parallel_config import target_limits
+from planner.planning.choose_options import ChooseOptions, check_for_transformers_only, limited
+from planner.planning.make_plan import Search
+from planner.planning.question import graph_for
+from planner.planning.schedule_sweep import trade_offs
+from planner.planning.training_choice import choice_plan
+from planner.planning.training_rows import Choice, TradeOffs, undominated
+from planner.plans.files import save_plan
+from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_model
+from planner.problem.hybrid_training.config import STEP_SCHEDULES, ParallelConfig, TrainingSetting, training_setting
+from planner.problem.hybrid_training.config_file import config_to_dict
+from planner.problem.hybrid_training.model_file import transformer_of
+from planner.problem.result import Interrupted, Status
+from planner.solvers.hybrid_training.room import what_fits
+from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import nn
+
+    from graphs.program.program import Program
+
+RowT = TypeVar("RowT")
+
+GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
+SHOWN = 12
+ALIKE = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
+"""A row is left out after a faster one that takes less than this many times its memory: the least number that leaves as
+few rows as are shown."""
+NO_TIME = "nothing was found in time; allow more with --time-limit"
+NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
+
+
+@dataclass(frozen=True)
+class TransformerChoices(Brief):
+    """Ways to train a transformer, priced in closed form.
+
+    Attributes:
+        setting: what is trained, on what, and what is asked.
+        found: all configurations, with a proof of how good the fastest is.
+    """
+
+    setting: TrainingSetting
+    found: ConfigTable
+
+    def rows(self, all: bool = False) -> tuple[ConfigRow, ...]:
+        """Return the configurations, the fastest first; unless ``all``, without those near a better one."""
+        return self.found.rows if all else apart(self.found.rows)[0]
+
+    @property
+    def advice(self) -> str:
+        """What to change where there are no rows; empty if there are some."""
+        if self.found.rows:
+            return ""
+        if self.found.status is Status.UNKNOWN:
+            return NO_TIME
+        need, changes = self.found.least_need, list(what_fits(self.setting))
+        takes = f": the way that needs the least takes {format_bytes(need.n_bytes)} of a device, and " if need else ""
+        room = f"a plan may use {format_bytes(need.usable_bytes)} of it" if need else ""
+        way_out = f"{' or '.join(changes)} fits; or " if changes else ""
+        return f"nothing fits{takes}{room}; {way_out}add devices or memory, or leave more open"
+
+    def save(self, output: str | PathLike[str], row: int = 1, all: bool = False) -> None:
+        """Write a row for ``planner run``.
+
+        Args:
+            output: the file.
+            row: its number among the `rows`, from 1.
+            all: whether it counts among all rows.
+
+        Raises:
+            InputError: if there is no such row, or the file cannot be written.
+        """
+        save_config(row_of(self.rows(all), row).config, checks.path(output, "the output", "the path of a file"))
+
+
+@dataclass(frozen=True)
+class NetworkChoices(Brief):
+    """Ways to train any network, priced operator by operator.
+
+    Attributes:
+        cluster: its devices, as far as they may be used.
+        optimizer: what steps.
+        sweep: all ways that were found and keep what is asked.
+        graph_of: the network for a number of samples.
+    """
+
+    cluster: Cluster
+    optimizer: str
+    sweep: TradeOffs
+    graph_of: SizedGraphs
+
+    def rows(self, all: bool = False) -> tuple[Choice, ...]:
+        """Return the ways, the fastest first; unless ``all``, those that no other one dominates."""
+        return self.sweep.choices if all else undominated(self.sweep.choices)
+
+    @property
+    def advice(self) -> str:
+        """What to change where there are no rows; empty if there are some."""
+        if self.sweep.choices:
+            return ""
+        return NO_TIME if self.sweep.unsearched else NO_ROOM
+
+    def save(self, output: str | PathLike[str], row: int = 1, all: bool = False) -> None:
+        """Write a row for ``planner run``: a plan, or a configuration where devices share layers or states.
+
+        Args:
+            output: the file.
+            row: its number among the `rows`, from 1.
+            all: whether it counts among all rows.
+
+        Raises:
+            InputError: if there is no such row, or the file cannot be written.
+        """
+        path = checks.path(output, "the output", "the path of a file")
+        self.save_choice(row_of(self.rows(all), row), path)
+
+    def save_choice(self, choice: Choice, output: Path) -> None:
+        """Write one of the ways."""
+        if choice.config is None:
+            graph = self.graph_of.imported(choice.samples)
+            save_plan(choice_plan(graph, self.cluster, choice, self.optimizer), output)
+        else:
+            save_config(choice.config, output)
+
+
+def choose(
+    model: nn.Module | Program | Graph | ModelName,
+    example_inputs: Any = None,
+    *,
+    cluster: Cluster | Named,
+    global_batch: int,
+    choose_options: ChooseOptions | None = None,
+) -> TransformerChoices | NetworkChoices:
+    """Choose how to train on many devices: parallelism, ZeRO, recomputation, micro-batches and schedule.
+
+    Args:
+        model: a transformer by the path of its config.json, or of JSON with its numbers, is priced in closed form; any
+            other model that `planner.plan` takes, operator by operator.
+        example_inputs: as for `planner.plan`; other numbers of samples repeat the first one.
+        cluster: the devices, or the path of a cluster.toml.
+        global_batch: samples of a step, of all replicas together.
+        choose_options: what is asked, and how long the search may take.
+
+    Returns:
+        The rows, possibly none; ``advice`` then says what to change.
+
+    Raises:
+        InputError: if something is not of its type, the model cannot be imported, or what is asked cannot be had at
+            once: the message names the nearest that works.
+        Interrupted: on Ctrl-C, with the rows until then, for a network that is priced operator by operator.
+    """
+    options = ChooseOptions() if choose_options is None else choose_options
+    checks.instance(options, ChooseOptions, "the options of choose", "a ChooseOptions")
+    checks.whole(global_batch, "the global batch", 1)
+    devices = limited(given_cluster(cluster), options.memory_bytes)
+    given = given_model(model)
+    if isinstance(given, NamedModel) and (path := numbers_of(given)) is not None:
+        if given.sizes:
+            raise InputError(f"'{path}' has no symbolic dimension '{min(given.sizes)}'; leave the sizes out")
+        return _transformer(path, devices, global_batch, options)
+    return _network(given, example_inputs, devices, global_batch, options)
+
+
+def numbers_of(model: NamedModel) -> Path | None:
+    """Return the JSON file with the numbers of a transformer; None for another model."""
+    path = file_of(str(model))
+    return path if path is not None and path.suffix == ".json" else None
+
+
+def save_config(config: ParallelConfig, output: Path) -> None:
+    """Write a configuration for ``planner run``."""
+    write_text(json.dumps(config_to_dict(config), indent=2) + "\n", output)
+
+
+def row_of(rows: Sequence[RowT], number: int) -> RowT:
+    """Return the row of a number, counted from 1.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if not 1 <= checks.whole(number, "the row", 1) <= len(rows):
+        raise InputError(f"there is no row {number}; there are {len(rows)}")
+    return rows[number - 1]
+
+
+def _transformer(path: Path, cluster: Cluster, batch: int, options: ChooseOptions) -> TransformerChoices:
+    if options.schedule not in (None, *STEP_SCHEDULES):
+        raise InputError(
+            f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; {options.schedule} is for "
+            "networks that are priced operator by operator"
+        )
+    document = read_json(path, "model", finite=False)
+    try:
+        network = transformer_of(document, options.sequence, options.flash_attention)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    gradient_bytes = GRADIENT_BYTES[options.gradients]
+    setting = training_setting(network, cluster, batch, options.demands, gradient_bytes, options.optimizer)
+    if options.to is not None:
+        limits = target_limits(setting, options.to)
+        setting = replace(setting, demands=replace(setting.demands, limits=limits))
+    found = choose_config(setting, options.time_limit_s, options.reporter)
+    if not found.shapes:
+        raise InputError("no way keeps all that is asked for at once; leave one of the options open")
+    return TransformerChoices(setting, found)
+
+
+def _network(model: Any, example_inputs: Any, cluster: Cluster, batch: int, options: ChooseOptions) -> NetworkChoices:
+    asked = {"sequence": options.sequence, "flash_attention": options.flash_attention}
+    check_for_transformers_only(model, asked)
+    if options.gradients != options.precision == "float32":
+        raise InputError("gradients in bfloat16 are for the precision bfloat16; take both, or neither")
+    cluster = cluster if options.devices is None else cluster.first(options.devices)
+    fabric_of(cluster)  # refuses devices that do not reach each other
+    graph_of = SizedGraphs(partial(graph_for, model, example_inputs, reporter=options.reporter))
+    search = Search(time_limit_s=options.time_limit_s, reporter=options.reporter)
+    made = partial(NetworkChoices, cluster, options.optimizer, graph_of=graph_of)
+    try:
+        sweep = trade_offs(graph_of, cluster, batch, options.optimizer, search, options.demands)
+    except Interrupted as stopped:
+        raise Interrupted(made(sweep=stopped.best)) from stopped
+    kept = tuple(choice for choice in sweep.choices if _keeps(choice, options))
+    if sweep.choices and not kept:
+        raise InputError(_none_kept(sweep.choices, options, model))
+    return made(sweep=replace(sweep, choices=kept))
+
+
+def _keeps(choice: Choice, options: ChooseOptions) -> bool:
+    """Whether a choice keeps the demands."""
+    pairs = (
+        (options.pipeline, len(choice.devices)),
+        (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
+        (options.recompute, choice.recomputed),
+    )
+    return all(asked in (None, own) for asked, own in pairs)
+
+
+def _none_kept(choices: Sequence[Choice], options: ChooseOptions, model: object) -> str:
+    """That no choice keeps the demands, with the nearest number of stages that one has."""
+    known = {len(choice.devices) for choice in choices}
+    if options.pipeline is None or options.pipeline in known:
+        return "no way keeps all that is asked for at once; leave one of the options open"
+    asked = options.pipeline
+    near = min(known, key=lambda number: (abs(number - asked), number))
+    name = model if isinstance(model, NamedModel) else "the model"
+    return (
+        f"no row has pipeline = {asked}: {name} cannot be cut so, or fewer of the devices are faster; the nearest that "
+        f"works is {near}"
+    )
+
+
+def apart(rows: Sequence[ConfigRow]) -> tuple[tuple[ConfigRow, ...], float]:
+    """Return the rows without those that save little memory compared with a faster one, and what share these save."""
+    for alike in ALIKE:
+        kept: list[ConfigRow] = []
+        for row in rows:
+            if not any(
+                other.config.devices <= row.config.devices and other.price.peak_bytes <= alike * row.price.peak_bytes
+                for other in kept
+            ):
+                kept.append(row)
+        if len(kept) <= SHOWN:
+            break
+    return tuple(kept[:SHOWN]), 1 - 1 / alike if len(kept) <= SHOWN else 1.0

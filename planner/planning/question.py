@@ -1,0 +1,263 @@
+"""The question that a plan answers: a model, one or several clusters, a goal, and what is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from costmodels.cluster import Cluster
+from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
+from costmodels.transformer import Transformer
+from costmodels.workload import Workload
+from graphs import checks
+from graphs.documents import read_json
+from graphs.errors import InputError
+from graphs.importers.sources import file_of
+from graphs.ir import Graph
+from graphs.rewrites.batch_sizes import SizedGraphs
+from planner.planning.make_plan import MICRO_BATCHES, Search, batch_of
+from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_clusters, given_model
+from planner.plans.speed import tokens_per_sample
+from planner.problem.constraints import Constraint
+from planner.problem.hybrid_training.model_file import transformer_of
+from planner.problem.problem import Goal
+from planner.problem.reporter import SILENT, Reporter
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from torch import nn
+
+    from graphs.program.program import Program
+
+SCHEDULE = "1f1b"  # of training, unless another one is asked for or found
+
+
+@dataclass(frozen=True)
+class OpenWorkload:
+    """A workload with open ends, as the command line takes it: None leaves a figure to the planner.
+
+    In training, a step has the samples of ``micro_batches`` micro-batches. Where schedule, micro-batches, recomputation
+    and replicas are all None, `planner.plan` takes the fastest way to train as many samples as `MICRO_BATCHES`
+    micro-batches have.
+
+    Attributes:
+        in_flight: in inference, micro-batches that are in flight at the same time; None for twice the devices.
+        optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
+        schedule: in training, the order of a step.
+        micro_batches: in training, of a step.
+        recompute: in training, what stages run forward again.
+        replicas: in training, equal parts of the cluster that train the network together.
+
+    Raises:
+        InputError: as `Workload`, or for a number below 1.
+    """
+
+    in_flight: int | None = None
+    optimizer: str = "sgd"
+    schedule: str | None = None
+    micro_batches: int | None = None
+    recompute: RecomputeMode | None = None
+    replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.check_fields(self, "the workload")
+        for name in ("in_flight", "micro_batches", "replicas"):
+            if getattr(self, name) is not None:
+                checks.whole(getattr(self, name), name.replace("_", "-"), 1)
+        self.closed(batch=1, n_devices=1, training=True)  # checks the words
+
+    @property
+    def leaves_training_open(self) -> bool:
+        """Whether nothing says how to train."""
+        return (self.schedule, self.micro_batches, self.recompute, self.replicas) == (None,) * 4
+
+    def closed(self, batch: int, n_devices: int, training: bool) -> Workload:
+        """The workload with a number or a word for everything.
+
+        Args:
+            batch: samples of one micro-batch.
+            n_devices: of the cluster.
+            training: whether there is a backward pass.
+        """
+        return Workload(
+            mode="training" if training else "inference",
+            batch=batch,
+            in_flight=self.in_flight or 2 * n_devices,
+            optimizer=self.optimizer,
+            micro_batches=self.micro_batches or (MICRO_BATCHES if training else 1),
+            schedule=self.schedule or SCHEDULE,
+            recompute=self.recompute or RECOMPUTE_MODES[0],
+        )
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
+    """What to plan; the fields are the arguments of `planner.plan`, which says what each may be."""
+
+    model: nn.Module | Program | Graph | ModelName
+    cluster: Cluster | Named | Sequence[Cluster | Named]
+    example_inputs: Any = None
+    goal: Goal = Goal.THROUGHPUT
+    workload: Workload | OpenWorkload = OpenWorkload()
+    constraints: tuple[Constraint, ...] = ()
+    search: Search = field(default_factory=Search)
+
+    def __post_init__(self) -> None:
+        checks.instance(self.search, Search, "the search", "a Search")
+        checks.instance(self.workload, (Workload, OpenWorkload), "the workload", "a Workload or an OpenWorkload")
+        several = checks.instance(self.constraints, (tuple, list), "the constraints", "a tuple of Constraint each")
+        for one in several:
+            checks.instance(one, Constraint, "a constraint", "what pin, forbid, together, whole or contiguous make")
+        object.__setattr__(self, "constraints", tuple(several))
+        object.__setattr__(self, "goal", Goal(self.goal))
+        if isinstance(self.workload, OpenWorkload):
+            open_ends = {name.replace("_", "-"): getattr(self.workload, name) for name in ("schedule", "micro_batches")}
+            check_training_only(self.goal, open_ends)
+            check_training_only(self.goal, {"replicas": None if self._replicas == 1 else self._replicas})
+
+    @property
+    def trains(self) -> bool:
+        """Whether the goal is training."""
+        return self.goal is Goal.TRAINING
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether there are several clusters to choose from, which are divisions of one machine."""
+        return not isinstance(self.cluster, Cluster | str | PathLike)
+
+    @cached_property
+    def wholes(self) -> tuple[Cluster, ...]:
+        """The clusters before they are divided among replicas."""
+        if isinstance(self.cluster, Cluster | str | PathLike):
+            return (given_cluster(self.cluster),)
+        return tuple(given_clusters(self.cluster))
+
+    @cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters that a plan is made for, each divided among the replicas that are asked for."""
+        return tuple(whole.divided(self._replicas) for whole in self.wholes)
+
+    @property
+    def only_cluster(self) -> Cluster:
+        """The cluster of a question that is for one alone; an InputError for several."""
+        if self.is_divided:
+            raise InputError("several clusters are given; give one")
+        return self.clusters[0]
+
+    @cached_property
+    def imported(self) -> Program | Graph:
+        """The model, imported when it is first asked for."""
+        return imported_model(self.model, self.example_inputs, self.trains, self.search.reporter)
+
+    @property
+    def graph(self) -> Graph:
+        """The network for the samples of one micro-batch."""
+        return self.imported if isinstance(self.imported, Graph) else self.imported.graph
+
+    @property
+    def batch(self) -> int:
+        """Samples of one micro-batch."""
+        asked = self.model.batch if isinstance(self.model, NamedModel) else None
+        return asked or batch_of(self.graph)
+
+    def workload_on(self, n_devices: int) -> Workload:
+        """The workload on so many devices."""
+        if isinstance(self.workload, Workload):
+            return self.workload
+        return self.workload.closed(self.batch, n_devices, self.trains)
+
+    @property
+    def leaves_training_open(self) -> bool:
+        """Whether it is left to the planner how one cluster trains."""
+        asked = self.is_divided or self.constraints or self.search.robust or self.clusters[0].replicas
+        is_open = isinstance(self.workload, OpenWorkload) and self.workload.leaves_training_open
+        return self.trains and is_open and not asked
+
+    @cached_property
+    def sized(self) -> SizedGraphs:
+        """The network for other numbers of samples; an InputError for those that it cannot be imported for."""
+        return SizedGraphs(self._for_samples)
+
+    @cached_property
+    def transformer(self) -> Transformer | None:
+        """The numbers of a transformer, where the model is a config.json of equal layers."""
+        name = given_model(self.model)
+        path = file_of(str(name)) if isinstance(name, NamedModel) else None
+        if path is None or path.suffix != ".json" or not path.is_file():
+            return None
+        try:
+            return transformer_of(read_json(path, "model", finite=False), tokens_per_sample(self.graph, self.batch))
+        except InputError:  # a graph.json, or a network that is no stack of equal layers
+            return None
+
+    @property
+    def _replicas(self) -> int:
+        return (self.workload.replicas if isinstance(self.workload, OpenWorkload) else None) or 1
+
+    def _for_samples(self, samples: int) -> Graph:
+        return self.graph if samples == self.batch else graph_for(self.model, self.example_inputs, samples)
+
+
+def graph_for(model: Any, example_inputs: Any, samples: int, reporter: Reporter = SILENT) -> Graph:
+    """Import a model as it is trained, for a number of samples; the reporter receives a step for it.
+
+    Raises:
+        InputError: if it cannot be imported for so many: a graph or a program is there for its own number only.
+    """
+    given = given_model(model)
+    number = f"{samples:,} sample{'s'[: samples - 1]}"
+    if isinstance(given, NamedModel):
+        reporter.on_step(f"importing {given} for {number}", 0, 0)
+        loaded = replace(given, batch=samples).load(training=True)
+        return loaded if isinstance(loaded, Graph) else loaded.graph
+    from graphs.program.program import Program
+
+    if isinstance(given, Graph | Program):
+        graph = given if isinstance(given, Graph) else given.graph
+        if samples != batch_of(graph):
+            raise InputError(f"'{graph.name}' is imported for {batch_of(graph)} samples; {number} need its module")
+        return graph
+    from graphs.importers.from_torch import imported
+    from graphs.program.arguments import arguments_of
+
+    reporter.on_step(f"importing a {type(given).__name__} for {number}", 0, 0)
+    inputs = None if example_inputs is None else arguments_of(example_inputs).resized(samples)
+    return imported(given, inputs, training=True).graph
+
+
+def check_training_only(goal: Goal, asked: Mapping[str, object]) -> None:
+    """Refuse what only a training step has, for another goal.
+
+    Args:
+        goal: what the plan is for.
+        asked: by the names that a message gives them; None for what is left open.
+
+    Raises:
+        InputError: for the first one.
+    """
+    for name, value in asked.items():
+        if value is not None and goal != Goal.TRAINING:
+            raise InputError(f"{name} is for training and the goal is {goal}; leave it out")
+
+
+def imported_model(model: Any, example_inputs: Any, training: bool, reporter: Reporter = SILENT) -> Program | Graph:
+    """The program of a model, or a graph as it is; the reporter receives a step for a named model.
+
+    Raises:
+        InputError: if it is none, cannot be imported, or was imported for training and is not trained.
+    """
+    given = given_model(model)
+    loaded = given.load(training, reporter) if isinstance(given, NamedModel) else given
+    if isinstance(loaded, Graph):
+        return loaded
+    from graphs.importers.from_torch import imported
+
+    program = imported(loaded, example_inputs, training=training)
+    if program.training and not training:
+        raise InputError(
+            f"'{program.graph.name}' was imported as it is trained, which only the goal 'training' is for; "
+            "import it without training=True"
+        )
+    return program

@@ -1,0 +1,96 @@
+"""Single moves: the last step of a search moves blocks one by one to other devices in use, as long as that helps.
+
+::
+
+    a b c │ d e f     c over the cut, or d over it: the ends of cuts first, those that take longest before others;
+        ─►│           then any other block to any other device in use, in any copy
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.evaluate import backward_edge
+from planner.problem.problem import Problem
+from planner.solvers.base import judging_s, objective_of
+from simulator.placement import Placement
+
+FEWEST = 16  # moves that are judged whatever the time limit
+LEAST_GAIN = 1e-3  # relative; for less no operator goes elsewhere
+
+
+def climbed(
+    problem: Problem, placement: Placement, time_limit_s: float, helps: Callable[[Placement], bool] | None = None
+) -> Placement:
+    """The placement after single moves, each of which makes the objective smaller; none is left that does.
+
+    It ends before that when it has judged as many as the usual machine does in the time.
+
+    Args:
+        problem: whose objective counts.
+        placement: a feasible one.
+        time_limit_s: of the usual machine.
+        helps: whether to make a move that makes the objective smaller. By default, if no micro-batch comes back to a
+            device that it has left, unless one does already.
+    """
+    to_and_fro = is_scattered(problem, placement)
+    helps = helps or (lambda moved: to_and_fro or not is_scattered(problem, moved))
+    blocks, left = merge_blocks(problem.table), max(FEWEST, int(time_limit_s / judging_s(problem)))
+    best_s = objective_of(problem, placement)
+    while True:
+        for moved in single_moves(blocks, placement):
+            if not left:
+                return placement
+            left -= 1
+            moved_s = objective_of(problem, moved, best_s)
+            if moved_s < best_s * (1 - LEAST_GAIN) and helps(moved):
+                placement, best_s = moved, moved_s
+                break
+        else:
+            return placement
+
+
+def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:
+    """Every placement with one block of one copy on another device in use, the ends of cuts first."""
+    seen: set[tuple[int, int, int]] = set()
+    for copy, block, device in chain(_over_cuts(blocks, placement), _anywhere(blocks, placement)):
+        if (copy, block, device) not in seen and blocks.fits[block, device]:
+            seen.add((copy, block, device))
+            yield moved_to(placement, blocks.members[block], device, copy)
+
+
+def moved_to(placement: Placement, ops: tuple[int, ...], device: int, copy: int = 0) -> Placement:
+    """The placement with some operators of a copy on another device; the orders stay the same."""
+    copies = list(placement.copies)
+    home = list(copies[copy].device)
+    for op in ops:
+        home[op] = device
+    copies[copy] = Placement(tuple(home), copies[copy].order)
+    return replace(copies[0], others=tuple(copies[1:]))
+
+
+def is_scattered(problem: Problem, placement: Placement) -> bool:
+    """Whether in some copy a micro-batch comes back to a device that it has left."""
+    everywhere = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
+    return any(backward_edge(everywhere, copy) for copy in placement.copies)
+
+
+def _over_cuts(blocks: Blocks, placement: Placement) -> list[tuple[int, int, int]]:
+    """(copy, block, device): the writer and the readers of each cut on the other side, the longest cuts first."""
+    table, found = blocks.table, list[tuple[float, tuple[int, int, int]]]()
+    for number, copy in enumerate(placement.copies):
+        for flow, src, dst in copy.cuts(table):
+            record, seconds = table.flows[flow], -table.send_s(flow, src, dst)
+            found.append((seconds, (number, int(blocks.block[record.writer]), dst)))
+            readers = {int(blocks.block[op]) for op in record.readers if copy.device[op] == dst}
+            found += [(seconds, (number, block, src)) for block in sorted(readers)]
+    return [move for _, move in sorted(found, key=lambda each: each[0])]
+
+
+def _anywhere(blocks: Blocks, placement: Placement) -> Iterator[tuple[int, int, int]]:
+    for number, copy in enumerate(placement.copies):
+        for block, members in enumerate(blocks.members):
+            for device in placement.used:
+                if device != copy.device[members[0]]:
+                    yield number, block, device
