@@ -60,9 +60,7 @@ HEADS = (
 TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
 SHOWN = 12
-ALIKE = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
-"""Without --all, a row is left out if a faster one takes less than this many times its memory: the least number that
-leaves as few rows as are shown."""
+ALIKE = 1.25  # without --all, a row is left out if a faster one takes less than this many times its memory
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +101,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also show rows near a better one and, of other networks, dominated ones (without ●)",
+        help="also show rows that save little memory and, of other networks, dominated ones (without ●)",
     )
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=TO_HELP)
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
@@ -127,7 +125,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if not found.rows:
         console.error(_no_room(setting, found))
         return NO_PLAN
-    shown = list(found.rows) if options.all else _apart(found.rows)[0]
+    shown = list(found.rows) if options.all else _apart(found.rows)[:SHOWN]
     priced = [PricedRow(row.price, row.config.devices) for row in shown]
     if options.html is not None:
         room = min(device.usable_bytes for device in setting.fabric.devices)
@@ -193,19 +191,16 @@ def _no_room(setting: TrainingSetting, found: ConfigTable) -> str:
     return f"nothing fits{takes}{room}; {way_out}add devices or memory, or leave more open"
 
 
-def _apart(rows: Sequence[ConfigRow]) -> tuple[list[ConfigRow], float]:
-    """The rows without those that save little memory beside a faster one; and what share of it these save at most."""
-    for alike in ALIKE:
-        kept: list[ConfigRow] = []
-        for row in rows:
-            if not any(
-                other.config.devices <= row.config.devices and other.price.peak_bytes <= alike * row.price.peak_bytes
-                for other in kept
-            ):
-                kept.append(row)
-        if len(kept) <= SHOWN:
-            break
-    return kept[:SHOWN], 1 - 1 / alike if len(kept) <= SHOWN else 1.0
+def _apart(rows: Sequence[ConfigRow]) -> list[ConfigRow]:
+    """The rows without those that save little memory where a faster one has as few devices."""
+    kept: list[ConfigRow] = []
+    for row in rows:
+        if not any(
+            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
+            for other in kept
+        ):
+            kept.append(row)
+    return kept
 
 
 def _document(
@@ -255,7 +250,9 @@ def _lines(
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
-        yield f"{count(len(found.rows) - len(rows), 'row')} more{_saved(found.rows)}: --all shows them"
+        slower = " or slower still" if len(_apart(found.rows)) > SHOWN else ""
+        saving = f"saving less than {1 - 1 / ALIKE:.0%} of a faster one's memory{slower}"
+        yield f"{count(len(found.rows) - len(rows), 'more row')}, {saving}: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
     yield "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count"
@@ -263,12 +260,6 @@ def _lines(
     if 0 < window < setting.network.sequence and not setting.network.flash:
         yield f"scores beyond the window of {window:,} are computed and hidden; --flash-attention skips them"
     yield _proved(found)
-
-
-def _saved(rows: Sequence[ConfigRow]) -> str:
-    """What rows that are not shown save at most."""
-    share = _apart(rows)[1]
-    return f", which save less than {share:.0%} of the memory of a faster one" if share < 1 else ""
 
 
 def _title(setting: TrainingSetting) -> str:
