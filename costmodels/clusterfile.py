@@ -13,6 +13,7 @@
     name = "cpu0"
     kind = "cpu"                         # equal devices share a kind; the device's name if left out
     memory = "12 GiB"
+    reserve = "1 GiB"                    # what no plan uses of it, or a share such as "10%"; nothing if left out
     flops = { float32 = "120 GFLOP/s" }
     memory_bandwidth = "20 GB/s"
     launch = "2 us"                      # 0 if left out

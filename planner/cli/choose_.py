@@ -30,7 +30,16 @@ from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.explanations.config_reasons import PricedRow, reasons
 from planner.exports.parallel_config import CONFIG_TARGETS, export_config
-from planner.planning.choose import GRADIENT_BYTES, TransformerChoices, apart, choose, numbers_of, save_config
+from planner.planning.choose import (
+    ALIKE,
+    GRADIENT_BYTES,
+    SHOWN,
+    TransformerChoices,
+    apart,
+    choose,
+    numbers_of,
+    save_config,
+)
 from planner.plans.given import NamedModel
 from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
 from planner.problem.hybrid_training.config_file import config_to_dict
@@ -92,7 +101,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also show rows near a better one and, of other networks, dominated ones (without ●)",
+        help="also show rows that save little memory and, of other networks, dominated ones (without ●)",
     )
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=TO_HELP)
     parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
@@ -206,7 +215,9 @@ def _lines(
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
-        yield f"{count(len(found.rows) - len(rows), 'row')} more{_saved(found.rows)}: --all shows them"
+        slower = " or slower still" if len(apart(found.rows)) > SHOWN else ""
+        saving = f"saving less than {1 - 1 / ALIKE:.0%} of a faster one's memory{slower}"
+        yield f"{count(len(found.rows) - len(rows), 'more row')}, {saving}: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
     yield "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count"
@@ -214,12 +225,6 @@ def _lines(
     if 0 < window < setting.network.sequence and not setting.network.flash:
         yield f"scores beyond the window of {window:,} are computed and hidden; --flash-attention skips them"
     yield _proved(found)
-
-
-def _saved(rows: Sequence[ConfigRow]) -> str:
-    """What rows that are not shown save at most."""
-    share = apart(rows)[1]
-    return f", which save less than {share:.0%} of the memory of a faster one" if share < 1 else ""
 
 
 def _title(setting: TrainingSetting) -> str:

@@ -215,10 +215,21 @@ def _check_data_alone(target: str, config: ParallelConfig) -> None:
 def target_limits(setting: TrainingSetting, target: str) -> Limits:
     """What a tool can be told, for a search.
 
-    Raise InputError if it cannot be told the network, whatever the row.
+    Raise InputError if it cannot be told the network, or what is asked, whatever the row.
     """
+    zero, schedules, data_alone = TARGET_LIMITS[target]
+    asked = setting.demands
     if target == MEGATRON:
         list(megatron_network(setting.network))
+    if asked.zero is not None and asked.zero not in zero:
+        known = ", ".join(map(str, zero))
+        raise refuse(target, f"ZeRO {asked.zero} is asked for", f"has the stages {known}", "ask for one of them")
+    if asked.schedule is not None and asked.schedule not in schedules:
+        known = " and ".join(schedules)
+        raise refuse(target, f"the schedule {asked.schedule} is asked for", f"has {known}", "ask for one of them")
+    if data_alone and max(asked.tensor or 1, asked.pipeline or 1) > 1:
+        rule, way_out = "has data parallelism alone", "leave --tensor and --pipeline out"
+        raise refuse(target, "devices that share a replica are asked for", rule, way_out)
 
     def accepts(config: ParallelConfig) -> bool:
         try:
@@ -227,7 +238,6 @@ def target_limits(setting: TrainingSetting, target: str) -> Limits:
             return False
         return True
 
-    zero, schedules, data_alone = TARGET_LIMITS[target]
     return Limits(zero, schedules, data_alone, accepts)
 
 

@@ -46,9 +46,7 @@ RowT = TypeVar("RowT")
 
 GRADIENT_BYTES = {"float32": 4, "bfloat16": 2}
 SHOWN = 12
-ALIKE = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
-"""A row is left out after a faster one that takes less than this many times its memory: the least number that leaves as
-few rows as are shown."""
+ALIKE = 1.25  # a row is left out if a faster one takes less than this many times its memory
 NO_TIME = "nothing was found in time; allow more with --time-limit"
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
 
@@ -67,7 +65,7 @@ class TransformerChoices(Brief):
 
     def rows(self, all: bool = False) -> tuple[ConfigRow, ...]:
         """Return the configurations, the fastest first; unless ``all``, without those near a better one."""
-        return self.found.rows if all else apart(self.found.rows)[0]
+        return self.found.rows if all else apart(self.found.rows)[:SHOWN]
 
     @property
     def advice(self) -> str:
@@ -272,16 +270,13 @@ def _none_kept(choices: Sequence[Choice], options: ChooseOptions, model: object)
     )
 
 
-def apart(rows: Sequence[ConfigRow]) -> tuple[tuple[ConfigRow, ...], float]:
-    """Return the rows without those that save little memory compared with a faster one, and what share these save."""
-    for alike in ALIKE:
-        kept: list[ConfigRow] = []
-        for row in rows:
-            if not any(
-                other.config.devices <= row.config.devices and other.price.peak_bytes <= alike * row.price.peak_bytes
-                for other in kept
-            ):
-                kept.append(row)
-        if len(kept) <= SHOWN:
-            break
-    return tuple(kept[:SHOWN]), 1 - 1 / alike if len(kept) <= SHOWN else 1.0
+def apart(rows: Sequence[ConfigRow]) -> tuple[ConfigRow, ...]:
+    """Return the rows without those that save little memory where a faster one has as few devices."""
+    kept: list[ConfigRow] = []
+    for row in rows:
+        if not any(
+            other.config.devices <= row.config.devices and other.price.peak_bytes <= ALIKE * row.price.peak_bytes
+            for other in kept
+        ):
+            kept.append(row)
+    return tuple(kept)

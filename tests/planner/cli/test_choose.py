@@ -49,7 +49,7 @@ def test_the_table_fits_and_says_what_it_left_out(capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "11.2 billion parameters, 2,048 tokens a sample: steps of 64 samples on up to 16 devices"
     assert lines[-1].startswith("optimal: no way takes less; ")
-    assert "of the memory of a faster one: --all shows them" in lines[-3]
+    assert "more rows, saving less than 20% of a faster one's memory" in lines[-3]
     assert max(map(len, lines)) <= 100
 
 
@@ -197,12 +197,12 @@ def test_micro_batches_of_a_network_have_a_largest_size(refused: Refused) -> Non
 
 def test_rows_that_save_little_memory_are_left_out_with_what_they_save(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(COMMAND) == 0
-    (share,) = re.findall(r"more, which save less than (\d+)% of the memory of a faster one", capsys.readouterr().out)
+    (share,) = re.findall(r"more rows, saving less than (\d+)% of a faster one's memory", capsys.readouterr().out)
     assert main([*COMMAND, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["rows"]
     assert main([*COMMAND, "--all", "--json"]) == 0
     every = json.loads(capsys.readouterr().out)["rows"]
-    for row in every:
+    for row in (row for row in every if row["step_s"] <= shown[-1]["step_s"]):
         faster = [own for own in shown if own["step_s"] <= row["step_s"] and own["devices"] <= row["devices"]]
         assert any(1 - row["peak_bytes"] / own["peak_bytes"] <= int(share) / 100 for own in faster)
 

@@ -283,3 +283,31 @@ def test_a_search_for_a_tool_finds_what_it_can_be_told(target: str, memory_bytes
     accepts = target_limits(setting, target).accepts
     told = [row for row in choose_config(setting, 1000.0).rows if accepts(row.config)]
     assert found.rows[0].price.step_s <= min((row.price.step_s for row in told), default=inf)
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "told"),
+    [
+        (
+            "megatron-args",
+            Demands(zero=3),
+            "ZeRO 3 is asked for; megatron-args has the stages 0, 1: ask for one of them",
+        ),
+        (
+            "torchtitan",
+            Demands(schedule="zb-h1"),
+            "the schedule zb-h1 is asked for; torchtitan has 1f1b and interleaved",
+        ),
+        (
+            "deepspeed-zero",
+            Demands(tensor=2),
+            "devices that share a replica are asked for; deepspeed-zero has data par",
+        ),
+        ("accelerate-fsdp", Demands(pipeline=2), "leave --tensor and --pipeline out"),
+    ],
+)
+def test_what_is_asked_and_a_tool_cannot_be_told_is_refused_before_the_search(
+    target: str, asked: Demands, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        target_limits(replace(SETTING, demands=asked), target)
