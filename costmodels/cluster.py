@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from costmodels.collectives import Port, ring_all_reduce
+from costmodels.host.choice import Kernels
 from costmodels.links import (
     Level,
     LevelLinks,
@@ -75,11 +76,6 @@ Sharing: TypeAlias = Literal["fifo", "fair", "unlimited"]
 all at once with all of it ("unlimited"), as in the literature on list scheduling."""
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
-
-Kernels: TypeAlias = Literal["exact", "quick"]
-"""Kinds of kernels; see `costmodels.host.kernels`."""
-
-KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from costmodels.arrays import Floats, Ints
 from costmodels.cluster import SHARINGS, Sharing
 from costmodels.measured import LARGEST
-from costmodels.memory.transformers import RecomputeMode
 from costmodels.step_update import StepUpdate
+from costmodels.workload import RecomputeMode
 from graphs.brief import Brief
 from graphs.errors import InputError
 from graphs.ir import Flow

@@ -4,12 +4,19 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from graphs.checks import check_fields, one_of
 from graphs.errors import InputError
 
 Mode: TypeAlias = Literal["inference", "training"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+
+RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
+RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
+"""Which operators run again before the backward pass: none, those that are large and quick to compute, such as
+attention's scores, or all (see `costmodels.memory.recomputation`)."""
+
+ZERO_STAGES = (0, 1, 2, 3)
+"""Stages of ZeRO: how much of the states of a step replicas divide among themselves."""
 
 TRAINING_SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zbv")
 """Names of the schedules of a training step, which `simulator.schedules` makes."""

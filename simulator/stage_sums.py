@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.memory.transformers import RecomputeMode
 from costmodels.table import CostTable
+from costmodels.workload import RecomputeMode
 
 MOST_KEPT = 1 << 20  # operators of all stages that are kept, 8 bytes each
 

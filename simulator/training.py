@@ -18,8 +18,8 @@ import numpy as np
 
 from costmodels.arrays import Floats
 from costmodels.cluster import SHARINGS, Sharing
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.table import CostTable
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode
 from costmodels.workload import TRAINING_SCHEDULES as TRAINING_SCHEDULES
 from graphs.brief import Brief
 from graphs.checks import check_fields, one_of

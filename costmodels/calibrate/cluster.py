@@ -10,8 +10,9 @@ from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
 from costmodels.calibrate.peaks import Peaks, measure_peaks
 from costmodels.calibrate.processes import measure_distributed_link
-from costmodels.cluster import Cluster, Device, Kernels, Link
+from costmodels.cluster import Cluster, Device, Link
 from costmodels.host.affinity import DiscoveredDevice, Processor, usable_cores
+from costmodels.host.choice import Kernels
 from costmodels.host.discovery import ROOT, cpu_divisions, discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.host.onednn import check_quick, onednn

@@ -16,16 +16,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 
 from costmodels.calibrate.clock import Clock
-from costmodels.cluster import Kernels
 from costmodels.host.affinity import check_stopped
+from costmodels.host.choice import Kernels
 from costmodels.host.discovery import ROOT, free_bytes
 from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
 from costmodels.host.giving_way import Function
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
-from costmodels.host.pairs import Turn, gains_by_pairs, in_turns, micro_batches, one_by_one
+from costmodels.host.pairs import Turn, computes_pairs, in_turns, micro_batches, one_by_one
 from costmodels.memory.passes import inference_bytes
+from costmodels.table import worth_pairs
 from costmodels.units import format_bytes
 from costmodels.views import differentiated
 from graphs.errors import InputError, running
@@ -364,3 +365,12 @@ def _last_read(program: Program) -> dict[str, int]:
     graph = program.graph
     last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
     return last | dict.fromkeys(graph.outputs, len(graph.ops))
+
+
+def gains_by_pairs(kernels: Sequence[Sequence[Kernel]], alone_s: Sequence[float]) -> bool:
+    """Return whether operators that compute pairs take the share of the time that makes pairs worth it.
+
+    ``kernels`` are those of each operator, [n_ops], and ``alone_s`` its seconds, [n_ops].
+    """
+    paired_s = sum(each_s for each, each_s in zip(kernels, alone_s, strict=False) if computes_pairs(each))
+    return bool(worth_pairs(paired_s, sum(alone_s)))

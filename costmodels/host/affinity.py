@@ -13,7 +13,8 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
-from costmodels.cluster import Device, Kernels
+from costmodels.cluster import Device
+from costmodels.host.choice import Kernels
 from costmodels.host.promises import Promise
 from graphs.errors import InputError
 

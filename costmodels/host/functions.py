@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from costmodels.host.buffers import planned_memory, shares
-from costmodels.host.giving_way import Compiled, Function, Kernels, UnpackedError, giving_way
+from costmodels.host.giving_way import Compiled, Function, KernelsOf, UnpackedError, giving_way
 from costmodels.host.kernel import RESULT, Kernel
 from costmodels.host.pairs import Turn, micro_batches, one_by_one
 from graphs.errors import InputError
@@ -47,7 +47,7 @@ class Subgraph(NamedTuple):
     """Operators of a network that run one behind the other."""
 
     program: Program  # the network
-    kernels: Kernels  # see `costmodels.host.kernels.kernels_of`
+    kernels: KernelsOf  # see `costmodels.host.kernels.kernels_of`
     outputs: Sequence[str]  # the tensors that are read after them
     strides: Mapping[str, tuple[int, ...]] = {}  # of results that have to lie as in the trace
 
@@ -73,7 +73,7 @@ def compile_operators(
         restart: called before a call begins again, see `costmodels.host.giving_way`.
     """
 
-    def compiled(kernels: Kernels) -> Compiled:
+    def compiled(kernels: KernelsOf) -> Compiled:
         return _compiled(subgraph._replace(kernels=kernels), state, seeded, behind, turns)
 
     return giving_way(subgraph.program, subgraph.kernels, compiled, restart)

@@ -18,7 +18,7 @@ from graphs.ir import Op, unfused
 from graphs.program.program import Program
 from graphs.rewrites.patterns import plain
 
-Kernels: TypeAlias = Mapping[int, Sequence[Kernel]]
+KernelsOf: TypeAlias = Mapping[int, Sequence[Kernel]]
 """The kernels of operators, by operator, in their order."""
 
 Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
@@ -51,8 +51,8 @@ class Compiled(NamedTuple):
 
 def giving_way(
     program: Program,
-    kernels: Kernels,
-    compile_with: Callable[[Kernels], Compiled],
+    kernels: KernelsOf,
+    compile_with: Callable[[KernelsOf], Compiled],
     restart: Callable[[], object] = lambda: None,
 ) -> Function:
     """Return a function of operators, which is compiled again with PyTorch's own operators where a kernel fails.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from costmodels.cluster import Kernels
+from costmodels.host.choice import Kernels
 from costmodels.host.giving_way import warn
 from costmodels.host.kernel import Kernel, Read, as_it_is, by_pytorch
 from costmodels.host.onednn import lstm_kernel

@@ -14,7 +14,6 @@ from itertools import groupby
 from typing import TypeAlias
 
 from costmodels.host.kernel import Kernel
-from costmodels.table import worth_pairs
 
 Turn: TypeAlias = tuple[int, tuple[int, ...]]
 """An operator, and the micro-batches, of the first (0) and the second (1), that it runs for."""
@@ -25,12 +24,6 @@ ONE, OTHER, BOTH = (0,), (1,), (0, 1)
 def computes_pairs(kernels: Sequence[Kernel]) -> bool:
     """Whether one of the kernels of an operator computes two micro-batches at once."""
     return any(kernel.pair for kernel in kernels)
-
-
-def gains_by_pairs(kernels: Sequence[Sequence[Kernel]], alone_s: Sequence[float]) -> bool:
-    """Whether operators that compute pairs, [n_ops] by their kernels and seconds, take the share that is worth it."""
-    paired_s = sum(each_s for each, each_s in zip(kernels, alone_s, strict=False) if computes_pairs(each))
-    return bool(worth_pairs(paired_s, sum(alone_s)))
 
 
 def one_by_one(ops: Iterable[int]) -> list[Turn]:

@@ -19,19 +19,13 @@ large transformer models, MLSys 2023, arXiv 2205.05198, table 2.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 from costmodels.transformer import Transformer
+from costmodels.workload import RecomputeMode
 from graphs.checks import check_fields, whole
-
-RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
-RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
-"""What runs again before the backward pass: nothing, what is large and quick to compute, such as attention's scores, or
-all (see `costmodels.memory.recomputation`)."""
 
 PARAMETER, GRADIENT, ADAM = 2, 2, 12  # bytes in mixed precision
 FLOAT32 = FLOAT32_GRADIENT = 4
-ZERO_STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_seconds
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
 from graphs.errors import InputError
 from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes

@@ -12,7 +12,7 @@ from graphs.errors import InputError
 from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.exports.records import Export
+from planner.exports.exported import Export
 from planner.exports.targets import ONNX, TARGETS, export
 
 CHOICES = [*TARGETS, ONNX]

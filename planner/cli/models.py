@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import KERNELS, Cluster
+from costmodels.cluster import Cluster
 from costmodels.clusterfile import read_cluster
+from costmodels.host.choice import KERNELS
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import RECOMPUTE_MODES
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.make_plan import MICRO_BATCHES

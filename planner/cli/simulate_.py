@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.cluster import SHARINGS
-from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.units import format_bytes, format_rate, format_seconds
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
 from graphs.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console, attributes

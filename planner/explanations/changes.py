@@ -7,10 +7,9 @@ import numpy as np
 
 from costmodels.cluster import Cluster
 from costmodels.flops import Work, roofline_s, work_of
-from costmodels.memory.transformers import RecomputeMode
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
-from costmodels.workload import Workload
+from costmodels.workload import RecomputeMode, Workload
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.explanations.settings import Setting, add_device, apply_setting

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.memory.transformers import RecomputeMode
 from costmodels.views import operation
+from costmodels.workload import RecomputeMode
 from graphs.brief import brief
 from planner.plans.plan import Plan
 

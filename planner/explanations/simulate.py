@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from costmodels.cluster import SHARINGS, Sharing
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, RecomputeMode
 from graphs import checks
 from graphs.brief import Brief
 from graphs.errors import InputError

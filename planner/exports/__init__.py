@@ -1,7 +1,7 @@
 """Plans for other tools, and their maps as plans."""
 
+from planner.exports.exported import Export
 from planner.exports.maps import Map, map_of, read_map
-from planner.exports.records import Export
 from planner.exports.split_spec import read_split_spec
 from planner.exports.targets import TARGETS, export
 from planner.plans.plan import plan_by_hand

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from graphs.errors import InputError
+from planner.exports.exported import Export, refuse
 from planner.exports.pipelines import layers_of
-from planner.exports.records import Export, device_words, refuse
+from planner.exports.records import device_words
 from planner.plans.plan import Plan
 
 NAME = "deepspeed"

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from graphs.errors import InputError
 from graphs.ir import Graph
+from planner.exports.exported import Export, refuse
 from planner.exports.modules import Modules, ancestors
-from planner.exports.records import Export, device_names, device_words, kept_whole, listed, refuse
+from planner.exports.records import device_names, device_words, kept_whole, listed
 from planner.exports.tables import tables
 from planner.plans.plan import Plan
 

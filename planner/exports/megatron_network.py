@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from costmodels.architecture import Architecture
 from costmodels.transformer import RMS_NORM, Transformer
-from planner.exports.records import refuse
+from planner.exports.exported import refuse
 
 MEGATRON = "megatron-args"
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from costmodels.memory.transformers import FLOAT32_GRADIENT, ZERO_STAGES
+from costmodels.memory.transformers import FLOAT32_GRADIENT
+from costmodels.workload import ZERO_STAGES
 from graphs.errors import InputError
+from planner.exports.exported import Export, refuse
 from planner.exports.megatron_network import MEGATRON, megatron_network
-from planner.exports.records import Export, refuse
 from planner.problem.hybrid_training.config import Limits, ParallelConfig, StepSchedule, TrainingSetting
 
 TORCHTITAN, DEEPSPEED, ACCELERATE = "torchtitan", "deepspeed-zero", "accelerate-fsdp"

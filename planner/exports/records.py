@@ -1,41 +1,11 @@
-"""The record of an export, the refusal of a plan that a target cannot express, and what other tools call devices."""
+"""Names of modules and devices in the words of other tools."""
 
-import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from costmodels.cluster import Cluster, Device
-from graphs.brief import brief
 from graphs.errors import InputError
 from planner.plans.plan import Plan
-
-
-@dataclass(frozen=True)
-class Export:
-    """A plan in the format of another tool."""
-
-    document: Any  # a text, bytes, or what JSON can hold
-    notes: tuple[str, ...] = ()  # what the tool does otherwise than the plan says, one sentence each
-
-    __repr__ = brief
-
-    @property
-    def content(self) -> bytes:
-        """The content of the file as bytes."""
-        return self.document if isinstance(self.document, bytes) else self.text.encode()
-
-    @property
-    def text(self) -> str:
-        """The content of the file: the same bytes for the same plan."""
-        if isinstance(self.document, str):
-            return self.document
-        return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def refuse(target: str, reason: str, rule: str, way_out: str) -> InputError:
-    """The error for a plan that a target cannot express."""
-    return InputError(f"{reason}; {target} {rule}: {way_out}")
 
 
 def kept_whole(module: str) -> str:

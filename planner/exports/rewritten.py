@@ -16,7 +16,8 @@ from costmodels.tabulate import OperatorTimes, assemble
 from graphs.errors import InputError
 from graphs.ir import unfused
 from planner.explanations.common_ops import NetworkOps
-from planner.exports.records import device_names, refuse
+from planner.exports.exported import refuse
+from planner.exports.records import device_names
 from planner.plans.plan import Plan
 from simulator.placement import Placement
 

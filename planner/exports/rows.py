@@ -1,8 +1,8 @@
 """export_row: a row of `planner.choose` for the tool that trains."""
 
 from graphs import checks
+from planner.exports.exported import Export
 from planner.exports.parallel_config import CONFIG_TARGETS, export_config
-from planner.exports.records import Export
 from planner.planning.choose import TransformerChoices, row_of
 
 

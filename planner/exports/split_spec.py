@@ -16,9 +16,10 @@ from typing import TypeVar
 
 from graphs.documents import read_json
 from graphs.errors import InputError
+from planner.exports.exported import Export, refuse
 from planner.exports.modules import ROOT, Modules, ancestors
 from planner.exports.pipelines import pipeline_runs
-from planner.exports.records import Export, device_words, refuse
+from planner.exports.records import device_words
 from planner.plans.plan import Plan
 
 NAME = "torch-split-spec"

@@ -22,8 +22,9 @@ from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
 from graphs.rewrites.split import undivided
 from planner.exports import deepspeed, device_map, megatron, model_explorer, split_spec
+from planner.exports.exported import Export, refuse
 from planner.exports.pipelines import layers_of
-from planner.exports.records import Export, device_words, refuse
+from planner.exports.records import device_words
 from planner.exports.rewritten import one_copy, whole_operators
 from planner.exports.tables import with_tables_near
 from planner.plans.given import Named, given_plan

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import KERNELS, Cluster, Device, Kernels
+from costmodels.cluster import Cluster, Device
 from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.host.choice import KERNELS, Kernels
 from costmodels.measured import Noise, Profile, noisy
 from costmodels.opkeys import op_keys, training_keys
 from costmodels.profilefile import read_profile

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import ZERO_STAGES, RecomputeMode
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import TRAINING_SCHEDULES, ZERO_STAGES, RecomputeMode
 from graphs import checks
 from graphs.errors import InputError
 from planner.exports.parallel_config import CONFIG_TARGETS

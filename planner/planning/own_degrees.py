@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import inf
 
 from costmodels.cluster import Cluster, Device
-from costmodels.memory.transformers import RECOMPUTE_MODES
+from costmodels.workload import RECOMPUTE_MODES
 from graphs.errors import InputError
 from graphs.ir import Graph
 from planner.planning.own_stages import FoundStages, StageProblem

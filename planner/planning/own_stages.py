@@ -23,9 +23,9 @@ import numpy as np
 from costmodels.arrays import Floats, Ints
 from costmodels.collectives import Port
 from costmodels.fabric import Fabric
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode
 from graphs.brief import brief
 from planner.planning.shape_tables import ShapeCosts
 from planner.problem.hybrid_training.config import StageDegrees

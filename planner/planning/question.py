@@ -9,9 +9,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.transformer import Transformer
-from costmodels.workload import Workload
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs import checks
 from graphs.documents import read_json
 from graphs.errors import InputError

@@ -6,9 +6,8 @@ from itertools import product
 from math import inf
 
 from costmodels.cluster import Cluster
-from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.table import CostTable
-from costmodels.workload import TRAINING_SCHEDULES, Workload
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, Workload
 from graphs.ir import Graph
 from planner.planning.make_plan import Search
 from planner.planning.own_degrees import OwnDegrees

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.arrays import Floats, Ints
-from costmodels.memory.transformers import RecomputeMode
+from costmodels.workload import RecomputeMode
 from graphs.brief import brief
 from planner.planning.own_stages import FoundStages, OwnStage, StageProblem
 from planner.planning.shape_tables import ShapeCosts

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from costmodels.memory.transformers import RecomputeMode
+from costmodels.workload import RecomputeMode
 from planner.planning.shape_tables import ShapeCosts
 from planner.planning.training_shapes import Shape
 from planner.problem.hybrid_training.config import (

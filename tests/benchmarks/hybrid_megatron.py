@@ -21,8 +21,8 @@ from costmodels.cluster import Device
 from costmodels.collectives import Port
 from costmodels.fabric import Fabric
 from costmodels.layer_times import DEEPSPEED, MEGATRON, Efficiency
-from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.transformer import Transformer
+from costmodels.workload import RECOMPUTE_MODES
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
 from planner.problem.hybrid_training.prices import StepPrice, config_price
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean, mean
 
 import planner
-from costmodels.cluster import KERNELS, Cluster, Kernels
+from costmodels.cluster import Cluster
+from costmodels.host.choice import KERNELS, Kernels
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console

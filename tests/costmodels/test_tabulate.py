@@ -6,7 +6,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Kernels, Link
+from costmodels.cluster import Cluster, Device, Link
+from costmodels.host.choice import Kernels
 from costmodels.learning.learned import Learned, Predictions
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.opkeys import op_keys, training_keys

@@ -14,8 +14,9 @@ from costmodels.cluster import Cluster
 from costmodels.fabric import Fabric, fabric_of
 from costmodels.layer_times import MEGATRON, Efficiency
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.memory.transformers import FLOAT32, FLOAT32_GRADIENT, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
+from costmodels.memory.transformers import FLOAT32, FLOAT32_GRADIENT
 from costmodels.transformer import Transformer
+from costmodels.workload import RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
 from graphs.brief import brief
 from graphs.checks import one_of, whole
 from graphs.errors import InputError

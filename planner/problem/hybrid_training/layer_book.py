@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from costmodels.fabric import Fabric
 from costmodels.layer_times import LayerTimes
-from costmodels.memory.transformers import RECOMPUTE_MODES, LayerSplit, layer_activations
+from costmodels.memory.transformers import LayerSplit, layer_activations
+from costmodels.workload import RECOMPUTE_MODES
 from planner.problem.hybrid_training.config import TrainingSetting
 
 ALL_REDUCES = 2  # of a layer, one way: after attention and after the feed-forward part

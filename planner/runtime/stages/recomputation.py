@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from costmodels.memory.transformers import RecomputeMode
+from costmodels.workload import RecomputeMode
 
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.workload import Workload
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs import checks
 from graphs.checks import check_fields
 from graphs.errors import InputError

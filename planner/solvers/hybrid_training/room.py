@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from costmodels.memory.transformers import GRADIENT, RecomputeMode
+from costmodels.memory.transformers import GRADIENT
+from costmodels.workload import RecomputeMode
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import StageLayers, TrainingSetting
 from planner.problem.hybrid_training.layer_book import LayerBook

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.memory.transformers import RECOMPUTE_MODES
+from costmodels.workload import RECOMPUTE_MODES
 from graphs.brief import brief
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, ZERO_STAGES, LayerSplit, layer_activations
+from costmodels.memory.transformers import LayerSplit, layer_activations
+from costmodels.workload import RECOMPUTE_MODES, ZERO_STAGES
 from planner.problem.hybrid_training.config import (
     ParallelShape,
     RankOrder,

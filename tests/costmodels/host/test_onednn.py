@@ -11,7 +11,8 @@ from torch import nn
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
-from costmodels.cluster import KERNELS, Device, Kernels
+from costmodels.cluster import Device
+from costmodels.host.choice import KERNELS, Kernels
 from costmodels.host.kernels import kernel_of
 from costmodels.host.multiply import PackedProduct
 from costmodels.host.onednn import check_quick, lstm_kernel

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from costmodels.calibrate.runs import gains_by_pairs
 from costmodels.host import quick
 from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernels_of
-from costmodels.host.pairs import BOTH, ONE, OTHER, gains_by_pairs, in_turns
+from costmodels.host.pairs import BOTH, ONE, OTHER, in_turns
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 

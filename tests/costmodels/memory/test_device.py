@@ -20,8 +20,7 @@ from costmodels.memory.device import (
     working_bytes,
 )
 from costmodels.memory.passes import inference_bytes
-from costmodels.memory.transformers import RecomputeMode
-from costmodels.workload import Workload
+from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph, Role
 from tests.costmodels.memory.exact import device_bytes, held

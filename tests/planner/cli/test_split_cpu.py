@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.cluster import Cluster, Kernels
+from costmodels.cluster import Cluster
 from costmodels.clusterwriter import write_cluster
+from costmodels.host.choice import Kernels
 from graphs.errors import InputError
 from graphs.files import write_graph
 from graphs.importers.load import load_graph

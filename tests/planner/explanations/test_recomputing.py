@@ -6,8 +6,7 @@ from torch import nn
 
 from costmodels.cluster import Cluster, Device
 from costmodels.links import Level
-from costmodels.memory.transformers import RecomputeMode
-from costmodels.workload import Workload
+from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from planner.cli.explain_ import lines
 from planner.explanations.explain import explain

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.cluster import Cluster, Device, Link
-from costmodels.memory.transformers import RECOMPUTE_MODES
+from costmodels.workload import RECOMPUTE_MODES
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph

@@ -12,8 +12,7 @@ from torch import nn
 
 from costmodels.cluster import Cluster, Device
 from costmodels.links import Level
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.workload import Workload
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.planning.make_plan import Search

@@ -11,9 +11,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.memory.transformers import RECOMPUTE_MODES
 from costmodels.step_update import StepUpdate
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
 from graphs.errors import InputError
 from planner.problem.bounds import lower_bound
 from planner.problem.evaluate import evaluate, step_bounds

@@ -10,10 +10,10 @@ from torch import nn
 from costmodels.cluster import Cluster, Device, Replicas
 from costmodels.fabric import fabric_of
 from costmodels.links import Level
-from costmodels.memory.transformers import ADAM, RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode, zero_states
+from costmodels.memory.transformers import ADAM, zero_states
 from costmodels.table import CostTable
 from costmodels.tabulate import tabulate
-from costmodels.workload import Workload
+from costmodels.workload import RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.half_precision import in_bfloat16
 from planner.problem.hybrid_training.shared_costs import SharedNetwork, ZeroStage

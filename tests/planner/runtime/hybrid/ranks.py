@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.stores import served_store, visited_store
-from costmodels.memory.transformers import RecomputeMode
+from costmodels.workload import RecomputeMode
 from graphs.importers.from_torch import program_from_module
 from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
 from planner.problem.hybrid_training.layers import NetworkLayers, even_counts

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Kernels
+from costmodels.cluster import Cluster
+from costmodels.host.choice import Kernels
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program

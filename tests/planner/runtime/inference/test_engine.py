@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from costmodels.cluster import Device, Kernels
+from costmodels.cluster import Device
+from costmodels.host.choice import Kernels
 from costmodels.host.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine

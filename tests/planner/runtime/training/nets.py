@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.affinity import run_on
-from costmodels.memory.transformers import RecomputeMode
 from costmodels.tabulate import tabulate
-from costmodels.workload import Workload
+from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.plan import Plan

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.training.options import TrainerOptions

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.memory.transformers import RecomputeMode
+from costmodels.workload import RecomputeMode
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions

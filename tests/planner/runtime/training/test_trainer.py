@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, RecomputeMode
 from graphs.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.start import train

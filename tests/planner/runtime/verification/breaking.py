@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from costmodels.cluster import Kernels
+from costmodels.host.choice import Kernels
 from costmodels.host.kernel import Kernel
 from costmodels.host.kernels import kernel_of, kernels_of
 from graphs.ir import Op

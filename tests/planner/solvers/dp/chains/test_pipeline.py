@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.memory.transformers import RECOMPUTE_MODES, RecomputeMode
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable
-from costmodels.workload import TRAINING_SCHEDULES
+from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, RecomputeMode
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
