@@ -18,6 +18,8 @@ attention's scores, or all (see `costmodels.memory.recomputation`)."""
 ZERO_STAGES = (0, 1, 2, 3)
 """Stages of ZeRO: how much of the states of a step replicas divide among themselves."""
 
+MICRO_BATCHES = 8  # of a training step, by default
+
 TRAINING_SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zbv")
 """Names of the schedules of a training step, which `simulator.schedules` makes."""
 

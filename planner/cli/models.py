@@ -10,10 +10,9 @@ from costmodels.cluster import Cluster
 from costmodels.clusterfile import read_cluster
 from costmodels.host.choice import KERNELS
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
+from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, TRAINING_SCHEDULES
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
-from planner.planning.make_plan import MICRO_BATCHES
 from planner.planning.question import SCHEDULE, OpenWorkload, check_training_only
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.plans.given import NamedModel

@@ -38,7 +38,6 @@ from planner.solvers.single_moves import is_scattered
 from planner.solvers.solve import CLIMB, best_single_device, solve
 from simulator.placement import Placement
 
-MICRO_BATCHES = 8  # of a training step, by default
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
 MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with more, its parts stay side by side

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster import Cluster
 from costmodels.transformer import Transformer
-from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
+from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs import checks
 from graphs.documents import read_json
 from graphs.errors import InputError
 from graphs.importers.sources import file_of
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
-from planner.planning.make_plan import MICRO_BATCHES, Search, batch_of
+from planner.planning.make_plan import Search, batch_of
 from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_clusters, given_model
 from planner.plans.speed import tokens_per_sample
 from planner.problem.constraints import Constraint

@@ -9,7 +9,6 @@ from costmodels.cluster import Cluster
 from costmodels.table import CostTable
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, Workload
 from graphs.ir import Graph
-from planner.planning.make_plan import Search
 from planner.planning.own_degrees import OwnDegrees
 from planner.planning.shape_tables import ShapeCosts, Tables
 from planner.planning.training_rows import Choice, TradeOffs, choice_of, fastest_first
@@ -18,6 +17,7 @@ from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
 from planner.problem.hybrid_training.config import Demands, StageLayers
 from planner.problem.problem import Goal, Problem
+from planner.problem.reporter import Effort
 from planner.problem.result import Interrupted
 from planner.solvers.base import Budget, objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
@@ -36,7 +36,6 @@ RUN_IN_LAYERS = ("1f1b", "zb-h1")
 SAME_DEGREES = 0.8  # of the time, for stages that all have the same degrees
 LEAST_S = 1e-3  # for one search, which always evaluates one placement
 SEARCH = Pipeline(most_work=150)
-AT_LENGTH = Search(time_limit_s=60.0)
 ALL_OPEN = Demands()
 
 
@@ -44,8 +43,8 @@ def trade_offs(
     graph_of: Callable[[int], Graph],
     cluster: Cluster,
     batch: int,
-    optimizer: str = "sgd",
-    search: Search = AT_LENGTH,
+    optimizer: str,
+    search: Effort,
     demands: Demands = ALL_OPEN,
 ) -> TradeOffs:
     """All choices that fit into memory; those with the most devices are searched first.

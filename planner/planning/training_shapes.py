@@ -8,9 +8,8 @@ from operator import attrgetter
 
 from costmodels.cluster import Cluster
 from costmodels.fabric import fabric_of
-from costmodels.workload import ZERO_STAGES
+from costmodels.workload import MICRO_BATCHES, ZERO_STAGES
 from graphs.errors import InputError
-from planner.planning.make_plan import MICRO_BATCHES
 from planner.problem.hybrid_training.config import Demands, checked_batch
 from simulator.training import most_micro_batches
 

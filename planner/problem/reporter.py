@@ -1,6 +1,6 @@
 """Reporter: receives the progress of long calls; the library itself never prints."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # numpy takes a tenth of a second to load
     from simulator.placement import Placement
@@ -26,3 +26,15 @@ class Reporter:
 
 
 SILENT = Reporter()
+
+
+class Effort(Protocol):
+    """How long a search may take, and where it reports; `planner.planning.make_plan.Search` is one."""
+
+    @property
+    def time_limit_s(self) -> float:
+        """The time of the search."""
+
+    @property
+    def reporter(self) -> Reporter:
+        """Receives the steps."""

@@ -112,7 +112,7 @@ def test_a_size_that_the_network_cannot_be_trained_with_is_left_out() -> None:
     def normalised(samples: int) -> Graph:
         return program_from_module(module, (torch.ones(samples, 100),), training=True).graph
 
-    found = trade_offs(normalised, pair(), batch=4, search=Search(time_limit_s=60)).choices
+    found = trade_offs(normalised, pair(), batch=4, optimizer="sgd", search=Search(time_limit_s=60)).choices
     assert {one.samples for one in found} == {2, 4}  # of one sample nothing can be normalised
     with pytest.raises(InputError, match="Expected more than 1 value per channel when training"):
         trade_offs(normalised, pair(), batch=1, search=Search(time_limit_s=60))
