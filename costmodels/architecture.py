@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from graphs.brief import Brief
+from graphs.common.brief import Brief
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.measured import DIGITS, Measurement, Profile, TrainingMeasurement, nearest_count
 from costmodels.table import CostTable
-from graphs.brief import Brief
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
 
 RIDGE = 0.05  # λ: how much a stage that was measured once is believed less than completely, about 5 %
 LIMIT = 10.0  # factors are between its inverse and it
@@ -118,7 +118,7 @@ def fit_correction(
 
     Args:
         table: from which the stages were predicted.
-        keys: [n_ops], of the operators, see `costmodels.opkeys`.
+        keys: [n_ops], of the operators, see `costmodels.operators.keys`.
         stages: measured; one without predicted seconds tells nothing.
         ridge: λ, above 0.
     """

@@ -10,10 +10,10 @@ from math import log, sqrt
 from statistics import NormalDist
 from typing import Any, TypeVar
 
-from costmodels.pace import likely_pace, mean_pace, usual_spread
-from graphs.brief import Brief
-from graphs.checks import fits
-from graphs.errors import InputError
+from costmodels.operators.pace import likely_pace, mean_pace, usual_spread
+from graphs.common.brief import Brief
+from graphs.common.checks import fits
+from graphs.common.errors import InputError
 
 T = TypeVar("T")
 
@@ -177,12 +177,16 @@ class Profile(Brief):
 
     fingerprint: str  # fingerprint of the hardware and software
     machine: Mapping[str, str]  # description that the fingerprint is made from
-    ops: Mapping[str, Measurement]  # isolated times in inference by the operators' keys (`costmodels.opkeys.op_keys`)
+    ops: Mapping[
+        str, Measurement
+    ]  # isolated times in inference by the operators' keys (`costmodels.operators.keys.op_keys`)
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # isolated times in training
     contended: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # in inference
     training_contended: Mapping[int, Mapping[str, TrainingMeasurement]] = field(default_factory=dict)  # in training
     copies: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)  # contended, of copies in inference
-    pace: Mapping[str, float] = field(default_factory=dict)  # figures of `costmodels.pace` that all times are given at
+    pace: Mapping[str, float] = field(
+        default_factory=dict
+    )  # figures of `costmodels.operators.pace` that all times are given at
     moments: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # paces by `moment_now`
 
     def __post_init__(self) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.pace import usual_spread
-from graphs.brief import Brief
-from graphs.documents import read_json
-from graphs.errors import InputError
+from costmodels.operators.pace import usual_spread
+from graphs.common.brief import Brief
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from graphs.files import reading_cached, write_cached
 
 VERSION = 8  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace, 6 no copies
@@ -123,7 +123,9 @@ class Probed:
     """Measurements of one probe."""
 
     pass_bytes: float  # bytes that one pass over the network touches, see `costmodels.learning.features.pass_bytes`
-    ops: Mapping[str, Measurement]  # measurements in inference, by the operators' keys, see `costmodels.opkeys.op_keys`
+    ops: Mapping[
+        str, Measurement
+    ]  # measurements in inference, by the operators' keys, see `costmodels.operators.keys.op_keys`
     training: Mapping[str, TrainingMeasurement] = field(default_factory=dict)  # in training; empty for most probes
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
-from graphs.brief import Brief
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
 
 
 @dataclass(frozen=True)

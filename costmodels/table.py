@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
-from costmodels.cluster import SHARINGS, Sharing
+from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.measured import LARGEST
 from costmodels.step_update import StepUpdate
 from costmodels.workload import RecomputeMode
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.ir import Flow
 
 MOST = 1e100
@@ -100,7 +100,7 @@ class CostTable(Brief):
         channel: [n_devices, n_devices], number of the channel that a link occupies; -1 where there is no link.
         capacity_bytes: [n_devices].
         overlap: whether devices compute while they send or receive.
-        sharing: how tensors share a channel, see `costmodels.cluster.Sharing`.
+        sharing: how tensors share a channel, see `costmodels.cluster.cluster.Sharing`.
         together: groups of operators that must share a device (they read the same parameter).
         source: [n_ops, n_devices], a `Source` each.
         overhead_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
-from costmodels.cluster import Cluster, Device
-from costmodels.flops import Work, roofline_s, work_of
+from costmodels.cluster.cluster import Cluster, Device
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
-from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
+from costmodels.operators.flops import Work, roofline_s, work_of
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.operators.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
+from costmodels.operators.views import backward_passes
 from costmodels.step_update import StepUpdate
 from costmodels.table import QUARTILES, CostTable, Source
-from costmodels.views import backward_passes
 from costmodels.workload import Workload
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Role, unfused
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load

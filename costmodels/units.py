@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from graphs.errors import InputError, nearest
+from graphs.common.errors import InputError, nearest
 
 UNLIMITED = "unlimited"
 """The text of an infinite bandwidth."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from costmodels.memory.optimizers import OPTIMIZERS
-from graphs.checks import check_fields, one_of
-from graphs.errors import InputError
+from graphs.common.checks import check_fields, one_of
+from graphs.common.errors import InputError
 
 Mode: TypeAlias = Literal["inference", "training"]
 MODES: tuple[Mode, ...] = get_args(Mode)

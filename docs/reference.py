@@ -13,19 +13,19 @@ from pdoc import doc, render
 import planner
 
 BEHIND = (
-    *("graphs.ir", "graphs.files", "graphs.errors", "graphs.importers.load", "graphs.program.program"),
+    *("graphs.ir", "graphs.files", "graphs.common.errors", "graphs.importers.load", "graphs.program.program"),
     *(
-        "costmodels.cluster",
-        "costmodels.clusterfile",
-        "costmodels.clusterwriter",
-        "costmodels.catalogue",
+        "costmodels.cluster.cluster",
+        "costmodels.cluster.file",
+        "costmodels.cluster.writer",
+        "costmodels.cluster.catalogue",
         "costmodels.table",
         "costmodels.tabulate",
     ),
     *("simulator.placement", "simulator.simulate", "simulator.timeline", "simulator.training", "simulator.schedule"),
     *("planner.problem.constraints", "planner.solvers.portfolio", "planner.solvers.base", "planner.solvers.exhaustive"),
     *(
-        "planner.problem.public_format",
+        "planner.literature.placement.public_format",
         "planner.plans.prediction",
         "planner.explanations.changes",
         "planner.explanations.settings",
@@ -34,8 +34,8 @@ BEHIND = (
     *(
         "planner.problem.bounds",
         "planner.problem.infeasible",
-        "planner.planning.schedule_sweep",
-        "planner.planning.training_rows",
+        "planner.parallelism.network.schedule_sweep",
+        "planner.parallelism.network.training_rows",
         "planner.planning.tune",
     ),
 )

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import planner
-from costmodels.cluster import Cluster
-from costmodels.clusterfile import cluster_of
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.file import cluster_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_seconds
 from examples.chains import MB, alexnet

@@ -7,8 +7,7 @@ four GPUs, where a hierarchical way adds up within hosts first. MB are 2**20 byt
     python -m examples.alexnet_three_nodes
 """
 
-from costmodels.clusterfile import read_cluster
-from costmodels.collectives import (
+from costmodels.cluster.collectives import (
     ALL_REDUCES,
     Collective,
     CollectiveCost,
@@ -17,7 +16,8 @@ from costmodels.collectives import (
     parameter_server,
     sharded_parameter_server,
 )
-from costmodels.fabric import fabric_of
+from costmodels.cluster.fabric import fabric_of
+from costmodels.cluster.file import read_cluster
 from costmodels.units import format_seconds
 from examples.chains import MB, alexnet, layers_of, parameter_bytes
 from planner.cli.console import Console

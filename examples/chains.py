@@ -6,7 +6,7 @@ from torch import nn
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph, Role
-from planner.problem.layer_parallelism import ChainLayer
+from planner.literature.layerwise.layer_parallelism import ChainLayer
 
 FLOAT32 = 4
 MB = 2**20

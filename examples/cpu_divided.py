@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import planner
-from costmodels.clusterfile import read_cluster
+from costmodels.cluster.file import read_cluster
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.units import format_seconds

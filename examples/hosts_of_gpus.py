@@ -15,16 +15,16 @@ which leaves seven ways. A way's step is computing, the same in all, and then co
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from costmodels.clusterfile import read_cluster
-from costmodels.collectives import CollectiveCost, Port, parameter_server, ring_all_reduce
-from costmodels.fabric import Fabric, FabricGroup, fabric_of
+from costmodels.cluster.collectives import CollectiveCost, Port, parameter_server, ring_all_reduce
+from costmodels.cluster.fabric import Fabric, FabricGroup, fabric_of
+from costmodels.cluster.file import read_cluster
 from costmodels.tabulate import tabulate
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from examples.chains import FLOAT32, layers_of, on_meta, parameter_bytes
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.problem.layer_parallelism import ChainLayer
+from planner.literature.layerwise.layer_parallelism import ChainLayer
 
 CLUSTER = "4x(4xV100-PCIe-16GB:PCIe3):InfiniBand-56"
 SAMPLES = {"vgg16": 32, "resnet50": 32, "gpt2": 4}

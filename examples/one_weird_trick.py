@@ -9,8 +9,8 @@ neurons (model parallelism, m). The planner is given the layers of the imported 
 
 from examples.chains import alexnet, layers_of
 from planner.cli.console import Console
-from planner.problem.layer_parallelism import LayerMode, LayerProblem
-from planner.solvers.dp.layer_modes import MODES, best_modes
+from planner.literature.layerwise.layer_modes import MODES, best_modes
+from planner.literature.layerwise.layer_parallelism import LayerMode, LayerProblem
 
 GPUS, BATCHES = 8, (128, 512, 1024, 2048, 4096)
 PUBLISHED: tuple[LayerMode, ...] = (*("d",) * 5, *("m",) * 3)

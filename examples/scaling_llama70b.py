@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from costmodels.catalogue import entry
-from costmodels.cluster import Cluster, Link
-from costmodels.clusterfile import cluster_of
-from costmodels.collectives import Port, ring_all_reduce
-from costmodels.flops import work_of
+from costmodels.cluster.catalogue import entry
+from costmodels.cluster.cluster import Cluster, Link
+from costmodels.cluster.collectives import Port, ring_all_reduce
+from costmodels.cluster.file import cluster_of
+from costmodels.operators.flops import work_of
 from costmodels.tabulate import tabulate
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import planner
-from costmodels.clusterfile import cluster_of
+from costmodels.cluster.file import cluster_of
 from examples.networks import NETWORKS
 from planner.cli.console import Console
 

@@ -8,11 +8,11 @@ from errno import ELOOP
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from graphs.documents import DAMAGED, read_json
-from graphs.errors import InputError
+from graphs.common.documents import DAMAGED, read_json
+from graphs.common.errors import InputError
+from graphs.common.visible import visible
 from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
-from graphs.visible import visible
 
 VERSION = 3  # 1 has no footprints, 2 no members of fused operators; both are still read
 READABLE = (1, 2, VERSION)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 Storage: TypeAlias = str | int
 """The name of the tensor whose storage is shared, or the bytes of a new storage."""

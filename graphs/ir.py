@@ -18,10 +18,10 @@ from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
+from graphs.common.notebook import html_table
 from graphs.footprint import Footprint, check_footprint
-from graphs.notebook import html_table
 
 Attr: TypeAlias = "bool | int | float | str | tuple[Attr, ...] | None"
 """An operator's argument that is no tensor: a JSON value (with finite numbers), with tuples for lists."""

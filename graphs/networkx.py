@@ -4,7 +4,7 @@ from typing import Any
 
 import networkx as nx
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 
 

@@ -7,18 +7,18 @@ for, so that what needs little starts quickly; the runtime needs torch, which ta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphs.notebook import VIEWS
+from graphs.common.notebook import VIEWS
 
 if TYPE_CHECKING:
-    from costmodels.cluster import Cluster as Cluster
-    from costmodels.cluster import Device as Device
-    from costmodels.cluster import Link as Link
-    from costmodels.clusterfile import read_cluster as read_cluster
-    from costmodels.clusterwriter import write_cluster as write_cluster
-    from costmodels.links import Level as Level
-    from costmodels.paper import catalogue_cluster as catalogue_cluster
+    from costmodels.cluster.cluster import Cluster as Cluster
+    from costmodels.cluster.cluster import Device as Device
+    from costmodels.cluster.cluster import Link as Link
+    from costmodels.cluster.file import read_cluster as read_cluster
+    from costmodels.cluster.links import Level as Level
+    from costmodels.cluster.one_line import catalogue_cluster as catalogue_cluster
+    from costmodels.cluster.writer import write_cluster as write_cluster
     from costmodels.workload import Workload as Workload
-    from graphs.errors import InputError as InputError
+    from graphs.common.errors import InputError as InputError
     from planner.explanations.diff import diff as diff
     from planner.explanations.elsewhere import elsewhere as elsewhere
     from planner.explanations.explain import explain as explain
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.exports.import_map import import_map as import_map
     from planner.exports.rows import export_row as export_row
     from planner.exports.targets import export as export
+    from planner.parallelism.closed_form.config_file import load_config as load_config
     from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
     from planner.planning.calibrate import divisions as divisions
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from planner.problem.constraints import whole as whole
     from planner.problem.evaluate import Evaluation as Evaluation
     from planner.problem.evaluate import evaluate as evaluate
-    from planner.problem.hybrid_training.config_file import load_config as load_config
     from planner.problem.problem import Goal as Goal
     from planner.problem.problem import Problem as Problem
     from planner.problem.reporter import Reporter as Reporter
@@ -70,15 +70,15 @@ if TYPE_CHECKING:
 HOMES = {
     "CalibrationOptions": "planner.planning.calibrate",
     "ChooseOptions": "planner.planning.choose_options",
-    "Cluster": "costmodels.cluster",
-    "Device": "costmodels.cluster",
+    "Cluster": "costmodels.cluster.cluster",
+    "Device": "costmodels.cluster.cluster",
     "Evaluation": "planner.problem.evaluate",
     "Goal": "planner.problem.problem",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "HybridTrainer": "planner.runtime.hybrid.trainer",
-    "InputError": "graphs.errors",
-    "Level": "costmodels.links",
-    "Link": "costmodels.cluster",
+    "InputError": "graphs.common.errors",
+    "Level": "costmodels.cluster.links",
+    "Link": "costmodels.cluster.cluster",
     "NamedModel": "planner.plans.given",
     "NoPlanError": "planner.problem.result",
     "OpenWorkload": "planner.planning.question",
@@ -95,7 +95,7 @@ HOMES = {
     "WhatIf": "planner.explanations.simulate",
     "Workload": "costmodels.workload",
     "calibrate": "planner.planning.calibrate",
-    "catalogue_cluster": "costmodels.paper",
+    "catalogue_cluster": "costmodels.cluster.one_line",
     "choose": "planner.planning.choose",
     "contiguous": "planner.problem.constraints",
     "diff": "planner.explanations.diff",
@@ -107,11 +107,11 @@ HOMES = {
     "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
-    "load_config": "planner.problem.hybrid_training.config_file",
+    "load_config": "planner.parallelism.closed_form.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
     "plan": "planner.planning.find_plan",
-    "read_cluster": "costmodels.clusterfile",
+    "read_cluster": "costmodels.cluster.file",
     "save_plan": "planner.plans.files",
     "shard": "planner.runtime.checkpoint.shard",
     "show": "planner.view.show",
@@ -123,7 +123,7 @@ HOMES = {
     "tune": "planner.planning.tune",
     "verify": "planner.runtime.verification.verify",
     "whole": "planner.problem.constraints",
-    "write_cluster": "costmodels.clusterwriter",
+    "write_cluster": "costmodels.cluster.writer",
 }
 """Every public name, and the module that has it."""
 
@@ -132,7 +132,7 @@ __all__ = list(HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
-        from graphs.errors import nearest  # late: only errors need it
+        from graphs.common.errors import nearest  # late: only errors need it
 
         raise AttributeError(f"module 'planner' has no attribute '{name}'{nearest(name, HOMES)}")
     value = getattr(import_module(HOMES[name]), name)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from graphs.notebook import VIEWS
+from graphs.common.notebook import VIEWS
 
 
 def _timeline_html(timeline: Any) -> str:

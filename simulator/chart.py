@@ -14,9 +14,9 @@ from html import escape
 from math import ceil, floor, log10
 
 from costmodels.units import format_seconds
-from graphs.errors import InputError
-from graphs.notebook import html_picture
-from graphs.visible import visible
+from graphs.common.errors import InputError
+from graphs.common.notebook import html_picture
+from graphs.common.visible import visible
 from simulator.pipeline import ends_step
 from simulator.schedule import ACTION
 from simulator.timeline import Span, Timeline

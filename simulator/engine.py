@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 Event: TypeAlias = tuple[float, int]
 """A second, and the message that may enter or leave a channel then."""

@@ -16,10 +16,10 @@ from math import isfinite
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
-from costmodels.cluster import Sharing
-from graphs.brief import Brief
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Sharing
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from simulator.engine import Task
 from simulator.schedule import COMPUTATIONS, Action, B, F, I, Schedule, W
 
@@ -72,7 +72,9 @@ class Channels:
 
     number: Ints  # [n_devices, n_devices], the channel of each link
     latency_s: Floats  # [n_devices, n_devices], the first part of a message, which does not occupy its channel
-    sharing: Sharing = "fifo"  # as in `costmodels.cluster.Sharing`; with "fifo", the oldest micro-batch goes first
+    sharing: Sharing = (
+        "fifo"  # as in `costmodels.cluster.cluster.Sharing`; with "fifo", the oldest micro-batch goes first
+    )
     uplink: Ints | None = None  # [n_devices], which devices share an uplink; None if each has its own
 
     @classmethod

@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from simulator.lower_schedule import Lowered
 from simulator.placement import Placement
 from simulator.schedule import B, F, I, W

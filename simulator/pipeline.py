@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from simulator.engine import Task, circle_from, shortened, times
 from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
 from simulator.schedule import COMPUTATIONS, B, F, I, Schedule, W

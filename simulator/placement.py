@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 
 
 @dataclass(frozen=True)

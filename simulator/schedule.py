@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, get
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Ints
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Ints
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 
 Computation: TypeAlias = Literal["F", "B", "I", "W"]
 """Forward (F); backward as a whole (B) or split: gradient of the inputs (I), then of the weights (W)."""

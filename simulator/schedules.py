@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeAlias
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.schedule import Action, Computation, Schedule
 
 Row: TypeAlias = list[Action]

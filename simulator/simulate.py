@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from costmodels.cluster import SHARINGS, Sharing
+from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 from simulator.engine import Task, times
 from simulator.placement import Placement
 from simulator.stages import split_stages

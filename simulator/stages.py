@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.table import CostTable
-from graphs.brief import Brief
+from graphs.common.brief import Brief
 from simulator.placement import Placement
 
 

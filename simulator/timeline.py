@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from graphs.brief import Brief
-from graphs.notebook import repr_html
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.notebook import repr_html
 
 Kind: TypeAlias = Literal["compute", "transfer"]
 

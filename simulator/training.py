@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from costmodels.cluster import SHARINGS, Sharing
+from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable
 from costmodels.workload import RECOMPUTE_MODES, RecomputeMode
 from costmodels.workload import TRAINING_SCHEDULES as TRAINING_SCHEDULES
-from graphs.brief import Brief
-from graphs.checks import check_fields, one_of
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.checks import check_fields, one_of
+from graphs.common.errors import InputError
 from simulator.lower_schedule import Channels, StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.placement import Placement

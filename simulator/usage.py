@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from graphs.brief import Brief
+from graphs.common.brief import Brief
 from simulator.stages import Stage
 from simulator.timeline import Timeline
 

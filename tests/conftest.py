@@ -28,7 +28,7 @@ start_with_default_signals()
 def _what_is_written_keeps_its_schema() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("planner.plans.files.write_text", _checked("plan", json.loads))
-        patch.setattr("costmodels.clusterwriter.write_text", _checked("cluster", tomllib.loads))
+        patch.setattr("costmodels.cluster.writer.write_text", _checked("cluster", tomllib.loads))
         patch.setattr("planner.plans.runs.write_text", _checked("run", json.loads))
         yield
 

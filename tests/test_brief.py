@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.measured import Measurement, Profile
-from graphs.brief import MOST, brief
+from graphs.common.brief import MOST, brief
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.problem.result import Result, Status

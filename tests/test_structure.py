@@ -71,7 +71,7 @@ LIGHT = (
 """What has to load without torch, which takes seconds."""
 
 
-PLANNER_ROOMS = ("problem", "solvers", "plans", "runtime", "planning", "explanations", "exports", "view")
+PLANNER_ROOMS = ("problem", "solvers", "plans", "parallelism", "runtime", "planning", "explanations", "exports", "view")
 FLOORS = (
     "graphs",
     "costmodels",
@@ -80,7 +80,7 @@ FLOORS = (
 )
 """Rooms from the lowest to the highest; the rest of the planner is above them."""
 
-FENCED: dict[str, tuple[str, ...]] = {}
+FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from costmodels.arrays import Floats
 from costmodels.host.affinity import Processor, check_stopped
+from graphs.common.arrays import Floats
 
 STALL = 2.0  # times the median, above which a time tells of an event that will not come again as often
 LONG_S = 1e-3  # a thread of this process has the interpreter for a shorter time; other processes have a core for longer

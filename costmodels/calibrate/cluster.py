@@ -10,13 +10,13 @@ from costmodels.calibrate.linktimes import EMPTY, LinkTimes
 from costmodels.calibrate.ops import OnStep
 from costmodels.calibrate.peaks import Peaks, measure_peaks
 from costmodels.calibrate.processes import measure_distributed_link
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.host.affinity import DiscoveredDevice, Processor, usable_cores
-from costmodels.host.choice import Kernels
 from costmodels.host.discovery import ROOT, cpu_divisions, discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.host.onednn import check_quick, onednn
 from costmodels.units import format_bytes
+from graphs.kernels.choice import Kernels
+from graphs.kernels.onednn import check_quick, onednn
 
 DIGITS = 4  # significant digits of a measurement
 SPREAD_DIGITS = 2

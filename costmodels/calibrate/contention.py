@@ -11,7 +11,7 @@ or as copies of the network do::
     device 0    a b c d e f   of micro-batch k
     device 1    a b c d e f   of micro-batch k + 1
 
-A copy runs for two micro-batches at once where it gains by it, as in a stream (see `costmodels.host.pairs`).
+A copy runs for two micro-batches at once where it gains by it, as in a stream (see `graphs.kernels.pairs`).
 
 Every operator is timed on its device. All parts of a micro-batch start at the same moment. Copies start together and go
 on by themselves, as they do in a stream: in step they read each weight from memory once for all of them, and nobody
@@ -30,11 +30,11 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from costmodels.arrays import Floats
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference, Pass, Training, drawing_apart
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
+from graphs.common.arrays import Floats
 from graphs.program.program import Program
 
 Tensors: TypeAlias = dict[str, torch.Tensor]

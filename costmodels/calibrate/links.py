@@ -20,7 +20,7 @@ import torch
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
 from costmodels.host.affinity import Processor, check_stopped, start_on, torch_device_of
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from scipy.optimize import isotonic_regression, nnls
 
-from costmodels.arrays import Floats
 from costmodels.host.affinity import Processor
 from costmodels.units import format_bytes
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 
 EMPTY = 4  # bytes of a message that counts as empty
 SIZES = tuple(n * 2**10 for n in (64, 256, 1024, 2048, 4096, 8192, 16384, 65536))
@@ -24,7 +24,7 @@ class LinkTimes:
 
     latency_s: float  # seconds of an empty message
     bytes_per_s: float  # slope of the line through the points; infinite if the size does not matter
-    points: tuple[tuple[float, float], ...]  # (bytes, seconds), as in `costmodels.cluster.Link`
+    points: tuple[tuple[float, float], ...]  # (bytes, seconds), as in `costmodels.cluster.cluster.Link`
     spread: Mapping[int, float]  # distance of the quartiles as a share of the median, by size in bytes
 
 

@@ -15,19 +15,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.calibrate.clock import clock_of, mean_s
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass, Training
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import Stopped, run_on, torch_device_of
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile, TrainingMeasurement, moment_now, noisy
-from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import PaceKind, likely_pace, operator_paces, pace_kinds, pace_ratios
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.operators.pace import PaceKind, likely_pace, operator_paces, pace_kinds, pace_ratios
 from costmodels.profilefile import add_profile, read_profile
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program
 

@@ -22,9 +22,9 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 from costmodels.calibrate.clock import calls_s, clock_of, mean_s
 from costmodels.host.affinity import Processor, run_on, start_on, torch_device_of
 from costmodels.host.discovery import ROOT, last_cache_bytes
-from costmodels.host.multiply import PackedConvolution
-from costmodels.pace import PACE_NAMES, PaceKind, contended, mean_pace
-from graphs.errors import warn_once
+from costmodels.operators.pace import PACE_NAMES, PaceKind, contended, mean_pace
+from graphs.common.errors import warn_once
+from graphs.kernels.multiply import PackedConvolution
 
 REPEATS = 4  # of each computation in one sample; a single one is off by 7 %
 WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
@@ -52,7 +52,7 @@ class PaceMeter:
         """
         self._devices = devices
         self._due_s: dict[int, float] = {}  # by thread
-        self.samples: list[dict[str, float]] = []  # figures by name, see `costmodels.pace`
+        self.samples: list[dict[str, float]] = []  # figures by name, see `costmodels.operators.pace`
 
     def sample(self) -> None:
         """Measure the computations, each for 0.5 to 20 ms, on threads of the devices.

@@ -1,7 +1,7 @@
 """Runs a program once on a device, and times every operator.
 
 The sequence makes caches and memory reuse realistic. In inference, operators are compiled as they are for a run (see
-`costmodels.host.functions`), with a mark of the time behind each. In training, the timed part is the operator;
+`graphs.kernels.functions`), with a mark of the time behind each. In training, the timed part is the operator;
 arguments are bound before.
 """
 
@@ -17,20 +17,20 @@ import torch
 
 from costmodels.calibrate.clock import Clock
 from costmodels.host.affinity import check_stopped
-from costmodels.host.choice import Kernels
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of
-from costmodels.host.giving_way import Function
-from costmodels.host.kernel import Kernel
-from costmodels.host.kernels import kernel_of, kernels_of
 from costmodels.host.packing import PackedWeights
-from costmodels.host.pairs import Turn, computes_pairs, in_turns, micro_batches, one_by_one
 from costmodels.memory.passes import inference_bytes
+from costmodels.operators.views import differentiated
 from costmodels.table import worth_pairs
 from costmodels.units import format_bytes
-from costmodels.views import differentiated
-from graphs.errors import InputError, running
+from graphs.common.errors import InputError, running
 from graphs.ir import Op, Role
+from graphs.kernels.choice import Kernels
+from graphs.kernels.functions import DeviceState, Subgraph, compile_operators, inputs_of
+from graphs.kernels.giving_way import Function
+from graphs.kernels.kernel import Kernel
+from graphs.kernels.kernels import kernel_of, kernels_of
+from graphs.kernels.pairs import Turn, computes_pairs, in_turns, micro_batches, one_by_one
 from graphs.program.program import Program, as_held, on_device
 from graphs.program.traced_strides import lying_as_traced
 
@@ -68,7 +68,7 @@ class Inference(Pass, DeviceState):
         """Bring the program's state to the device, with values where it has none; ``n_ops`` operators run, or all.
 
         For copies of the program, ``copies_s`` are the seconds of its operators alone. Copies run two micro-batches at
-        once if they gain by it (see `costmodels.host.pairs`), and the seconds are then those of one of them.
+        once if they gain by it (see `graphs.kernels.pairs`), and the seconds are then those of one of them.
         """
         self.program = program
         self.clock = clock

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from costmodels.calibrate.ops import SAVE_S, Effort, OnStep, profile_program
 from costmodels.calibrate.probes import Built, Probe, probes, spread
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
 from costmodels.measured import TrainingMeasurement

@@ -13,10 +13,10 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
-from costmodels.cluster import Device
-from costmodels.host.choice import Kernels
-from costmodels.host.promises import Promise
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Device
+from graphs.common.errors import InputError
+from graphs.common.promises import Promise
+from graphs.kernels.choice import Kernels
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def check_stopped() -> None:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredDevice:
-    """A device that is not measured yet; fields as in `costmodels.cluster.Device`."""
+    """A device that is not measured yet; fields as in `costmodels.cluster.cluster.Device`."""
 
     name: str
     kind: str

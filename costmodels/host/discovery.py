@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from costmodels.host.affinity import DiscoveredDevice, usable_cores
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 ROOT = Path("/")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}

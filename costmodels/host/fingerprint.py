@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from costmodels.host.affinity import Processor, torch_device_of
-from costmodels.host.kernels import VERSION as KERNELS
+from graphs.kernels.kernels import VERSION as KERNELS
 
 CPUINFO = Path("/proc/cpuinfo")
 

@@ -7,10 +7,10 @@ import torch
 
 from costmodels.host.affinity import release_heap
 from costmodels.host.discovery import ROOT, free_bytes
-from costmodels.host.kernel import Kernel, Pack
 from costmodels.units import format_bytes
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.kernels.kernel import Kernel, Pack
 
 
 class PackedWeights:

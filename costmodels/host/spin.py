@@ -7,7 +7,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from costmodels.host.native import compiled
+from graphs.common.compiled import compiled
 
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
 TURNS = 2500  # of 0.4 µs; who waits longer may as well sleep

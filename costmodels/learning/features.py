@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from costmodels.formulas import FORMULAS, READS, Operands
 from costmodels.memory.passes import inference_bytes
-from costmodels.opkeys import Described
-from costmodels.views import VIEW_KINDS, bases, operation
+from costmodels.operators.formulas import FORMULAS, READS, Operands
+from costmodels.operators.keys import Described
+from costmodels.operators.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
 
@@ -80,7 +80,7 @@ def pass_bytes(graph: Graph) -> int:
 
 
 def _is_free(op: Described) -> bool:
-    """Whether an operator is a view; see `costmodels.views`."""
+    """Whether an operator is a view; see `costmodels.operators.views`."""
     if not op.outputs or not op.inputs:
         return False
     if any(op.views) and op.operation in COPIES_IF_SCATTERED:

@@ -1,8 +1,8 @@
 """Predicts the forward and backward passes of each family in training from predictions in inference.
 
 In training a kernel also keeps data for its backward pass (a pooling the positions of its maxima), and may be another
-kernel. The backward pass has a product for each gradient (see `costmodels.views.backward_products`), reads and
-writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices, and
+kernel. The backward pass has a product for each gradient (see `costmodels.operators.views.backward_products`), reads
+and writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices, and
 the residual is regressed, as in inference (`costmodels.learning.regression`). The time in inference is one of the
 amounts, so that much fewer operators have to be measured in training.
 """
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.learning.features import Features
 from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
-from costmodels.opkeys import Described
-from costmodels.views import STOPS, backward_products
+from costmodels.operators.keys import Described
+from costmodels.operators.views import STOPS, backward_products
+from graphs.common.arrays import Floats
 
 LEAST_STEPS = 3  # least measurements of a family
 MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly

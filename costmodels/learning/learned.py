@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
 from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.measured import Profile, TrainingMeasurement
-from costmodels.opkeys import Described, is_fused, op_keys, parse_key, training_keys
+from costmodels.operators.keys import Described, is_fused, op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_profile, read_sweep
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 
 _parsed = lru_cache(maxsize=2**14)(parse_key)

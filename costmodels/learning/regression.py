@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import nnls
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 
 UNREST_S = 1e-6
 """Standard deviation of the time of a call, however short the call is."""

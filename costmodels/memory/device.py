@@ -14,12 +14,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from costmodels.groups import joined
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.workload import Workload
+from graphs.common.arrays import Floats
+from graphs.common.groups import joined
 from graphs.ir import STATE, Graph, Role
 
 GROWS = ("cat", "concat", "slice_scatter", "index_copy", "index_put", "scatternd", "tensorscatter")  # kinds, of a cache

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from costmodels.views import STOPS, bases, operation
+from costmodels.operators.views import STOPS, bases, operation
 from graphs.footprint import Backward, Gradient, Run
 from graphs.ir import ITEM_BYTES, STATE, Graph, Op, Role
 

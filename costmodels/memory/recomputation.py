@@ -15,9 +15,9 @@ Source: Korthikanti et al., arXiv 2205.05198, section 5, of a transformer's scor
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats
-from costmodels.flops import work_of
 from costmodels.memory.footprints import Footprints
+from costmodels.operators.flops import work_of
+from graphs.common.arrays import Floats
 from graphs.ir import Graph, Role
 
 WEIGHT_AXES = 2  # of a product's weight, at least; scales of norms and biases have one

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from graphs.errors import InputError, nearest
+from graphs.common.errors import InputError, nearest
 
 COUNTS = (
     *("hidden_size", "intermediate_size", "head_dim", "vocab_size", "max_position_embeddings"),

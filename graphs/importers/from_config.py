@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from graphs.documents import read_json
-from graphs.errors import InputError, first_line, nearest, one_line
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError, first_line, nearest, one_line
 from graphs.importers.config_checks import check_architecture, check_config, check_no_code
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet

@@ -8,7 +8,7 @@ import torch
 from onnx import GraphProto, TensorShapeProto
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.onnx.fold import FoldedGraph, fold
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.operators.registry import dtype_of

@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError, first_line
+from graphs.common.errors import InputError, first_line
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from graphs.documents import read_json
-from graphs.errors import InputError, first_line, nearest
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError, first_line, nearest
 from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.sources import FORMS, PYTHON, file_of, is_python_path, python_files

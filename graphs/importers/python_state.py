@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 OWN = frozenset(vars(nn.Module()))  # attributes of every module
 DEPTH = 3  # of containers within containers that are looked into

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from graphs.errors import first_line
+from graphs.common.errors import first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.program.arguments import Arguments
 

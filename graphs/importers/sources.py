@@ -5,7 +5,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 FORMS = "a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder"
 """The forms of MODEL on the command line."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as modules
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.functionalize import GRADIENTS, is_view, written_by
 
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add.Scalar)

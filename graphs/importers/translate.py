@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.expansion import Trace
 from graphs.importers.functionalize import running_statistics, with_defaults, written_by
 from graphs.importers.source_location import at_node, module_path

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 FORMS = (
     "a tensor, a tuple or list of positional arguments, a dict of keyword arguments, or a pair (tuple, dict) of both"

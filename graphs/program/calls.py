@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Op
 
 VALUES = (type(None), bool, int, float, complex, str, torch.device, torch.dtype, torch.layout, torch.memory_format)

@@ -14,8 +14,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from graphs.documents import DAMAGED, parse_json
-from graphs.errors import InputError, first_line
+from graphs.common.documents import DAMAGED, parse_json
+from graphs.common.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import STATE, Graph, Op, Role, Tensor, unfused
 from graphs.program.calls import known_operator

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from graphs.rewrites.layouts import Indices, Slice
 

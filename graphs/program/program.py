@@ -12,8 +12,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph, Op, unfused
 from graphs.program.arguments import Arguments, named_alike, same
 from graphs.program.calls import check_call

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Attr, Op
 from graphs.program.calls import known_operator
 from graphs.program.pieces import sliced

@@ -12,7 +12,7 @@ same: where no kernel knows the group, they do.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
 from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, behind_border, chain, constants, plain

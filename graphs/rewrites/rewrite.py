@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.fuse import Fuse
 from graphs.rewrites.split import Split

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 
 REPLICATED, CHANNELS = "replicated", "channels"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted

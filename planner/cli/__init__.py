@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from graphs.errors import InputError, fallbacks_said, nearest
+from graphs.common.errors import InputError, fallbacks_said, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_of, declare, module_of

@@ -13,9 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from costmodels.cluster import Cluster, Link
-from costmodels.clusterdict import cluster_to_dict
-from costmodels.clusterwriter import write_cluster
+from costmodels.cluster.cluster import Cluster, Link
+from costmodels.cluster.dictionary import cluster_to_dict
+from costmodels.cluster.writer import write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from planner.cli.console import Console
 from planner.cli.files import declare_output

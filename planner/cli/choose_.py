@@ -18,7 +18,7 @@ from typing import Any
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
@@ -27,8 +27,12 @@ from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.explanations.config_reasons import PricedRow, reasons
-from planner.exports.parallel_config import CONFIG_TARGETS, export_config
+from planner.parallelism.closed_form.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
+from planner.parallelism.closed_form.config_file import config_to_dict
+from planner.parallelism.closed_form.search import ConfigRow, ConfigTable
+from planner.parallelism.closed_form.throughput import model_flops_share
+from planner.parallelism.config_reasons import PricedRow, reasons
+from planner.parallelism.exports.parallel_config import CONFIG_TARGETS, export_config
 from planner.planning.choose import (
     ALIKE,
     GRADIENT_BYTES,
@@ -40,10 +44,6 @@ from planner.planning.choose import (
     save_config,
 )
 from planner.plans.given import NamedModel
-from planner.problem.hybrid_training.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
-from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.hybrid_training.throughput import model_flops_share
-from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable
 from planner.view.choices import choices_page
 
 HEADS = (

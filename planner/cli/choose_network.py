@@ -6,18 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.units import format_bytes, format_rate, format_seconds
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.ir import Graph
 from planner.cli.console import Console, attributes
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import count
-from planner.explanations.config_reasons import PricedRow, reasons
+from planner.parallelism.config_reasons import PricedRow, reasons
+from planner.parallelism.network.training_rows import Choice
 from planner.planning.choose import NetworkChoices, choose
 from planner.planning.choose_options import ChooseOptions, check_for_transformers_only
-from planner.planning.training_rows import Choice
 from planner.plans.given import NamedModel
 from planner.plans.speed import tokens_per_sample, utilisation
 from planner.problem.result import PROOF_TOLERANCE, Interrupted

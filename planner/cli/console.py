@@ -6,7 +6,7 @@ from itertools import chain
 from math import inf, isfinite
 from typing import Any
 
-from graphs.visible import visible
+from graphs.common.visible import visible
 from planner.cli.progress import Progress
 from planner.cli.streams import complain, printing
 from planner.cli.text import table

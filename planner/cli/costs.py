@@ -4,8 +4,8 @@ import argparse
 import re
 from typing import Any
 
-from costmodels.prices import HOUR_S, HourlyPrice
-from graphs.errors import InputError
+from costmodels.cluster.prices import HOUR_S, HourlyPrice
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.cli.text import count
 from planner.plans.plan import Plan

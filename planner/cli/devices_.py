@@ -8,11 +8,11 @@ planner plan examples.networks:googlenet --cluster 2xRTX-4090:PCIe4 --goal throu
 import argparse
 from collections.abc import Iterator, Mapping
 
-from costmodels.catalogue import Entry, catalogue
-from costmodels.clustertables import device_of
-from costmodels.paper import EXAMPLE
+from costmodels.cluster.catalogue import Entry, catalogue
+from costmodels.cluster.one_line import EXAMPLE
+from costmodels.cluster.tables import device_of
 from costmodels.units import format_bytes_per_s, format_flops_per_s
-from graphs.errors import InputError, nearest
+from graphs.common.errors import InputError, nearest
 from planner.cli.console import Console
 from planner.cli.statuses import DONE
 from planner.cli.text import aligned, wrapped

@@ -8,12 +8,12 @@ planner export plan.json --to onnx-devices --model model.onnx -o placed.onnx
 import argparse
 from pathlib import Path
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.exports.exported import Export
 from planner.exports.targets import ONNX, TARGETS, export
+from planner.plans.exported import Export
 
 CHOICES = [*TARGETS, ONNX]
 

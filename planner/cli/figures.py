@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from costmodels.pace import PaceKind
+from costmodels.operators.pace import PaceKind
 from costmodels.units import format_rate, format_seconds
 from planner.cli.console import Console
 from planner.cli.statuses import INTERRUPTED

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import draft_of, is_stream, target_of
 from graphs.importers.sources import sources_of
 

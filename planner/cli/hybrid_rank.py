@@ -14,8 +14,8 @@ from planner.cli.console import Console
 from planner.cli.run_ import check_row_options
 from planner.cli.statuses import BROKEN, DIFFERENT, DONE
 from planner.cli.text import count
-from planner.problem.hybrid_training.config import ParallelConfig
-from planner.problem.hybrid_training.config_file import load_config
+from planner.parallelism.closed_form.config import ParallelConfig
+from planner.parallelism.closed_form.config_file import load_config
 from planner.runtime.distributed.transport.backends import backend_for, gpus_for_all
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment, open_store
 from planner.runtime.errors import StageError

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import Cluster
-from costmodels.clusterfile import read_cluster
-from costmodels.host.choice import KERNELS
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.file import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, TRAINING_SCHEDULES
+from graphs.kernels.choice import KERNELS
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.question import SCHEDULE, OpenWorkload, check_training_only

@@ -6,7 +6,7 @@ from math import inf
 from typing import TypeVar
 
 from costmodels.units import parse_bytes, parse_bytes_per_s
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 Number = TypeVar("Number", int, float)
 

@@ -10,7 +10,7 @@ from textwrap import dedent, indent
 from types import ModuleType
 from typing import Any, NoReturn
 
-from graphs.errors import nearest
+from graphs.common.errors import nearest
 from planner.cli.statuses import BAD_INPUT
 from planner.cli.streams import complain
 

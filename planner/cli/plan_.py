@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.table import Source
 from costmodels.units import format_bytes, format_rate, format_seconds
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
 from planner.cli.costs import check_target, declare_costs, speed_and_cost

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from costmodels.units import format_rate
 from graphs.files import write_text
+from planner.parallelism.closed_form.config_file import config_to_dict
 from planner.planning.fastest_training import FasterRow, FoundTraining
-from planner.problem.hybrid_training.config_file import config_to_dict
 
 
 def save_row(row: FasterRow, options: argparse.Namespace) -> str:

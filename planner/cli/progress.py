@@ -4,7 +4,7 @@ import sys
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from graphs.visible import visible
+from graphs.common.visible import visible
 from planner.cli.streams import complain
 
 if TYPE_CHECKING:

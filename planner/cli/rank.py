@@ -16,7 +16,7 @@ import torch
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
 
 from costmodels.host.affinity import usable_cores
-from graphs.errors import InputError, fallbacks_said, first_line
+from graphs.common.errors import InputError, fallbacks_said, first_line
 from graphs.program.program import Program
 from planner.cli.files import check_writes
 from planner.cli.numbers import positive_seconds
@@ -24,9 +24,9 @@ from planner.cli.rank_model import import_part
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
+from planner.parallelism.closed_form.config_file import is_config
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
-from planner.problem.hybrid_training.config_file import is_config
 from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
 from planner.runtime.distributed.inference.rank import Rank, Worker

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import Device
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Device
+from costmodels.profile_cache import add_moment
+from graphs.common.errors import InputError
 from planner.cli.console import Console
 from planner.cli.figures import (
     contender_rows,
@@ -28,13 +29,12 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
+from planner.parallelism.closed_form.config_file import is_config, load_config
 from planner.planning.autotune import DISTURBED_CORES
-from planner.planning.cache import add_moment
 from planner.plans.compare import Comparison, compare_stream, pace_change, paced_devices
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, save_run, streamed
-from planner.problem.hybrid_training.config_file import is_config, load_config
 from planner.problem.result import Interrupted
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from costmodels.cluster import SHARINGS
+from costmodels.cluster.cluster import SHARINGS
 from costmodels.units import format_bytes, format_rate, format_seconds
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes

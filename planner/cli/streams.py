@@ -12,8 +12,8 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import TextIO
 
-from graphs.errors import InputError
-from graphs.visible import visible
+from graphs.common.errors import InputError
+from graphs.common.visible import visible
 from planner.cli.statuses import INTERRUPTED
 
 STDOUT, STDERR = 1, 2

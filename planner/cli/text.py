@@ -7,7 +7,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from costmodels.units import format_seconds
-from graphs.visible import visible
+from graphs.common.visible import visible
 
 WIDTH = 100  # where there is no terminal
 LEAST = 40

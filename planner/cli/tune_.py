@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from costmodels.units import format_seconds
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.cli.console import Console, attributes
 from planner.cli.costs import check_target
 from planner.cli.files import declare_output

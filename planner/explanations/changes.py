@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.cluster import Cluster
-from costmodels.flops import Work, roofline_s, work_of
+from costmodels.cluster.cluster import Cluster
+from costmodels.operators.flops import Work, roofline_s, work_of
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times
 from costmodels.workload import RecomputeMode, Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.explanations.settings import Setting, add_device, apply_setting
 from planner.planning.make_plan import Search, batch_of, search_plan

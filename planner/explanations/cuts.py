@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.explanations.bottleneck import Bottleneck
 from planner.planning.last_moves import is_better
 from planner.plans.plan import Plan

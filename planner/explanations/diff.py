@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.table import Source
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_seconds
-from graphs.brief import brief
-from graphs.errors import InputError
+from graphs.common.brief import brief
+from graphs.common.errors import InputError
 from graphs.rewrites.split import Split
 from planner.explanations.common_ops import CommonOps, NetworkOps
 from planner.explanations.regions import Region, regions

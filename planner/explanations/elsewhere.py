@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphs.brief import brief
-from graphs.checks import one_of
+from graphs.common.brief import brief
+from graphs.common.checks import one_of
 from planner.explanations.cuts import move
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan

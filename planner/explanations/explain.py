@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from costmodels.operators.views import operation
 from costmodels.table import Source
 from costmodels.tabulate import guessed_kinds
-from costmodels.views import operation
-from graphs import checks
-from graphs.brief import brief
+from graphs.common import checks
+from graphs.common.brief import brief
 from planner.explanations.bottleneck import Bottleneck, bottleneck
 from planner.explanations.cuts import Cut, CutMove
 from planner.explanations.cuts import cuts as cuts_of

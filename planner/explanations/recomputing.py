@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.views import operation
+from costmodels.operators.views import operation
 from costmodels.workload import RecomputeMode
-from graphs.brief import brief
+from graphs.common.brief import brief
 from planner.plans.plan import Plan
 
 

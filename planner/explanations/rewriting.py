@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from costmodels.flops import work_of
-from graphs.brief import brief
+from costmodels.operators.flops import work_of
+from graphs.common.brief import brief
 from graphs.ir import unfused
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.split import Split, part_number

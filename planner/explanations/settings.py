@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
-from costmodels.catalogue import catalogue
-from costmodels.cluster import Cluster, Replicas
-from costmodels.clusterdict import VERSION
-from costmodels.clusterfile import cluster_of
+from costmodels.cluster.catalogue import catalogue
+from costmodels.cluster.cluster import Cluster, Replicas
+from costmodels.cluster.dictionary import VERSION
+from costmodels.cluster.file import cluster_of
 from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
-from graphs.errors import InputError, nearest
+from graphs.common.errors import InputError, nearest
 
 Parser = Callable[[object, str], float]
 

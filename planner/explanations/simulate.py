@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import SHARINGS, Sharing
+from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, RecomputeMode
-from graphs import checks
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.explanations.changes import Changes, apply_changes, replan
 from planner.explanations.settings import Setting

@@ -14,10 +14,10 @@ and takes no list, so its method that sets ``parts`` is overridden where no bala
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from graphs.errors import InputError
-from planner.exports.exported import Export, refuse
+from graphs.common.errors import InputError
 from planner.exports.pipelines import layers_of
 from planner.exports.records import device_words
+from planner.plans.exported import Export, refuse
 from planner.plans.plan import Plan
 
 NAME = "deepspeed"

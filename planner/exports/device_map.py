@@ -10,12 +10,12 @@ A module's arguments are moved to its device; operators outside of all named mod
 
 from collections.abc import Mapping
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
-from planner.exports.exported import Export, refuse
 from planner.exports.modules import Modules, ancestors
 from planner.exports.records import device_names, device_words, kept_whole, listed
 from planner.exports.tables import tables
+from planner.plans.exported import Export, refuse
 from planner.plans.plan import Plan
 
 NAME = "hf-device-map"

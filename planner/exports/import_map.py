@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.workload import Workload
-from graphs import checks
-from graphs.brief import Brief
+from graphs.common import checks
+from graphs.common.brief import Brief
 from graphs.ir import Graph
 from planner.exports.maps import Map, read_map
 from planner.planning.make_plan import Search, make_plan

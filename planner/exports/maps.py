@@ -15,9 +15,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from costmodels.cluster import Cluster
-from graphs.documents import read_json_value
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster
+from graphs.common.documents import read_json_value
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.exports.device_map import spread
 from planner.exports.modules import ROOT, Modules, ancestors

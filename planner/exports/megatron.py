@@ -8,10 +8,10 @@ With more stages than ranks, stage s is on rank s modulo the ranks. The layout b
 only L (https://docs.nvidia.com/megatron-core/developer-guide/latest/user-guide/features/pipeline_parallel_layout.html).
 """
 
-from planner.exports.exported import Export, refuse
 from planner.exports.modules import Modules
 from planner.exports.pipelines import pipeline_runs
 from planner.exports.records import device_names, kept_whole
+from planner.plans.exported import Export, refuse
 from planner.plans.plan import Plan
 
 NAME = "megatron-layout"

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.explanations.common_ops import NetworkOps
-from planner.exports.exported import Export
 from planner.exports.records import listed
+from planner.plans.exported import Export
 from planner.plans.plan import Plan
 
 DEVICES, SECONDS = "model-explorer-devices", "model-explorer-seconds"

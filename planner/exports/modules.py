@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 
 ROOT = ""

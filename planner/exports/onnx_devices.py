@@ -26,7 +26,7 @@ from onnx import (
     SimpleShardedDimProto,
 )
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_onnx import onnx_module
 from graphs.importers.load import load_graph
 from graphs.importers.onnx.module import OnnxModel

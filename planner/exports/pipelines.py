@@ -2,9 +2,9 @@
 
 from itertools import chain, groupby, pairwise
 
-from planner.exports.exported import refuse
 from planner.exports.modules import ROOT, Modules, ancestors
 from planner.exports.records import device_names, kept_whole
+from planner.plans.exported import refuse
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.training import training_stages

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
-from costmodels.cluster import Cluster, Device
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster, Device
+from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 
 

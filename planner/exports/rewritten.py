@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.tabulate import OperatorTimes, assemble
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 from graphs.ir import unfused
 from planner.explanations.common_ops import NetworkOps
-from planner.exports.exported import refuse
 from planner.exports.records import device_names
+from planner.plans.exported import refuse
 from planner.plans.plan import Plan
 from simulator.placement import Placement
 

@@ -1,9 +1,9 @@
 """export_row: a row of `planner.choose` for the tool that trains."""
 
-from graphs import checks
-from planner.exports.exported import Export
-from planner.exports.parallel_config import CONFIG_TARGETS, export_config
+from graphs.common import checks
+from planner.parallelism.exports.parallel_config import CONFIG_TARGETS, export_config
 from planner.planning.choose import TransformerChoices, row_of
+from planner.plans.exported import Export
 
 
 def export_row(choices: TransformerChoices, to: str, *, row: int = 1, all: bool = False) -> Export:

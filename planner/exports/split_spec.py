@@ -14,12 +14,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from graphs.documents import read_json
-from graphs.errors import InputError
-from planner.exports.exported import Export, refuse
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from planner.exports.modules import ROOT, Modules, ancestors
 from planner.exports.pipelines import pipeline_runs
 from planner.exports.records import device_words
+from planner.plans.exported import Export, refuse
 from planner.plans.plan import Plan
 
 NAME = "torch-split-spec"

@@ -16,17 +16,17 @@ from itertools import pairwise
 from os import PathLike
 from typing import Any
 
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
 from graphs.rewrites.split import undivided
 from planner.exports import deepspeed, device_map, megatron, model_explorer, split_spec
-from planner.exports.exported import Export, refuse
 from planner.exports.pipelines import layers_of
 from planner.exports.records import device_words
 from planner.exports.rewritten import one_copy, whole_operators
 from planner.exports.tables import with_tables_near
+from planner.plans.exported import Export, refuse
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal

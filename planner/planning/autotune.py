@@ -18,7 +18,7 @@ from math import inf, log, sqrt
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from planner.problem.reporter import SILENT, Reporter

@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import Cluster, Device
-from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
-from costmodels.host.choice import KERNELS, Kernels
+from costmodels.cluster.cluster import Cluster, Device
+from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.profile_cache import cache_folder, cached_profiles, learned_costs
 from costmodels.profilefile import read_profile
 from costmodels.table import CostTable
 from costmodels.tabulate import guessed_kinds, tabulate
 from costmodels.workload import Workload
-from graphs.brief import Brief
-from graphs.checks import check_fields, instance, one_of
-from graphs.documents import read_json
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.checks import check_fields, instance, one_of
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from graphs.files import reading_cached, write_cached
 from graphs.ir import Graph
+from graphs.kernels.choice import KERNELS, Kernels
 from graphs.rewrites.rewrite import rewritten
-from planner.planning.cache import cache_folder, cached_profiles, learned_costs
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits

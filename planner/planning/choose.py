@@ -10,32 +10,32 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from costmodels.cluster import Cluster
-from costmodels.fabric import fabric_of
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.fabric import fabric_of
 from costmodels.units import format_bytes
-from graphs import checks
-from graphs.brief import Brief
-from graphs.documents import read_json
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.brief import Brief
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.importers.sources import file_of
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
-from planner.exports.parallel_config import target_limits
+from planner.parallelism.closed_form.config import STEP_SCHEDULES, ParallelConfig, TrainingSetting, training_setting
+from planner.parallelism.closed_form.config_file import config_to_dict
+from planner.parallelism.closed_form.model_file import transformer_of
+from planner.parallelism.closed_form.room import what_fits
+from planner.parallelism.closed_form.search import ConfigRow, ConfigTable, choose_config
+from planner.parallelism.exports.parallel_config import target_limits
+from planner.parallelism.network.schedule_sweep import trade_offs
+from planner.parallelism.network.training_rows import Choice, TradeOffs, undominated
 from planner.planning.choose_options import ChooseOptions, check_for_transformers_only, limited
 from planner.planning.make_plan import Search
 from planner.planning.question import graph_for
-from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import choice_plan
-from planner.planning.training_rows import Choice, TradeOffs, undominated
 from planner.plans.files import save_plan
 from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_model
-from planner.problem.hybrid_training.config import STEP_SCHEDULES, ParallelConfig, TrainingSetting, training_setting
-from planner.problem.hybrid_training.config_file import config_to_dict
-from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.result import Interrupted, Status
-from planner.solvers.hybrid_training.room import what_fits
-from planner.solvers.hybrid_training.search import ConfigRow, ConfigTable, choose_config
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn

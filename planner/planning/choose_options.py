@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import TRAINING_SCHEDULES, ZERO_STAGES, RecomputeMode
-from graphs import checks
-from graphs.errors import InputError
-from planner.exports.parallel_config import CONFIG_TARGETS
-from planner.problem.hybrid_training.config import Demands, Precision
+from graphs.common import checks
+from graphs.common.errors import InputError
+from planner.parallelism.closed_form.config import Demands, Precision
+from planner.parallelism.exports.parallel_config import CONFIG_TARGETS
 from planner.problem.reporter import SILENT, Reporter
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.table import Source
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.planning.autotune import AUTOTUNE_S, UNSURE_S, Autotuning, check_here, run_turn, try_out
 from planner.plans.plan import Plan

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
+from planner.parallelism.closed_form.config import ParallelConfig
+from planner.parallelism.network.schedule_sweep import trade_offs
+from planner.parallelism.network.training_rows import Choice
 from planner.planning.question import PlanQuestion
-from planner.planning.schedule_sweep import trade_offs
 from planner.planning.training_choice import best_for_batch, best_in_closed_form
-from planner.planning.training_rows import Choice
 from planner.plans.plan import Plan
-from planner.problem.hybrid_training.config import ParallelConfig
 from planner.problem.result import Interrupted, NoPlanError, Result
 
 CLOSED_FORM_SHARE = 0.5  # of the time of the search, for a config.json

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.workload import Workload
 from graphs.ir import Graph
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried

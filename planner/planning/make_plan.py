@@ -5,14 +5,14 @@ from functools import partial
 from math import inf
 from operator import attrgetter
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
+from costmodels.profile_cache import cached_profiles, learned_costs
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
-from planner.planning.cache import cached_profiles, learned_costs
 from planner.planning.copies import Copies
 from planner.planning.last_moves import SCATTER_MARGIN, settled
 from planner.planning.rewriting import (

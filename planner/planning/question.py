@@ -8,20 +8,20 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from costmodels.cluster import Cluster
-from costmodels.transformer import Transformer
+from costmodels.cluster.cluster import Cluster
 from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, RecomputeMode, Workload
-from graphs import checks
-from graphs.documents import read_json
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from graphs.importers.sources import file_of
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
+from planner.parallelism.closed_form.model_file import transformer_of
+from planner.parallelism.closed_form.transformer import Transformer
 from planner.planning.make_plan import Search, batch_of
 from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_clusters, given_model
 from planner.plans.speed import tokens_per_sample
 from planner.problem.constraints import Constraint
-from planner.problem.hybrid_training.model_file import transformer_of
 from planner.problem.problem import Goal
 from planner.problem.reporter import SILENT, Reporter
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from costmodels.cluster import Device
-from graphs import checks
-from graphs.errors import InputError, warn_once
+from costmodels.cluster.cluster import Device
+from graphs.common import checks
+from graphs.common.errors import InputError, warn_once
 from graphs.ir import Graph
 from graphs.rewrites.fuse import find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite

@@ -20,11 +20,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from costmodels.cluster import Cluster
-from costmodels.flops import roofline_s, work_of
+from costmodels.cluster.cluster import Cluster
+from costmodels.operators.flops import roofline_s, work_of
 from costmodels.table import SURE, CostTable, Source
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph, Op
 from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from graphs.rewrites.sharding import Shard
 
 

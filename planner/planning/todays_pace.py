@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from math import hypot, inf, log
 
-from costmodels.cluster import Cluster
-from costmodels.pace import SAMPLED, PaceKind, kind_spreads, pace_ratios
-from graphs.errors import InputError
-from planner.planning.cache import cached_profiles
+from costmodels.cluster.cluster import Cluster
+from costmodels.operators.pace import SAMPLED, PaceKind, kind_spreads, pace_ratios
+from costmodels.profile_cache import cached_profiles
+from graphs.common.errors import InputError
 
 SAMPLES = 3
 SELDOM = 1.96  # standard deviations to either side, between which a normal distribution has 95 %

@@ -2,21 +2,21 @@
 
 from dataclasses import replace
 
-from costmodels.cluster import Cluster
-from costmodels.transformer import Transformer
+from costmodels.cluster.cluster import Cluster
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
+from planner.parallelism.closed_form.config import training_setting
+from planner.parallelism.closed_form.search import ConfigRow, choose_config
+from planner.parallelism.closed_form.transformer import Transformer
+from planner.parallelism.network.schedule_sweep import trade_offs
+from planner.parallelism.network.training_rows import Choice
+from planner.parallelism.network.training_shapes import of_this_host
 from planner.planning.make_plan import Search, make_plan
-from planner.planning.schedule_sweep import trade_offs
-from planner.planning.training_rows import Choice
-from planner.planning.training_shapes import of_this_host
 from planner.plans.plan import Plan, plan_by_hand
-from planner.problem.hybrid_training.config import training_setting
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted
-from planner.solvers.hybrid_training.search import ConfigRow, choose_config
 
 PROOF = 0.3  # of the time: to look for better stages of the choice, with a bound
 EVEN = 1e-6  # two times that are the same

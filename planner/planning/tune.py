@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.correction import Correction, StageTime, fit_correction
-from costmodels.opkeys import op_keys, training_keys
-from costmodels.pace import operator_paces, pace_kinds
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.operators.pace import operator_paces, pace_kinds
+from costmodels.profile_cache import correct_profiles
 from costmodels.workload import Workload
-from graphs import checks
-from graphs.brief import Brief
+from graphs.common import checks
+from graphs.common.brief import Brief
 from planner.planning.autotune import (
     AUTOTUNE_S,
     DISTURBED_CORES,
@@ -42,7 +43,6 @@ from planner.planning.autotune import (
     run_turn,
     try_out,
 )
-from planner.planning.cache import correct_profiles
 from planner.planning.make_plan import Search, make_plan, search_plan
 from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.compare import PaceChange, pace_change, stages_of

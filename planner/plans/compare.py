@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from costmodels.cluster import Device
-from costmodels.pace import PaceKind, Paces, likely_pace, network_pace, pace_kinds, pace_ratios
-from graphs.brief import brief
+from costmodels.cluster.cluster import Device
+from costmodels.operators.pace import PaceKind, Paces, likely_pace, network_pace, pace_kinds, pace_ratios
+from graphs.common.brief import brief
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range, Spread, operator_seconds
 from simulator.schedule import ACTION
@@ -41,7 +41,7 @@ class PaceChange:
 
     network: float  # all operators of the plan, each kind in proportion to its time, while one device computes
     contended: float  # the same while all devices of the plan compute
-    kinds: Mapping[PaceKind, float]  # each kind of operator while one device computes, see `costmodels.pace`
+    kinds: Mapping[PaceKind, float]  # each kind of operator while one device computes, see `costmodels.operators.pace`
 
     def of(self, alone: bool) -> float:
         """That of a micro-batch alone, on one device after the other, or of micro-batches that stream."""

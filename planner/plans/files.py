@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.cluster import Cluster
-from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
-from graphs import checks
-from graphs.documents import DAMAGED, read_json
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.documents import DAMAGED, read_json
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
 from graphs.kinds import kind_of

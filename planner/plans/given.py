@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from costmodels.cluster import Cluster
-from costmodels.clusterfile import read_cluster
-from graphs import checks
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.file import read_cluster
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan

@@ -6,17 +6,17 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
-from graphs.brief import brief
-from graphs.checks import one_of, whole
+from graphs.common.brief import brief
+from graphs.common.checks import one_of, whole
+from graphs.common.notebook import repr_html
+from graphs.common.visible import visible
 from graphs.ir import Graph
-from graphs.notebook import repr_html
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split
-from graphs.visible import visible
 from planner.plans.ranges import Range, Spread, spreads_of
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
@@ -54,7 +54,7 @@ class Plan:
         solver: who found it.
         bound_s: no placement of these operators can be better than this: for throughput in any number of copies, in
             training under the same schedule.
-        pace: by kind of device, the machine's pace that the measured times are given for, see `costmodels.pace`.
+        pace: by kind of device, the pace that the measured times are given for, see `costmodels.operators.pace`.
         pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
         rewrites: what the graph was made by of the network as it was imported, in their order.
         whole_share: what the network before its split takes on one device, as a share of what the parts take there.
@@ -155,7 +155,7 @@ class Plan:
 
     @cached_property
     def in_pairs(self) -> bool:
-        """Whether each copy of the network runs two micro-batches at once, see `costmodels.host.pairs`.
+        """Whether each copy of the network runs two micro-batches at once, see `graphs.kernels.pairs`.
 
         Quick kernels do where operators of some share of the time take less so than alone.
         """

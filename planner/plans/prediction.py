@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from costmodels.cluster import Sharing
+from costmodels.cluster.cluster import Sharing
 from costmodels.units import format_seconds
-from graphs.brief import brief
-from graphs.errors import InputError
+from graphs.common.brief import brief
+from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.memory import DeviceMemory, memory_of, training_memory

@@ -14,9 +14,9 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphs.brief import brief
-from graphs.documents import DAMAGED, read_json
-from graphs.errors import InputError
+from graphs.common.brief import brief
+from graphs.common.documents import DAMAGED, read_json
+from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.kinds import kind_of
 from planner.plans.plan import Plan

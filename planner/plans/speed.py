@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from costmodels.cluster import Device
-from costmodels.flops import peak_flops_per_s, work_of
-from costmodels.views import backward_passes, bases, operation
+from costmodels.cluster.cluster import Device
+from costmodels.operators.flops import peak_flops_per_s, work_of
+from costmodels.operators.views import backward_passes, bases, operation
 from graphs.ir import Graph
 from planner.plans.plan import Plan
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 VERSION = 11
 """2 has constraints and training, 3 other contended times, 4 pace, 5 ranges, 6 copies, 7 rewrites, 8 lockstep,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
-from costmodels.groups import joined
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats, Ints
+from graphs.common.groups import joined
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from simulator.placement import Placement
 

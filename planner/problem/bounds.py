@@ -8,8 +8,8 @@ from math import inf
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.devices import alike
 from planner.problem.evaluate import MEMORY_TOLERANCE

@@ -19,9 +19,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.table import CostTable
-from graphs.brief import Brief
-from graphs.checks import check_fields
-from graphs.errors import InputError, nearest
+from graphs.common.brief import Brief
+from graphs.common.checks import check_fields
+from graphs.common.errors import InputError, nearest
 from graphs.ir import Graph, Op
 from planner.problem.problem import Goal, Problem
 

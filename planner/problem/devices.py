@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Ints
 from costmodels.table import CostTable
+from graphs.common.arrays import Ints
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:

@@ -7,10 +7,10 @@ from math import inf
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
-from graphs.brief import Brief
-from graphs.checks import instance
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.checks import instance
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.simulate import call_seconds, offload_latency_s, simulate

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.deadline import loading
 from planner.problem.devices import alike

@@ -7,11 +7,11 @@ from typing import Never
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
-from graphs.brief import Brief
-from graphs.checks import instance, one_of
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.checks import instance, one_of
+from graphs.common.errors import InputError
 from simulator.placement import Placement
 from simulator.training import TrainingStep, most_micro_batches
 

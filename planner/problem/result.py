@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from graphs.brief import Brief
+from graphs.common.brief import Brief
 from simulator.placement import Placement
 
 PROOF_TOLERANCE = 1e-5  # relative; an objective this close to a bound is optimal

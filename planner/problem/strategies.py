@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from planner.problem.result import Status
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.program.arguments import arguments_of, by_name
 from graphs.program.program import Program

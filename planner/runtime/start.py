@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan

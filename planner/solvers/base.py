@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from graphs.brief import Brief
-from graphs.errors import InputError
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from planner.problem import deadline
 from planner.problem.deadline import now_s
 from planner.problem.evaluate import evaluate, step_bounds

@@ -8,8 +8,8 @@ from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from costmodels.arrays import Ints
-from costmodels.host.signals import signals_held
+from graphs.common.arrays import Ints
+from graphs.common.signals import signals_held
 from planner.problem.deadline import loading
 
 Seed: TypeAlias = NDArray[np.uint64]

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
 from costmodels.units import format_bytes
+from graphs.common.arrays import Floats
 from graphs.ir import Graph
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.constraints import CollisionError, Constraint, Effect, effects, under

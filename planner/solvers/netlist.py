@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.problem import Goal
 

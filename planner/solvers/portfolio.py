@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from graphs.errors import InputError, nearest
+from graphs.common.errors import InputError, nearest
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Solver
 from planner.solvers.dp.chains.chain_dp import ChainDP

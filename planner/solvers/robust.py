@@ -15,8 +15,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import QUARTILES, CostTable
+from graphs.common.arrays import Floats
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Problem
 from planner.problem.reporter import SILENT, Reporter

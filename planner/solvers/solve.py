@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.table import CostTable
-from graphs import checks
+from graphs.common import checks
 from planner.problem import deadline
 from planner.problem.bounds import lower_bound, one_device_bounds, streaming_bound
 from planner.problem.deadline import now_s

@@ -6,8 +6,8 @@ from math import exp, log
 from typing import NamedTuple
 
 from costmodels.units import format_bytes, format_seconds
-from graphs.visible import visible
-from planner.explanations.config_reasons import PricedRow, reasons, step_parts
+from graphs.common.visible import visible
+from planner.parallelism.config_reasons import PricedRow, reasons, step_parts
 from planner.view.page import filled, head, template
 
 LEFT, RIGHT, TOP, BOTTOM = 80, 1050, 24, 356  # of the chart in its drawing

@@ -8,7 +8,7 @@
 from collections.abc import Iterator, Sequence
 
 from costmodels.units import format_bytes, format_seconds
-from graphs.visible import visible
+from graphs.common.visible import visible
 from planner.plans.plan import Plan
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")

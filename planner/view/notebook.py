@@ -1,7 +1,7 @@
 """A plan in a notebook."""
 
 from costmodels.units import format_bytes, format_rate, format_seconds
-from graphs.notebook import html_file, html_picture, html_table
+from graphs.common.notebook import html_file, html_picture, html_table
 from planner.plans.plan import Plan
 from planner.problem.result import Status
 from planner.view.page import render

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from graphs.visible import visible_json
+from graphs.common.visible import visible_json
 from planner.view.numbers import Numbers
 
 

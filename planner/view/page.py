@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-from graphs.visible import visible
+from graphs.common.visible import visible
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun

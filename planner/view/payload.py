@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats
 from costmodels.memory.device import cache_bytes, gradient_bytes, op_bytes
 from costmodels.table import CostTable, Source
+from graphs.common.arrays import Floats
 from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction

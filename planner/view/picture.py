@@ -4,8 +4,8 @@ import json
 from functools import cache
 from typing import Any
 
-from graphs.errors import InputError
-from graphs.visible import visible_json
+from graphs.common.errors import InputError
+from graphs.common.visible import visible_json
 from planner.plans.plan import Plan
 from planner.view.page import PICTURE_SCRIPTS, template
 from planner.view.payload import graph_payload

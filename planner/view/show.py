@@ -5,9 +5,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from graphs import checks
-from graphs.brief import brief
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.brief import brief
+from graphs.common.errors import InputError
 from graphs.files import write_bytes
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan

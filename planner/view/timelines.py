@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from planner.plans.plan import Plan
 from planner.view.numbers import Numbers, number
 from simulator.memory import DeviceMemory

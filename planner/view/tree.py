@@ -19,7 +19,7 @@ from itertools import groupby
 from math import ceil, sqrt
 from typing import TypeAlias, TypeVar
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from graphs.ir import Graph
 
 ROOT = -1

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.accuracy [MODULE:FACTORY ...] [--unlisted] [--again N] [--every S] [--rounds N]
                                         [--json FILE]
 
-Errors are shown raw, and after the machine's pace (see `costmodels.pace`); "!" marks a time outside its range for 80 %
-of runs, for which ``--again`` and ``--every`` measure at moments that lie apart. By default the networks are those of
+Errors are shown raw, and after the machine's pace (`costmodels.operators.pace`); "!" marks a time outside its range for
+80 % of runs, for which ``--again`` and ``--every`` measure at moments that lie apart. By default the networks are those of
 `LISTED`, which everybody sees who works on the costs; ``--unlisted`` takes those of `tests.benchmarks.unlisted`, which
 are for the end. `tests.benchmarks.plan_order` tells whether plans are measured in the predicted order,
 `tests.benchmarks.learned` how well operators are predicted that were never measured, `tests.benchmarks.memory` memory.
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import planner
-from graphs.errors import InputError
+from costmodels.profile_cache import add_moment
+from graphs.common.errors import InputError
 from planner.cli.console import Console
-from planner.planning.cache import add_moment
 from planner.plans.compare import Figure, PaceChange, pace_change
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range

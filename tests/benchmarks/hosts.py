@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 import planner
-from costmodels.cluster import Cluster, Link
+from costmodels.cluster.cluster import Cluster, Link
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import profile

@@ -25,11 +25,11 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costmodels.cluster import Replicas
-from costmodels.clusterwriter import write_cluster
-from costmodels.paper import catalogue_cluster
-from planner.problem.hybrid_training.config import Demands
-from planner.solvers.hybrid_training.search import choose_config
+from costmodels.cluster.cluster import Replicas
+from costmodels.cluster.one_line import catalogue_cluster
+from costmodels.cluster.writer import write_cluster
+from planner.parallelism.closed_form.config import Demands
+from planner.parallelism.closed_form.search import choose_config
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.benchmarks.hybrid_closed_forms import Figure, collective_figures, memory_figures
 from tests.benchmarks.hybrid_megatron import left_out, published_runs

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costmodels.collectives import (
+from costmodels.cluster.collectives import (
     CollectiveCost,
     Port,
     flat_ring_all_reduce,
@@ -18,8 +18,8 @@ from costmodels.collectives import (
     ring_all_reduce,
     sharded_parameter_server,
 )
-from costmodels.memory.transformers import LayerSplit, layer_activations, zero_states
-from costmodels.transformer import Transformer
+from planner.parallelism.closed_form.memory import LayerSplit, layer_activations, zero_states
+from planner.parallelism.closed_form.transformer import Transformer
 from tests.benchmarks.transformer_memory import (
     deepspeed_states,
     first_stage_activations,

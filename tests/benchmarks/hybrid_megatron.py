@@ -1,4 +1,6 @@
-"""Published steps of Megatron-LM and DeepSpeed on A100, predicted; and the fit behind `costmodels.layer_times`.
+"""Published steps of Megatron-LM and DeepSpeed on A100, predicted; and the fit of its layers' times.
+
+The fit is that of `planner.parallelism.closed_form.layer_times`.
 
     python -m tests.benchmarks.hybrid_megatron [CASES.json]
 
@@ -17,14 +19,14 @@ from typing import Any, NamedTuple
 
 from scipy.optimize import least_squares
 
-from costmodels.cluster import Device
-from costmodels.collectives import Port
-from costmodels.fabric import Fabric
-from costmodels.layer_times import DEEPSPEED, MEGATRON, Efficiency
-from costmodels.transformer import Transformer
+from costmodels.cluster.cluster import Device
+from costmodels.cluster.collectives import Port
+from costmodels.cluster.fabric import Fabric
 from costmodels.workload import RECOMPUTE_MODES
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
-from planner.problem.hybrid_training.prices import StepPrice, config_price
+from planner.parallelism.closed_form.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
+from planner.parallelism.closed_form.layer_times import DEEPSPEED, MEGATRON, Efficiency
+from planner.parallelism.closed_form.prices import StepPrice, config_price
+from planner.parallelism.closed_form.transformer import Transformer
 
 CASES = Path(__file__).parents[3] / "shared" / "bench" / "hybrid" / "megatron" / "cases.json"
 FITTED = ("1.7B", "7.5B", "76B", "1T", "22B full recomputation")

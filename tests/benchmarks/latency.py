@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import compare_outputs

@@ -15,8 +15,8 @@ from time import process_time
 
 import numpy as np
 
-from costmodels.arrays import Ints
 from costmodels.table import CostTable, Source
+from graphs.common.arrays import Ints
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget, objective_of

@@ -25,23 +25,23 @@ from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.peaks import measure_peaks
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
-from costmodels.cluster import Device
-from costmodels.flops import roofline_s, work_of
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.discovery import discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Predictions, fit
 from costmodels.measured import Measurement, Profile
-from costmodels.opkeys import op_keys
+from costmodels.operators.flops import roofline_s, work_of
+from costmodels.operators.keys import op_keys
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import Sweep
 from examples.networks import NETWORKS
-from graphs.documents import read_json
+from graphs.common.documents import read_json
 from graphs.files import write_text
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.planning.cache import cache_folder
 from planner.runtime.stages.compile import compile_stages
 from simulator.stages import Stage
 from tests.benchmarks.bars import declare, errors_at_most, report

@@ -24,20 +24,20 @@ from costmodels.calibrate import Effort, profile_program
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
-from costmodels.cluster import Cluster, Device
+from costmodels.cluster.cluster import Cluster, Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import Learned, fit
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import Sweep
 from costmodels.tabulate import OperatorTimes, operator_times
 from costmodels.workload import Workload
-from graphs.documents import read_json
+from graphs.common.documents import read_json
 from graphs.files import write_text
 from graphs.ir import Graph
 from graphs.program.program import Program
 from planner.cli.console import Console
-from planner.planning.cache import cache_folder
 from planner.runtime.training.check import mean_square
 from tests.benchmarks.bars import declare, errors_at_most, report
 from tests.benchmarks.learned import this_device

@@ -24,7 +24,7 @@ from random import Random
 import numpy as np
 
 import planner
-from costmodels.paper import cluster_in_one_line
+from costmodels.cluster.one_line import cluster_in_one_line
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_config import read_config

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 import planner
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, divisions
 from planner.runtime.benchmark.check import Answers, compare_outputs

@@ -25,14 +25,14 @@ from statistics import mean
 import numpy as np
 
 import planner
-from costmodels.arrays import Floats
 from costmodels.calibrate.ops import Effort, profile_contended
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
+from costmodels.profile_cache import cache_folder
 from costmodels.tabulate import tabulate
 from examples.networks import NETWORKS
+from graphs.common.arrays import Floats
 from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console
-from planner.planning.cache import cache_folder
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.load import Load
 from planner.runtime.benchmark.measure import Planned

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import profile

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable, Source
+from graphs.common.arrays import Floats, Ints
 from graphs.ir import Flow
 from planner.problem.problem import Goal, Problem
 from planner.solvers.solve import solve

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import nan
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console

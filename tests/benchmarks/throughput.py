@@ -4,7 +4,7 @@
 
 Contenders take turns within one run and medians of the rounds' ratios are shown. ``one device`` and ``threads`` are
 the module as PyTorch runs it, ``1 plan`` is the plan for one device: what it is faster by is not owed to more devices,
-but to quicker kernels (`costmodels.host.kernels`), so a bar compares the plans with each other too. With
+but to quicker kernels (`graphs.kernels.kernels`), so a bar compares the plans with each other too. With
 ``--kernels quick`` plans round otherwise than the module; by how much is shown instead of ``yes``. ``copies`` is the
 module on each device at once, with one set of weights. ``foreign`` is the processor time that other processes took
 meanwhile, in cores: above 0.1 a row is disturbed.
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from statistics import geometric_mean, mean
 
 import planner
-from costmodels.cluster import Cluster
-from costmodels.host.choice import KERNELS, Kernels
+from costmodels.cluster.cluster import Cluster
 from examples.networks import NETWORKS
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.choice import KERNELS, Kernels
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import Answers, compare_outputs

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.workload import Workload
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile

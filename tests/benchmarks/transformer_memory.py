@@ -4,8 +4,8 @@ Sources: Megatron-LM, training/theoretical_memory_usage.py; DeepSpeed, runtime/z
 ``estimate_zero3_model_states_mem_needs``; Korthikanti et al., MLSys 2023, arXiv 2205.05198.
 """
 
-from costmodels.memory.transformers import ADAM, FLOAT32_GRADIENT, PARAMETER, LayerSplit, layer_activations
-from costmodels.transformer import Transformer
+from planner.parallelism.closed_form.memory import ADAM, FLOAT32_GRADIENT, PARAMETER, LayerSplit, layer_activations
+from planner.parallelism.closed_form.transformer import Transformer
 
 MEGATRON, MEGATRON_WHOLE = 18, 6  # with float32 gradients beside; what its distributed optimizer leaves whole
 

@@ -20,12 +20,12 @@ from statistics import fmean
 
 import planner
 from costmodels.correction import Correction
-from costmodels.opkeys import op_keys
+from costmodels.operators.keys import op_keys
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import read_profile, write_profile
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.autotune import run_turn
-from planner.planning.cache import cache_folder
 from planner.planning.tune import SECONDS
 from planner.plans.compare import OFF
 from planner.runtime.benchmark.load import Load

@@ -4,7 +4,7 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from graphs.ir import ITEM_BYTES
 
 DESK = """\

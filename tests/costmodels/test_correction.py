@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from costmodels.arrays import Floats
 from costmodels.correction import LIMIT, RIDGE, Correction, StageTime, fit_correction, fit_factors
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from tests.simulator.tables import make_table
 
 KEYS = ("a", "b", "c", "d")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.views import backward_products, differentiated
+from costmodels.operators.views import backward_products, differentiated
 from tests.costmodels.sketches import sketch
 
 

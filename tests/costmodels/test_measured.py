@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.measured import Measurement, Noise, Profile, TrainingMeasurement, noisy
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.profiles import CONTENDED, PROFILE, RELU, STEP, TRAINING_CONTENDED
 
 

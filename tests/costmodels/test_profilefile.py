@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costmodels.measured import Measurement, Profile
 from costmodels.profilefile import add_profile, read_profile, write_profile
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.profiles import CONTENDED, PROFILE, RELU, TRAINING_CONTENDED
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link, Replicas
-from costmodels.clusterdict import cluster_from_dict, cluster_to_dict
-from costmodels.clusterfile import cluster_of, read_cluster
-from costmodels.clusterwriter import write_cluster
-from costmodels.collectives import Port, ring_all_reduce
-from costmodels.fabric import fabric_of
-from costmodels.links import Level
+from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
+from costmodels.cluster.collectives import Port, ring_all_reduce
+from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
+from costmodels.cluster.fabric import fabric_of
+from costmodels.cluster.file import cluster_of, read_cluster
+from costmodels.cluster.links import Level
+from costmodels.cluster.writer import write_cluster
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.sketches import sketch
 
 DEVICES = tuple(Device(f"gpu{i}", "gpu", 1e9, {"float32": 1e12}, 1e10, cuda=i) for i in range(4))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from costmodels.cluster import Device
-from costmodels.flops import Work, peak_flops_per_s, roofline_s
+from costmodels.cluster.cluster import Device
+from costmodels.operators.flops import Work, peak_flops_per_s, roofline_s
 
 DEVICE = Device("d", "d", 1e9, {"float32": 100.0, "bfloat16": 400.0}, memory_bytes_per_s=10.0, launch_s=0.5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable, Offload, Source
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Flow
 
 INF = np.inf

@@ -6,16 +6,16 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link
-from costmodels.host.choice import Kernels
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.learning.learned import Learned, Predictions
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
 from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Role
+from graphs.kernels.choice import Kernels
 from tests.costmodels.sketches import sketch
 
 GRAPH = sketch(

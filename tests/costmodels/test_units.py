@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import units
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 
 def test_the_default_is_streaming_single_samples() -> None:

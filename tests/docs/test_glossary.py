@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import planner
-from graphs.errors import RENAMED, nearest
+from graphs.common.errors import RENAMED, nearest
 from planner.cli import COMMANDS
 from planner.cli.parser import Parser, declare, module_of
 from planner.solvers.portfolio import SOLVERS

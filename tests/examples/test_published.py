@@ -6,7 +6,7 @@ import pytest
 
 from examples import alexnet_three_nodes, cpu_divided, hosts_of_gpus, one_weird_trick, train_divided
 from examples.chains import layers_of, on_meta, parameter_bytes
-from planner.solvers.dp.layer_modes import best_modes
+from planner.literature.layerwise.layer_modes import best_modes
 
 
 def test_a_parameter_server_of_three_nodes() -> None:

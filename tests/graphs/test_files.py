@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from graphs.documents import read_json
-from graphs.errors import InputError
+from graphs.common.documents import read_json
+from graphs.common.errors import InputError
 from graphs.files import (
     graph_from_dict,
     graph_to_dict,

@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_onnx import onnx_module
 from tests.graphs.onnx_models import ints, model_of, reals, saved, tied_model, value_info
 

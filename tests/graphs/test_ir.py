@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES, Flow, Graph, Op, Role, Tensor
 from tests.graphs.random_graphs import graphs
 

@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 from hypothesis import given
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
 from graphs.networkx import from_networkx, to_networkx
 from tests.graphs.random_graphs import graphs

@@ -13,7 +13,7 @@ import torch
 from onnx import ModelProto, TensorProto, numpy_helper, version_converter
 from onnx.backend.test.loader import load_model_tests
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.onnx.control_flow import KINDS, nodes_of
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import DTYPES, tensor_of

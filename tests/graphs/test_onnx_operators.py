@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import operator
 from tests.graphs.onnx_models import assert_close, ints, reals, run, single, with_weights

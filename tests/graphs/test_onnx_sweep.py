@@ -13,7 +13,7 @@ import torch
 from onnx import defs, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.onnx.operators.registry import tensor_of
 from tests.graphs.onnx_models import ints, run, single
 

@@ -7,10 +7,10 @@ from threading import Thread
 
 import pytest
 
-from costmodels.clusterfile import read_cluster
-from graphs import documents
-from graphs.documents import content_of, read_json
-from graphs.errors import InputError
+from costmodels.cluster.file import read_cluster
+from graphs.common import documents
+from graphs.common.documents import content_of, read_json
+from graphs.common.errors import InputError
 
 LARGE = b"x" * 3_000_000  # more than a pipe holds
 

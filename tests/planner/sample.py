@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.table import CostTable
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload

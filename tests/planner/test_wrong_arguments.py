@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 import planner
-from costmodels.clusterwriter import write_cluster
-from costmodels.transformer import Transformer
-from graphs.errors import InputError
+from costmodels.cluster.writer import write_cluster
+from graphs.common.errors import InputError
 from graphs.files import write_graph
-from planner.planning.choose import TransformerChoices
-from planner.plans.files import save_plan
-from planner.problem.hybrid_training.config import (
+from planner.parallelism.closed_form.config import (
     Demands,
     ParallelConfig,
     ParallelShape,
     StageLayers,
     training_setting,
 )
-from planner.problem.hybrid_training.config_file import config_to_dict
+from planner.parallelism.closed_form.config_file import config_to_dict
+from planner.parallelism.closed_form.search import choose_config
+from planner.parallelism.closed_form.transformer import Transformer
+from planner.planning.choose import TransformerChoices
+from planner.plans.files import save_plan
 from planner.problem.problem import Goal, Problem
-from planner.solvers.hybrid_training.search import choose_config
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.planner.view.samples import chain_graph, chain_plan, cluster

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.chart import COLOURS, TICKS, WIDTH, _ticks, ascii_chart, svg_chart
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.lower_schedule import StageCost
 from simulator.memory import DeviceMemory, Held, memory_of, training_memory
 from simulator.pipeline import simulate_schedule

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule
 from simulator.schedule import Action, Schedule

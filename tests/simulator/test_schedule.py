@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.schedule import COMPUTATIONS, Action, Schedule
 from tests.simulator.pipelines import schedules
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch.distributed.pipelining import schedules as theirs
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.schedule import Schedule

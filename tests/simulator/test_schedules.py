@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.schedules import SCHEDULES

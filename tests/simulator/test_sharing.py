@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import SHARINGS, Sharing
-from graphs.errors import InputError
+from costmodels.cluster.cluster import SHARINGS, Sharing
+from graphs.common.errors import InputError
 from simulator.engine import Task, times
 from simulator.lower_schedule import Channels, StageCost
 from simulator.pipeline import PipelineRun, simulate_schedule

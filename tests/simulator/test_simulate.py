@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.evaluate import loads
 from simulator.chart import ascii_chart
 from simulator.placement import Placement

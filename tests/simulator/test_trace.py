@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Sharing
+from costmodels.cluster.cluster import Sharing
 from simulator.memory import memory_of
 from simulator.pipeline import simulate_schedule
 from simulator.placement import Placement

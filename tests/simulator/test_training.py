@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable
 from costmodels.workload import TRAINING_SCHEDULES
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from simulator.placement import Placement
 from simulator.schedules import SCHEDULES
 from simulator.training import TrainingStep, simulate_training, stage_costs, training_stages

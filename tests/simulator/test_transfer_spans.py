@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Sharing
+from costmodels.cluster.cluster import Sharing
 from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.placement import Placement

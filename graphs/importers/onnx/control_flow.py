@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from onnx import GraphProto, NodeProto, helper
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 KINDS = frozenset({"If", "Loop", "Scan"})
 MOST_ROUNDS = 2000  # more of them make a graph that nobody can plan for

@@ -19,7 +19,7 @@ import onnx
 import torch
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from graphs.errors import InputError, first_line
+from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx import control_flow
 from graphs.importers.onnx.control_flow import graphs_of, nodes_of
 from graphs.importers.onnx.operators import OPERATORS

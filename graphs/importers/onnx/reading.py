@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-un
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]  # protobuf ships no types
 from onnx import ModelProto, NodeProto, checker, defs, inliner
 
-from graphs.errors import InputError, one_line
+from graphs.common.errors import InputError, one_line
 from graphs.importers.onnx.control_flow import KINDS, nodes_of
 from graphs.importers.onnx.data_files import held_outside, read_outside
 from graphs.importers.onnx.operators import OPERATORS

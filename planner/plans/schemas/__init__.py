@@ -4,8 +4,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from costmodels.catalogue import catalogue
-from graphs.errors import InputError
+from costmodels.cluster.catalogue import catalogue
+from graphs.common.errors import InputError
 
 NAMES = ("plan", "cluster", "graph", "run")
 CONTAINED = {"plan": ("graph",)}

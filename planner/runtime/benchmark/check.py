@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from graphs.brief import brief
+from graphs.common.brief import brief
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import randomized

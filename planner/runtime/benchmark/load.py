@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.pace import Paces
+from costmodels.operators.pace import Paces
 from planner.plans.compare import paced_devices
 from planner.plans.plan import Plan
 

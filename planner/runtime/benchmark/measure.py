@@ -20,11 +20,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, start_on, torch_device_of
-from costmodels.pace import Paces
-from graphs.brief import brief
-from graphs.errors import running
+from costmodels.operators.pace import Paces
+from graphs.common.brief import brief
+from graphs.common.errors import running
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted

@@ -17,7 +17,7 @@ from itertools import permutations
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.host.affinity import run_on
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on
-from graphs.checks import one_of
-from graphs.errors import InputError, first_line, last_line
+from graphs.common.checks import one_of
+from graphs.common.errors import InputError, first_line, last_line
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 from planner.runtime.benchmark.measure import Contender, evaluating, timed

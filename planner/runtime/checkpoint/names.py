@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.program.files import Unavailable, hollow_of
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program, home_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from graphs import checks
+from graphs.common import checks
 from graphs.program.program import Program
 from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan

@@ -23,8 +23,8 @@ from urllib.parse import quote
 import torch
 from safetensors import SafetensorError, safe_open
 
-from graphs.documents import parse_json, read_json
-from graphs.errors import InputError
+from graphs.common.documents import parse_json, read_json
+from graphs.common.errors import InputError
 from planner.runtime.verification.deviation import shown
 
 DTYPES: Mapping[torch.dtype, str] = {

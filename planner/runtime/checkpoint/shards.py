@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphs.documents import parse_json, read_json
-from graphs.errors import InputError
+from graphs.common.documents import parse_json, read_json
+from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.ir import STATE
 from graphs.program.files import hollow_of, program_from_dict, program_to_dict, reading_program

@@ -10,10 +10,10 @@ from math import inf
 import torch
 import torch.distributed as dist
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import usable_cores
 from graphs.program.program import Program
-from planner.problem.hybrid_training.config import ParallelConfig
+from planner.parallelism.closed_form.config import ParallelConfig
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.hybrid.trainer import HybridTrainer
 from planner.runtime.stages.random_generators import randomized

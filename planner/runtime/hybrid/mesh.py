@@ -11,8 +11,8 @@ Replicas are in one of two axes: in "replicate" each holds everything (ZeRO 0), 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from graphs.errors import InputError
-from planner.problem.hybrid_training.config import ParallelShape
+from graphs.common.errors import InputError
+from planner.parallelism.closed_form.config import ParallelShape
 
 PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 

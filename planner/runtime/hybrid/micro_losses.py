@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import UNEVEN, Counting, LossShare, Weights

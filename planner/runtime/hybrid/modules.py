@@ -22,8 +22,8 @@ from costmodels.memory.recomputation import runs_once
 from graphs.ir import STATE, Graph, Op, Role
 from graphs.program.program import Program, home_of, on_device
 from graphs.rewrites.patterns import plain
-from planner.problem.hybrid_training.layers import is_batch_norm
-from planner.problem.hybrid_training.tensor_styles import TensorStyles, read_by
+from planner.parallelism.network.layers import is_batch_norm
+from planner.parallelism.network.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import batch_norm
 from planner.runtime.stages.random_generators import is_random, rrelu
 from planner.runtime.stages.recomputation import apart, once, selective_contexts

@@ -13,8 +13,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from planner.problem.hybrid_training.config import ParallelConfig
-from planner.problem.hybrid_training.tensor_styles import Style, read_by, weight_of
+from planner.parallelism.closed_form.config import ParallelConfig
+from planner.parallelism.network.tensor_styles import Style, read_by, weight_of
 from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.modules import LayerBlock, Runs, StageModule, placement_of
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import STATE, Role
 from graphs.program.program import Program
-from planner.problem.hybrid_training.config import ParallelConfig
-from planner.problem.hybrid_training.layers import NetworkLayers, learned_of
-from planner.problem.hybrid_training.tensor_styles import TensorStyles, tensor_styles
+from planner.parallelism.closed_form.config import ParallelConfig
+from planner.parallelism.network.layers import NetworkLayers, learned_of
+from planner.parallelism.network.tensor_styles import TensorStyles, tensor_styles
 from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.modules import LayerBlock, Runs, StageModule
 from planner.runtime.hybrid.parallelize import divide_layers, divide_state

@@ -22,10 +22,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import imported
 from graphs.program.program import Program
-from planner.problem.hybrid_training.config import ParallelConfig
+from planner.parallelism.closed_form.config import ParallelConfig
 from planner.runtime.checkpoint.names import values_of
 from planner.runtime.distributed.training.engine import EngineStage, quiet_schedules, runtime_of
 from planner.runtime.distributed.transport.backends import own_gpu

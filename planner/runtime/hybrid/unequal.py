@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
-from planner.problem.hybrid_training.config import ParallelConfig, StageDegrees
+from planner.parallelism.closed_form.config import ParallelConfig, StageDegrees
 from planner.runtime.distributed.training.engine import EngineStage
 from planner.runtime.hybrid.mesh import REPLICATE, SHARD, TENSOR
 from planner.runtime.hybrid.stage_cut import StageCut

@@ -26,10 +26,10 @@ from typing import TypeAlias
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
-from costmodels.host.promises import Promise
 from costmodels.host.spin import POSSIBLE, EventCount
+from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder, shares
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from planner.runtime.stages.compile import CompiledStage, mark
 from simulator.lower_schedule import message_name
 from simulator.schedule import Action, Schedule

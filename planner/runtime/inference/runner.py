@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
 from costmodels.host.packing import memory_of
-from costmodels.host.promises import LOOK_S, Promise
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
+from graphs.common.promises import LOOK_S, Promise
 from graphs.program.arguments import arguments_of
 from graphs.program.program import Program, as_held
 from planner.plans.plan import Plan

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import torch
 
-from costmodels.host.promises import Promise
+from graphs.common.promises import Promise
 from planner.runtime.stages.compile import CompiledStage
 
 Tensors: TypeAlias = dict[str, torch.Tensor]

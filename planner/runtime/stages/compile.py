@@ -7,16 +7,16 @@ from itertools import chain
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import DeviceState, Subgraph, compile_operators, inputs_of, kept_state
-from costmodels.host.giving_way import Function
-from costmodels.host.kernel import Kernel
-from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import PackedWeights, check_room
-from costmodels.host.pairs import in_turns
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.kernels.functions import DeviceState, Subgraph, compile_operators, inputs_of, kept_state
+from graphs.kernels.giving_way import Function
+from graphs.kernels.kernel import Kernel
+from graphs.kernels.kernels import kernels_of
+from graphs.kernels.pairs import in_turns
 from graphs.program.program import Program, as_held
 from graphs.program.traced_strides import lying_as_traced
 from planner.runtime.stages.random_generators import is_random, seeded_target

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 _PRECISIONS = (
     ("generic", "all"),

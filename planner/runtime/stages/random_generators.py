@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from graphs.checks import fits
-from graphs.errors import InputError
+from graphs.common.checks import fits
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 
 aten = torch.ops.aten

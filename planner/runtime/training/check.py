@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
 from graphs.importers.tracing_guards import configs_with_cache
 from graphs.program.pieces import Pieces

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.training.means import LossShare, combined, weights_of
 from planner.runtime.training.returned_losses import ReturnedLosses

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import Stopped, bound, settle, torch_device_of
-from costmodels.host.promises import LOOK_S, Promise
+from graphs.common.promises import LOOK_S, Promise
 
 T = TypeVar("T")
 

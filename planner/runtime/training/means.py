@@ -26,7 +26,7 @@ from torch.nn import functional
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Op
 
 FUNCTIONS = frozenset(

@@ -8,9 +8,9 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree as pytree
 
-from graphs import checks
-from graphs.checks import fits, shown
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.checks import fits, shown
+from graphs.common.errors import InputError
 from planner.runtime.training.device_threads import DeviceContext
 
 Factory: TypeAlias = Callable[[list[torch.Tensor]], torch.optim.Optimizer]

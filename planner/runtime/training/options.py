@@ -8,9 +8,9 @@ from typing import Any, Self
 import torch
 
 from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
-from graphs import checks
-from graphs.checks import check_fields
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.checks import check_fields
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.matching import check_same, check_types

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import torch_device_of
-from costmodels.views import differentiated
-from graphs.errors import InputError
+from costmodels.operators.views import differentiated
+from graphs.common.errors import InputError
 from graphs.importers.training import check_hooks
 from graphs.program.pieces import check_trains
 from graphs.program.program import Program

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import fx
 
-from costmodels.host.functions import add_call, function_of
-from costmodels.host.kernels import kernel_of
 from costmodels.memory.recomputation import runs_once
-from costmodels.views import differentiated
+from costmodels.operators.views import differentiated
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import Role
+from graphs.kernels.functions import add_call, function_of
+from graphs.kernels.kernels import kernel_of
 from graphs.program.program import Call, Program
 from planner.runtime.stages.compile import ShardedState
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target

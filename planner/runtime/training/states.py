@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import torch
 
-from graphs import checks
-from graphs.documents import DAMAGED
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.documents import DAMAGED
+from graphs.common.errors import InputError
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.runtime.checkpoint.names import model_state, pieces_in_model

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import Stopped
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Role
 
 OUTSIDE = -1
@@ -41,7 +41,7 @@ class Wiring:
 
     graph: Graph  # the network
     members: tuple[tuple[int, ...], ...]  # [n_stages], operators; a tensor is written no later than read
-    learned: frozenset[str]  # names of the tensors that get a gradient, see `costmodels.views.differentiated`
+    learned: frozenset[str]  # names of the tensors that get a gradient, see `costmodels.operators.views.differentiated`
 
     @property
     def loss(self) -> int:

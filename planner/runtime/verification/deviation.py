@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 
 TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
     {torch.float64: 1e-10, torch.float32: 2e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from graphs.errors import InputError, running
+from graphs.common.errors import InputError, running
 from graphs.ir import Op
 from graphs.program.program import Program, on_device
 from planner.runtime.errors import StageError

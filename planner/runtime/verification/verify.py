@@ -21,15 +21,15 @@ import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.functions import add_call, function_of
-from costmodels.host.kernels import kernels_of
-from graphs import checks
-from graphs.brief import brief
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.brief import brief
+from graphs.common.errors import InputError
 from graphs.importers.functionalize import is_view
 from graphs.ir import Role
+from graphs.kernels.functions import add_call, function_of
+from graphs.kernels.kernels import kernels_of
 from graphs.program.program import Program
 from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.devices import interchangeable
 from planner.problem.linear_bounds import time_prices

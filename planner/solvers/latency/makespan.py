@@ -13,7 +13,7 @@ decided as in the simulator.
 
 import numpy as np
 
-from costmodels.arrays import Ints
+from graphs.common.arrays import Ints
 from planner.solvers.compiled import compiled, inner
 from planner.solvers.latency.makespan_data import MakespanCosts, Workspace
 

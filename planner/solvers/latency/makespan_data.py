@@ -5,8 +5,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats, Ints
 from planner.solvers.compiled import flat, zeros
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.solvers.compiled import Seed, below, compiled, flat, inner, random
 from planner.solvers.latency.makespan import makespan_s

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from planner.problem.blocks import by_priority, successors
 from planner.problem.deadline import loading
 from planner.solvers.base import Budget

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from planner.problem.blocks import inputs_of, merge_blocks, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Ints
+from graphs.common.arrays import Ints
 from planner.solvers.compiled import below, compiled, inner, random
 from planner.solvers.local_search.kernel import (
     MISSING,

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.solvers.compiled import Seed, compiled, inner, zeros
 from planner.solvers.netlist import Netlist
 

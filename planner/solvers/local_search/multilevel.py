@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.problem import Goal
 from planner.solvers.compiled import Seed, compiled, inner, random
 from planner.solvers.local_search.annealing import AnnealingSchedule, anneal

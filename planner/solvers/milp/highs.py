@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.deadline import loading
 from planner.solvers.base import Budget
 

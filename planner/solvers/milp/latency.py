@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from planner.problem.blocks import Blocks, by_priority
 from planner.problem.bounds import longest_paths
 from planner.solvers.milp.model import PlacementModel

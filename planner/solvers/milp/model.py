@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.deadline import loading
 from planner.problem.devices import interchangeable, uniform_links

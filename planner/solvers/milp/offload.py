@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import interchangeable
 from planner.problem.problem import Problem

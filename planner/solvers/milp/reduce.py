@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable, Offload
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.deadline import loading
 

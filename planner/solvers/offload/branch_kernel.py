@@ -9,7 +9,7 @@
 
 from typing import Annotated, NamedTuple
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.solvers.compiled import compiled, inner
 from planner.solvers.offload.kernel import OffloadCosts, Workplace, latency_s, put
 

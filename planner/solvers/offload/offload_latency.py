@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodels.arrays import Ints
 from costmodels.table import CostTable
+from graphs.common.arrays import Ints
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import longest_paths
 from planner.problem.deadline import loading

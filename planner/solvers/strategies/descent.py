@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from planner.problem.strategies import Edge, StrategyProblem
 
 PASSES = 10  # over all nodes

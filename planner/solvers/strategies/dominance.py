@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from planner.problem.strategies import Edge, Live, StrategyProblem
 
 MOST_CELLS = 4_000_000  # of a table of differences; larger edges count as if every strategy could be the better one

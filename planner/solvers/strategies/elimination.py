@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from planner.problem.strategies import Edge, StrategyProblem
 
 MOST_CELLS = 1 << 22  # of one table: 32 MiB

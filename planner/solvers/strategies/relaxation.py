@@ -16,7 +16,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from costmodels.arrays import Floats
+from graphs.common.arrays import Floats
 from planner.problem.strategies import StrategyProblem
 from planner.solvers.strategies.elimination import eliminate
 

@@ -2,7 +2,7 @@
 
 import os
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 
 CORE = min(os.sched_getaffinity(0))
 OTHER = max(os.sched_getaffinity(0))  # the same where there is only one

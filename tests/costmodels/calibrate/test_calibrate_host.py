@@ -9,8 +9,8 @@ from costmodels.calibrate import calibrate_host, host_fingerprint, links, peaks
 from costmodels.calibrate import cluster as module
 from costmodels.calibrate.linktimes import LinkTimes
 from costmodels.calibrate.peaks import Peaks
-from costmodels.clusterfile import read_cluster
-from costmodels.clusterwriter import write_cluster
+from costmodels.cluster.file import read_cluster
+from costmodels.cluster.writer import write_cluster
 from costmodels.host.affinity import DiscoveredDevice
 
 HOST = (

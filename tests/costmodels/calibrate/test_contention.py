@@ -17,11 +17,11 @@ from torch import nn
 from costmodels.calibrate import Effort, ops, profile_contended
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.runs import Inference, Training
-from costmodels.cluster import Device
-from costmodels.host import pairs
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.cluster.cluster import Device
+from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profilefile import read_profile
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels import pairs
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
@@ -81,7 +81,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
 def test_copies_run_pairs_where_kernels_compute_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a product that reads its weight once counts half for each; all else runs for one after the other."""
-    monkeypatch.setattr("costmodels.host.quick.PAIR_BYTES", 0)
+    monkeypatch.setattr("graphs.kernels.quick.PAIR_BYTES", 0)
     module = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3))
     program = program_from_module(module.eval(), (torch.rand(1, 40),))
     quick = [replace(device, kernels="quick") for device in two()]

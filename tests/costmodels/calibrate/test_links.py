@@ -10,7 +10,7 @@ from costmodels.calibrate import links
 from costmodels.calibrate.links import measure_link
 from costmodels.calibrate.linktimes import pattern
 from costmodels.host.affinity import Processor
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 A, B = device("a", CORE), device("b", OTHER)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.calibrate.linktimes import EMPTY, check_arrived, fit_line, link_times, pattern
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.calibrate.hosts import device
 
 A, B = device("a"), device("b")

@@ -18,9 +18,9 @@ from costmodels.host import affinity as pinned
 from costmodels.host.affinity import ThreadResult, check_stopped
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profilefile import add_profile, read_profile
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
 

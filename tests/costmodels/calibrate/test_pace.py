@@ -13,11 +13,11 @@ from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_p
 from costmodels.calibrate.ops import SessionPace
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on
-from costmodels.pace import PACE_NAMES
+from costmodels.operators.pace import PACE_NAMES
 from costmodels.profilefile import add_profile, read_profile
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import device

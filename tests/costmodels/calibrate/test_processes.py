@@ -9,7 +9,7 @@ import torch
 
 from costmodels.calibrate import processes
 from costmodels.calibrate.processes import measure_distributed_link
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 from tests.planner.runtime.distributed.pipelines import CONTEXT
 

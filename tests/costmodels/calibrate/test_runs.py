@@ -13,8 +13,8 @@ from costmodels.calibrate.runs import Inference, Training, _call_s, _mark_s
 from costmodels.host import affinity as pinned
 from costmodels.host import packing
 from costmodels.host.affinity import Stopped, run_on
-from costmodels.opkeys import op_keys, training_keys
-from graphs.errors import InputError
+from costmodels.operators.keys import op_keys, training_keys
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.rewrites.fuse import find_fusions

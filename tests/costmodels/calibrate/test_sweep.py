@@ -12,7 +12,7 @@ from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, p
 from costmodels.calibrate.sweep import sweep
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import features_of, pass_bytes
-from costmodels.opkeys import op_keys, parse_key, training_keys
+from costmodels.operators.keys import op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_sweep, write_sweep
 from graphs.importers.from_torch import program_from_module
 from tests.costmodels.calibrate.hosts import device

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host import affinity as pinned
 from costmodels.host.affinity import (
     Stopped,
@@ -22,7 +22,7 @@ from costmodels.host.affinity import (
     stopped,
     torch_device_of,
 )
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from tests.children import LIMIT_S, ran
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 

@@ -9,7 +9,7 @@ import torch
 
 from costmodels.host.affinity import DiscoveredDevice
 from costmodels.host.discovery import cpu_devices, cpu_divisions, discover, free_bytes, last_cache_bytes, parse_cores
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 MEMORY = "MemTotal:       20971520 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n"  # 20 GiB, 10 GiB
 SHARE = 18 * 2**30  # nine tenths

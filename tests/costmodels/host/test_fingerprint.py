@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from costmodels.host.fingerprint import fingerprint_of, machine_of, processor
-from costmodels.host.kernels import VERSION
+from graphs.kernels.kernels import VERSION
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
 CPUINFO = """\

@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host import packing
-from costmodels.host.dnnl import library
-from costmodels.host.kernel import Kernel
-from costmodels.host.kernels import kernels_of
 from costmodels.host.packing import PackedWeights
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.dnnl import library
+from graphs.kernels.kernel import Kernel
+from graphs.kernels.kernels import kernels_of
 from graphs.program.program import Program
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.host.affinity import use_threads
-from tests.costmodels.host.test_quick import fused, run_all
+from tests.graphs.kernels.test_quick import fused, run_all
 from tests.graphs.rewrites.nets import imported
 
 TOLERANCE = 1e-4  # of the largest element, which an activation may have made small; Winograd's rounding is coarse

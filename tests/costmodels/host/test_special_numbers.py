@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.runs import Inference
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import use_threads
-from costmodels.host.float_status import INVALID, clear, raised
-from costmodels.host.quick import quick_kernel
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.float_status import INVALID, clear, raised
+from graphs.kernels.quick import quick_kernel
 from graphs.program.program import Program
 from graphs.rewrites.fuse import find_fusions
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.learning.features import FAMILIES, TERMS, Features, features_of, is_known, pass_bytes
 from costmodels.memory.passes import inference_bytes
-from costmodels.opkeys import parse_key
+from costmodels.operators.keys import parse_key
 from tests.costmodels.sketches import sketch
 
 CONVOLUTION = (

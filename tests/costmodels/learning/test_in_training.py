@@ -8,7 +8,7 @@ import pytest
 from costmodels.learning.features import features_of
 from costmodels.learning.in_training import LEAST_STEPS, MOST_STEPS, Sought, fit_both_ways
 from costmodels.measured import Measurement, TrainingMeasurement
-from costmodels.opkeys import parse_key
+from costmodels.operators.keys import parse_key
 
 SIZES = "float32[4,5]{}, float32[5,6]{})->float32[4,6]"
 

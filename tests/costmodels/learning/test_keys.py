@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.opkeys import Described, op_keys, parse_key, training_keys
-from graphs.errors import InputError
+from costmodels.operators.keys import Described, op_keys, parse_key, training_keys
+from graphs.common.errors import InputError
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from tests.costmodels.sketches import sketch
 from tests.graphs.random_graphs import ATTRS, DTYPES, NAMES, SHAPES

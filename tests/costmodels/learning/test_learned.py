@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.flops import work_of
 from costmodels.learning.features import pass_bytes
 from costmodels.learning.learned import Learned, fit, learn
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.flops import work_of
+from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profilefile import Probed, Sweep, write_profile, write_sweep
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from tests.costmodels.sketches import sketch
 

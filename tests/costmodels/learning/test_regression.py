@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.arrays import Floats
 from costmodels.learning.regression import LEAST_S, Process, fit_prices, fit_process
+from graphs.common.arrays import Floats
 
 PRICES = np.array([5e-6, 1e-11, 1e-10])  # a call, a FLOP, a byte
 

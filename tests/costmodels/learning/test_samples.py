@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.measured import Measurement, TrainingMeasurement
 from costmodels.profilefile import Probed, Sweep, read_sweep, sweep_path, write_sweep
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 
 RELU = "aten.relu.default(float32[2])->float32[2]"
 STEP = TrainingMeasurement(Measurement(2e-6, 0.1, 3), Measurement(3e-6, 0.2, 3))

@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 
 import planner
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.check import compare_outputs
 from tests.planner.runtime.small import desk

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.config_checks import check_config
 from graphs.importers.from_config import build, read_config
 

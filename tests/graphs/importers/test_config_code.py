@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_config import build
 from tests.graphs.importers.test_from_config import TEXT
 

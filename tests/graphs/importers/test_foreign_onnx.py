@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.load import load_program
 from planner.runtime.stages.compile import compile_stages
 from simulator.placement import Placement

@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_config import build, example_inputs, read_config
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Role

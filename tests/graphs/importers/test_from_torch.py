@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, GPT2Config, T5Config, ViTConfig, WhisperConfig
 
 from examples.networks import NETWORKS, bert_base, gpt2, t5, vit_b16, whisper
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.importers.from_torch import program_from_exported, program_from_module
 from graphs.ir import Role

@@ -10,7 +10,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn.modules import module as modules
 from torch.utils.checkpoint import checkpoint
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.training import WAY_OUT
 from tests.graphs.importers.modules import Function, X

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorConverter
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import known_numbers
 from tests.graphs.importers.modules import assert_same

@@ -11,7 +11,7 @@ import transformers
 from onnx import TensorProto, helper
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import write_graph
 from graphs.importers.load import load, load_graph, load_program
 from graphs.ir import Graph

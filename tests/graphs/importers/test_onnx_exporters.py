@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from torch.nn import functional
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_onnx import onnx_module
 from graphs.importers.load import load_program
 from graphs.importers.onnx import control_flow

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
 from tests.graphs.importers.modules import KEEPS_STATE, PICTURE, Function, X, assert_same, run_eagerly
 

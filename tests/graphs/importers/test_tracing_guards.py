@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._decomp import decompositions
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers import tracing_guards as alone
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import (

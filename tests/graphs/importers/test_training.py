@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, ViTConfig
 
 from examples.networks import Network, bert_base, googlenet, lstm_seq2seq, resnet50, vit_b16
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.training import detach_blocks, take_counters
 from graphs.program.program import Program

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
 from graphs.importers.from_torch import program_from_exported, program_from_module
 from graphs.ir import Op, Role

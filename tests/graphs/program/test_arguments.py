@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import planner
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.arguments import FORMS, Arguments, arguments_of
 from graphs.program.program import Program

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.load import load_program
 from graphs.ir import Graph, Op, Role

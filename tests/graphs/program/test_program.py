@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program, as_held
 from tests.graphs.importers.modules import Function, Returned, Structured, X, assert_same

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from graphs.program.files import program_from_dict, program_to_dict

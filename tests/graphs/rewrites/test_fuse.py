@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.ir import unfused
 from graphs.rewrites.fuse import Fuse, find_fusions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph

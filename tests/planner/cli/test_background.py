@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterwriter import write_cluster
+from costmodels.cluster.writer import write_cluster
 from graphs.files import write_graph
 from tests.children import running
 from tests.planner.cli.given import ROOT

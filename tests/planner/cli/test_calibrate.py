@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterdict import cluster_from_dict
-from costmodels.clusterfile import read_cluster
+from costmodels.cluster.dictionary import cluster_from_dict
+from costmodels.cluster.file import read_cluster
 from costmodels.measured import Noise
 from planner.cli import main
 from planner.cli.calibrate_ import document, doubts, lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.problem.hybrid_training.config_file import load_config
+from planner.parallelism.closed_form.config_file import load_config
 from tests.planner.cli.given import Refused
 
 GPUS = [f"gpu{i}" for i in range(8)]

@@ -7,9 +7,9 @@ import pytest
 
 from planner.cli import main
 from planner.cli.choose_network import proof
+from planner.parallelism.closed_form.config_file import load_config
 from planner.plans.files import load_plan
 from planner.plans.speed import model_flops_utilisation
-from planner.problem.hybrid_training.config_file import load_config
 from tests.planner.cli.given import MNIST, PAPER, Refused
 
 pytestmark = pytest.mark.usefixtures("_paper")

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.cli import COMMANDS, _parser, main
 from planner.cli.files import check_writes, refuse_overwriting
 from planner.plans.files import save_plan

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageLayers
-from planner.problem.hybrid_training.config_file import config_to_dict, load_config
+from planner.parallelism.closed_form.config import ParallelConfig, ParallelShape, StageLayers
+from planner.parallelism.closed_form.config_file import config_to_dict, load_config
 from tests.planner.cli.given import MNIST, Refused
 
 ROW = ParallelConfig(ParallelShape(2, 1, 1, 2, 2, 1), (StageLayers(0, 0, 4),))

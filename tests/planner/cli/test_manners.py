@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterwriter import write_cluster
-from costmodels.paper import catalogue_cluster
+from costmodels.cluster.one_line import catalogue_cluster
+from costmodels.cluster.writer import write_cluster
 from graphs.files import write_graph
 from planner.cli import COMMANDS
 from planner.plans.files import load_plan, save_plan

@@ -7,11 +7,12 @@ from typing import Any, Never
 
 import pytest
 
-from planner.cli import main, solve_placement
+from planner.cli import main
+from planner.cli.solve import placement as solve_placement
+from planner.literature.hybrid_pipeline import hybrid_dp
+from planner.literature.layerwise import solve as layerwise
 from planner.problem.problem import Problem
 from planner.problem.result import Interrupted, Result, Status
-from planner.solvers import layerwise
-from planner.solvers.dp.hybrid import hybrid_dp
 from planner.solvers.strategies import strategy_ilp
 from simulator.placement import Placement
 from tests.children import ran

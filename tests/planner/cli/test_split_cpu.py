@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.cluster import Cluster
-from costmodels.clusterwriter import write_cluster
-from costmodels.host.choice import Kernels
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster
+from costmodels.cluster.writer import write_cluster
+from graphs.common.errors import InputError
 from graphs.files import write_graph
 from graphs.importers.load import load_graph
 from graphs.ir import Graph
+from graphs.kernels.choice import Kernels
 from graphs.program.program import Program
 from planner.cli import main, plan_
 from planner.planning import cpu_partitions as autotuning

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from planner.cli import main
+from planner.parallelism.network.training_rows import TradeOffs
 from planner.planning.calibrate import Calibration
-from planner.planning.training_rows import TradeOffs
 from planner.plans.files import load_plan
 from tests.planner.planning.test_calibrate import HOST, MODULE
 

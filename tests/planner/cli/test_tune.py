@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.clusterwriter import write_cluster
+from costmodels.cluster.writer import write_cluster
 from graphs.files import write_graph
 from graphs.importers.load import load_graph
 from graphs.program.program import Program

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.prices import HourlyPrice
+from costmodels.cluster.prices import HourlyPrice
 from examples.networks import cifar10
 from planner.cli import main
 from planner.cli.console import finite

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.explanations.bottleneck import Bottleneck, bottleneck
 from planner.explanations.regions import TimeShare
 from planner.problem.problem import Goal

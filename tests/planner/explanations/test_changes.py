@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Replicas
+from costmodels.cluster.cluster import Replicas
 from costmodels.table import Source
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
 from planner.explanations.changes import Changes, apply_changes, obstacle, replan

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.explanations.bottleneck import critical_path
 from planner.explanations.regions import Region
 from planner.plans.plan import Plan

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link, Replicas
+from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.explanations.diff import Change, CostChange, Cuts, CutTensor, Moved, PlanDifference, diff
 from planner.explanations.regions import Region
 from planner.plans.plan import Plan

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import Fuse
 from graphs.rewrites.rewrite import Rewrite

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.explanations.elsewhere import DevicePrice, elsewhere
 from planner.problem.constraints import forbid, pin
 from tests.planner.explanations.small import diamond

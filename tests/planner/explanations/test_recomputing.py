@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster, Device
-from costmodels.links import Level
+from costmodels.cluster.cluster import Cluster, Device
+from costmodels.cluster.links import Level
 from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from planner.cli.explain_ import lines

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from planner.explanations.cuts import CutMove
 from planner.explanations.what_if import How, Price, Remedy, replanned
 from planner.planning.make_plan import Search

@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster, Device, Link
+from graphs.common.errors import InputError
 from planner.explanations.settings import KNOWN, Setting, add_device, apply_setting
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from costmodels.cluster import Cluster
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.exports import Export, export, map_of
 from planner.plans.plan import Plan

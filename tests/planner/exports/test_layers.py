@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.exports import Export, export, map_of
 from planner.exports.deepspeed import uniform_parts, with_parts
 from planner.plans.plan import Plan

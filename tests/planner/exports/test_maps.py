@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from costmodels.cluster import Cluster, Device
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster, Device
+from graphs.common.errors import InputError
 from planner.exports import map_of, read_map
 from planner.exports.records import device_called, device_words
 from simulator.placement import Placement

@@ -9,8 +9,8 @@ import pytest
 import torch
 from onnx import helper
 
-from costmodels.clusterfile import read_cluster
-from graphs.errors import InputError
+from costmodels.cluster.file import read_cluster
+from graphs.common.errors import InputError
 from graphs.importers.load import load_graph
 from planner.cli import main
 from planner.exports import export

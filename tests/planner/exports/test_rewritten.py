@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.load import load_graph
 from graphs.ir import Graph
 from graphs.rewrites.fuse import Fuse

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.exports import export, map_of, read_split_spec
 from planner.plans.plan import Plan
 from tests.planner.exports.nets import GPUS, Block, Decoder, X, chain, graph_of, plan_of

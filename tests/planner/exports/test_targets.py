@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.pipelining import schedules as theirs
 
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict
 from planner import exports as package
 from planner.exports import TARGETS, export

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster, Device, Link, Replicas
+from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module

@@ -15,15 +15,15 @@ from torch import nn
 import costmodels.calibrate
 import planner
 from costmodels.calibrate import Effort, Host
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Noise
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import read_profile
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.planning.cache import cache_folder
 from planner.planning.calibrate import (
     Calibration,
     CalibrationOptions,

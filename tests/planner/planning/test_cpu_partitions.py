@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.table import Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.planning.autotune import TIE, Autotuning
 from planner.planning.cpu_partitions import AUTO, MARGIN, PartitionChoice, choose, widths

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from graphs.importers.from_torch import program_from_module
 from planner.planning.last_moves import SCATTER_MARGIN
 from planner.planning.make_plan import CONTIGUOUS, batch_of

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.workload import Workload
-from graphs import errors
-from graphs.errors import FallbackWarning, fallbacks_said, say_once, warn_once
+from graphs.common import errors
+from graphs.common.errors import FallbackWarning, fallbacks_said, say_once, warn_once
 from graphs.ir import Graph
 from planner.planning import make_plan as make_plan_module
 from planner.planning import rewriting

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 import planner
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.rewrites.sharding import Shard

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Profile
-from costmodels.pace import PACE_NAMES
+from costmodels.operators.pace import PACE_NAMES
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import add_profile
-from planner.planning.cache import cache_folder
 from planner.planning.todays_pace import unusual_pace
 from tests.costmodels.calibrate.hosts import device
 

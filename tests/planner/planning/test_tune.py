@@ -15,23 +15,23 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.correction import fit_correction
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
-from costmodels.opkeys import op_keys, training_keys
+from costmodels.operators.keys import op_keys, training_keys
+from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import read_profile, write_profile
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph, Op, Role, Tensor
 from graphs.program.program import Program
 from planner.planning import autotune, make_plan
 from planner.planning import tune as tuning
 from planner.planning.autotune import LEAST_ROUNDS, TimedTurn
-from planner.planning.cache import cache_folder
 from planner.planning.make_plan import Search, search_plan
 from planner.planning.tune import (
     AS_PREDICTED,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from costmodels.measured import Profile
 from costmodels.profilefile import write_profile
 from costmodels.table import Source
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.files import load_plan, plan_from_dict, plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.constraints import contiguous, pin, together

@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.prediction import predict
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.pace import PACE_NAMES
+from costmodels.operators.pace import PACE_NAMES
 from costmodels.table import QUARTILES, Source
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.files import load_plan, save_plan
 from planner.plans.runs import (
     MeasuredRun,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.clusterfile import read_cluster
+from costmodels.cluster.file import read_cluster
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from planner.planning.find_plan import plan

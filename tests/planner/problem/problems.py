@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodels.arrays import Floats
-from costmodels.cluster import SHARINGS, Sharing
+from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable, Source
+from graphs.common.arrays import Floats
 from graphs.ir import Flow
 from planner.problem.problem import Problem
 from planner.solvers.base import objective_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.problem.blocks import merge_blocks
 from planner.problem.constraints import (

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.evaluate import evaluate, loads, memory
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement

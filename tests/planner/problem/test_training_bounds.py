@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodels.step_update import StepUpdate
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.bounds import lower_bound
 from planner.problem.evaluate import evaluate, step_bounds
 from planner.problem.problem import Goal, Problem

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 import planner
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from tests.planner.runtime.small import CORE
 
 Values = Sequence[Tensor]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.host.affinity import run_on
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import planner
-from costmodels.cluster import Cluster, Link
+from costmodels.cluster.cluster import Cluster, Link
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program

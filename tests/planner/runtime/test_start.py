@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.runner import Runner
 from planner.runtime.start import start

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from torch import Tensor, nn
 
-from costmodels.cluster import Replicas
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Replicas
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan
 from planner.runtime.start import train

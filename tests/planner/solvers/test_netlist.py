@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.arrays import Ints
 from costmodels.table import CostTable, Offload
+from graphs.common.arrays import Ints
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem

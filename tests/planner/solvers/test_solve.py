@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter

@@ -14,7 +14,7 @@ from random import Random
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link
+from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor

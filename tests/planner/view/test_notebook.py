@@ -5,7 +5,7 @@ from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 
-from graphs.notebook import repr_html
+from graphs.common.notebook import repr_html
 from planner.view.page import render
 from tests.children import ran
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Op
 from planner.exports.targets import export
 from planner.plans.plan import Plan

@@ -6,7 +6,7 @@ from importlib.resources import files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.visible import visible
+from graphs.common.visible import visible
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
 from planner.view import render

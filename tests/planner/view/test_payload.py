@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.prices import HourlyPrice
+from costmodels.cluster.prices import HourlyPrice
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
 from planner.problem.problem import Goal

@@ -13,8 +13,8 @@ import pytest
 import resvg_py
 
 from costmodels.tabulate import OperatorTimes, assemble
-from graphs.errors import InputError
-from graphs.visible import visible
+from graphs.common.errors import InputError
+from graphs.common.visible import visible
 from planner.view.picture import png_picture, svg_picture
 from simulator.placement import Placement
 from tests.children import ran

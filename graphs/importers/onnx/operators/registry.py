@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from onnx import NodeProto, TensorProto, defs, external_data_helper, numpy_helper
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.onnx.data_files import read_outside
 
 STANDARD = ("", "ai.onnx")

@@ -8,8 +8,8 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from costmodels.host.promises import Promise
-from graphs.errors import say_once
+from graphs.common.errors import say_once
+from graphs.common.promises import Promise
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
 from planner.runtime.distributed.transport.layout import RankLayout

@@ -9,8 +9,8 @@ from dataclasses import astuple
 import numpy as np
 import torch
 
-from costmodels.host.promises import Promise
-from graphs.errors import fallbacks
+from graphs.common.errors import fallbacks
+from graphs.common.promises import Promise
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from costmodels.host.promises import Promise
+from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from simulator.schedule import Action, Computation, Schedule

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from graphs import checks
-from graphs.errors import InputError
+from graphs.common import checks
+from graphs.common.errors import InputError
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from costmodels.host.affinity import torch_device_of
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import STATE, Role
 from graphs.program.program import Program, on_device
 from planner.plans.plan import Plan

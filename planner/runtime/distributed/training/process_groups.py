@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
 from planner.runtime.distributed.transport.failure_detector import FailureDetector

@@ -29,7 +29,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import tree_map_only
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES, Packing
 from planner.runtime.distributed.transport.rendezvous import asking

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from graphs.errors import InputError, first_line
+from graphs.common.errors import InputError, first_line
 from planner.runtime.closing import Closing
 from planner.runtime.distributed.transport.connections import Connection, Peers, ProcessGroup, why_lost
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, Routes

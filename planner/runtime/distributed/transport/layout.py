@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from costmodels.host.functions import inputs_of
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Tensor
+from graphs.kernels.functions import inputs_of
 from planner.plans.plan import Plan
 from planner.runtime.stages.compile import outputs_of
 from planner.runtime.training import prepare

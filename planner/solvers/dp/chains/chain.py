@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks, merge_blocks, successors
 from simulator.placement import Placement
 from simulator.training import TrainingStep

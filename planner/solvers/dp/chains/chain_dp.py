@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable, uniform_links
 from planner.problem.problem import Goal, Problem

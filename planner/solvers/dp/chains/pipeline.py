@@ -14,9 +14,9 @@ from math import inf
 
 import numpy as np
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
-from graphs.errors import InputError
+from graphs.common.arrays import Floats
+from graphs.common.errors import InputError
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable
 from planner.problem.problem import Goal, Problem

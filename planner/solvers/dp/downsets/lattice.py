@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.solvers.base import Budget
 from planner.solvers.compiled import flat

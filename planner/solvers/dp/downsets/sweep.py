@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Bits, Field, Reached, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice

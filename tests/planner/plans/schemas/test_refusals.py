@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from costmodels import units
-from costmodels.clusterfile import cluster_of
+from costmodels.cluster.file import cluster_of
 from graphs import files
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from planner.plans import upgrades
 from planner.plans.files import plan_from_dict, plan_to_dict

@@ -10,19 +10,19 @@ from typing import Any, get_args
 import pytest
 from jsonschema import Draft202012Validator
 
-from costmodels import clusterdict
-from costmodels.catalogue import catalogue
-from costmodels.cluster import SHARINGS, Device
-from costmodels.clusterdict import cluster_to_dict
-from costmodels.clusterfile import cluster_of, read_cluster
-from costmodels.clustertables import KEYS
-from costmodels.clusterwriter import write_cluster
+from costmodels.cluster.catalogue import catalogue
+from costmodels.cluster.cluster import SHARINGS, Device
+from costmodels.cluster.cluster import dictionary as clusterdict
+from costmodels.cluster.dictionary import cluster_to_dict
+from costmodels.cluster.file import cluster_of, read_cluster
+from costmodels.cluster.one_line import catalogue_cluster
+from costmodels.cluster.tables import KEYS
+from costmodels.cluster.writer import write_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
-from costmodels.paper import catalogue_cluster
 from costmodels.table import Source
 from costmodels.workload import MODES, Workload
 from graphs import files, ir
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
 from planner.plans import files as planfile
 from planner.plans import runs, upgrades

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
-from planner.problem.hybrid_pipeline.network import hybrid_network
-from planner.problem.hybrid_pipeline.stages import HybridStage, loads_of, stages_document
+from graphs.common.errors import InputError
+from planner.literature.hybrid_pipeline.network import hybrid_network
+from planner.literature.hybrid_pipeline.stages import HybridStage, loads_of, stages_document
 from tests.planner.problem.hybrid_pipeline.networks import network
 
 

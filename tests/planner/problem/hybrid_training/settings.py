@@ -3,11 +3,11 @@
 from dataclasses import replace
 from random import Random
 
-from costmodels.cluster import Device
-from costmodels.collectives import Port
-from costmodels.fabric import Fabric
-from costmodels.transformer import Transformer
-from planner.problem.hybrid_training.config import TrainingSetting
+from costmodels.cluster.cluster import Device
+from costmodels.cluster.collectives import Port
+from costmodels.cluster.fabric import Fabric
+from planner.parallelism.closed_form.config import TrainingSetting
+from planner.parallelism.closed_form.transformer import Transformer
 
 A100 = Device("gpu", "A100", 80e9, {"bfloat16": 312e12}, 2039e9)
 INSIDE, BETWEEN = Port(2e-6, 300e9), Port(5e-6, 25e9)

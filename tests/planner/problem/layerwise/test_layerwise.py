@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
-from planner.problem.layerwise.plan import LayerwisePlan, layerwise_plan, price_of
-from planner.problem.layerwise.prices import StagePrices, step_ms
-from planner.problem.layerwise.setting import LayerStrategy, layerwise_setting
+from graphs.common.errors import InputError
+from planner.literature.layerwise.plan import LayerwisePlan, layerwise_plan, price_of
+from planner.literature.layerwise.prices import StagePrices, step_ms
+from planner.literature.layerwise.setting import LayerStrategy, layerwise_setting
 from tests.planner.problem.layerwise.settings import small
 
 REPLICAS = LayerStrategy(1, 1)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
-from planner.problem.sharding.choice import sharding_choice
-from planner.problem.sharding.program import MeshCase, TensorOp
-from planner.problem.sharding.reader import sharding_program
-from planner.problem.sharding.rules import Spec, follow, strategies
+from graphs.common.errors import InputError
+from planner.literature.strategies.choice import sharding_choice
+from planner.literature.strategies.program import MeshCase, TensorOp
+from planner.literature.strategies.reader import sharding_program
+from planner.literature.strategies.rules import Spec, follow, strategies
 from planner.solvers.strategies.solve import solve_strategies
 from tests.children import ran
 from tests.planner.problem.sharding.programs import case, two_products

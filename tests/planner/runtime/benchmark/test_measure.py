@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from costmodels.calibrate.pace import PaceMeter
-from costmodels.pace import PACE_NAMES, mean_pace
+from costmodels.operators.pace import PACE_NAMES, mean_pace
 from graphs.importers.from_torch import program_from_module
 from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from costmodels.host.affinity import run_on
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.files import save_plan

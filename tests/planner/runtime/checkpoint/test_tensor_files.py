@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES
 from planner.runtime.checkpoint import shard_folder
 from planner.runtime.checkpoint.shard_folder import DTYPES, TensorFile, bytes_of, write_tensors

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.hybrid.micro_losses import MicroLosses
 from planner.runtime.training.means import Counting
 from planner.runtime.training.step import Loss

@@ -7,7 +7,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.memory.recomputation import runs_once
 from graphs.importers.from_torch import program_from_module
-from planner.problem.hybrid_training.tensor_styles import TensorStyles
+from planner.parallelism.network.tensor_styles import TensorStyles
 from planner.runtime.hybrid.modules import LayerBlock, Runs
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
-from planner.problem.hybrid_training.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
-from planner.problem.hybrid_training.config_file import config_from_dict, config_to_dict
+from planner.parallelism.closed_form.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
+from planner.parallelism.closed_form.config_file import config_from_dict, config_to_dict
 from planner.runtime.hybrid.stage_cut import StageCut
 from planner.runtime.hybrid.unequal import Peer, StageRanks
 

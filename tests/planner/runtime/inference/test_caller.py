@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.checkpoint.shard_folder import PROGRAM

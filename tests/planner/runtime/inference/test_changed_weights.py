@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.cluster import Cluster
-from costmodels.host.choice import Kernels
-from graphs.errors import InputError
+from costmodels.cluster.cluster import Cluster
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.choice import Kernels
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from costmodels.cluster import Device
-from costmodels.host.choice import Kernels
-from costmodels.host.promises import Promise
+from costmodels.cluster.cluster import Device
+from graphs.common.promises import Promise
+from graphs.kernels.choice import Kernels
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.stages.compile import CompiledStage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.errors import StageError
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner

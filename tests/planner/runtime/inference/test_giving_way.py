@@ -12,14 +12,14 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate import pace
 from costmodels.calibrate.ops import Effort, profile_contended
-from costmodels.cluster import Cluster
-from costmodels.host.kernel import Kernel, by_pytorch
-from costmodels.host.multiply import Multiply
-from costmodels.host.norms import Norm
-from graphs import errors
-from graphs.errors import FallbackWarning
+from costmodels.cluster.cluster import Cluster
+from graphs.common import errors
+from graphs.common.errors import FallbackWarning
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Op
+from graphs.kernels.kernel import Kernel, by_pytorch
+from graphs.kernels.multiply import Multiply
+from graphs.kernels.norms import Norm
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import find_fusions
@@ -61,10 +61,10 @@ def refuses_images(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "in building": ("costmodels.host.kernels.quick_kernel", raises),
-    "in packing": ("costmodels.host.multiply.Multiply.pack", raises),
-    "in the first call": ("costmodels.host.multiply.Multiply.__call__", raises),
-    "of some shape": ("costmodels.host.multiply.Multiply.__call__", refuses_images(Multiply.__call__)),
+    "in building": ("graphs.kernels.kernels.quick_kernel", raises),
+    "in packing": ("graphs.kernels.multiply.Multiply.pack", raises),
+    "in the first call": ("graphs.kernels.multiply.Multiply.__call__", raises),
+    "of some shape": ("graphs.kernels.multiply.Multiply.__call__", refuses_images(Multiply.__call__)),
 }
 
 
@@ -130,8 +130,8 @@ def test_a_calibration_goes_on(fault: str, program: Program, monkeypatch: pytest
 
 
 def test_two_micro_batches_at_once_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("costmodels.host.quick.PAIR_BYTES", 0)  # small weights are enough
-    monkeypatch.setattr("costmodels.host.quick.row_products", raises)
+    monkeypatch.setattr("graphs.kernels.quick.PAIR_BYTES", 0)  # small weights are enough
+    monkeypatch.setattr("graphs.kernels.quick.row_products", raises)
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 40)[None]
     program = program_from_module(nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3)).eval(), (x,))
@@ -167,8 +167,8 @@ def test_what_pytorch_refuses_too_is_an_error_without_a_warning(
     def refused(program: Program, op: Op) -> Kernel:
         return replace(by_pytorch(program, op), target=lambda *_: torch.zeros(2).view(3))
 
-    monkeypatch.setattr("costmodels.host.multiply.Multiply.__call__", raises)
-    monkeypatch.setattr("costmodels.host.giving_way.by_pytorch", refused)
+    monkeypatch.setattr("graphs.kernels.multiply.Multiply.__call__", raises)
+    monkeypatch.setattr("graphs.kernels.giving_way.by_pytorch", refused)
     plan = make_plan(program, Placement((0,) * len(program.graph.ops)), quick(1))
     with Runner(plan, program) as runner, pytest.raises(StageError, match=r"shape '\[3\]' is invalid"):
         runner(X)

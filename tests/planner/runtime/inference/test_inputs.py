@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs

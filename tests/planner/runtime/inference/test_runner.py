@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.host.promises import Promise
-from graphs.errors import InputError
+from graphs.common.errors import InputError
+from graphs.common.promises import Promise
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner

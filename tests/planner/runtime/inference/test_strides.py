@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 from torch.utils import _pytree as pytree
 
-from costmodels.cluster import Cluster
+from costmodels.cluster.cluster import Cluster
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from costmodels.cluster import Device
+from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import use_threads
-from costmodels.host.dnnl import library
-from costmodels.host.multiply import PackedProduct
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.dnnl import library
+from graphs.kernels.multiply import PackedProduct
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
 from planner.runtime.stages.compile import CompiledStage, ShardedState, compile_stages

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.stages.numerics import IN_PROCESSES, check_numerics, numerics, numerics_to_text, use_numerics
 
 OTHER: dict[str, Any] = {

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 from torch.utils import _pytree as pytree
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.footprints import storage_key
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program

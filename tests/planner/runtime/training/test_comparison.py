@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.workload import RecomputeMode
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.start import train
 from planner.runtime.training.options import TrainerOptions

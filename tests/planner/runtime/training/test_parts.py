@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from costmodels.host.affinity import Stopped
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.inference.recorder import MessageEnd, StepRecorder
 from planner.runtime.training.any_trainer import divide

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.split import Split
 from planner.plans.plan import Plan

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.names import entries_to_dict, hold, model_state, module_from_dict, unread, values_of
 from planner.runtime.training.optimizers import Optimizers

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.start import train
 from planner.runtime.training.any_trainer import AnyTrainer

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.runtime.training.wiring import OUTSIDE, WiredStage, Wiring, check_owners
 

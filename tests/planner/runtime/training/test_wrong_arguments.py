@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.training.worker import Tools

@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import torch
 
-from costmodels.host.choice import Kernels
-from costmodels.host.kernel import Kernel
-from costmodels.host.kernels import kernel_of, kernels_of
 from graphs.ir import Op
+from graphs.kernels.choice import Kernels
+from graphs.kernels.kernel import Kernel
+from graphs.kernels.kernels import kernel_of, kernels_of
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
 from planner.runtime.training import stages as stages_module

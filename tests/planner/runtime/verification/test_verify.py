@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.cluster import Cluster
-from costmodels.host.kernel import Kernel, by_pytorch
+from costmodels.cluster.cluster import Cluster
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Op
+from graphs.kernels.kernel import Kernel, by_pytorch
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -296,7 +296,7 @@ class TestBroken:
         def also_broken(program: Program, op: Op) -> Kernel:
             return replace(by_pytorch(program, op), target=failing)
 
-        giving_way = patch("costmodels.host.giving_way.by_pytorch", also_broken)
+        giving_way = patch("graphs.kernels.giving_way.by_pytorch", also_broken)
         with broken("relu__1", failing), giving_way, pytest.raises(StageError) as error:
             verify(plan, program)
         assert str(error.value) == "stage 4 on 'cpu1' failed: ZeroDivisionError: on [2, 2, 4, 4]"

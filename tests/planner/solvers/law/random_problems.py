@@ -16,8 +16,8 @@ import numpy as np
 
 from costmodels.step_update import StepUpdate
 from costmodels.table import CostTable, Offload
+from planner.literature.placement.public_format import problem_from_dict
 from planner.problem.problem import Goal, Problem
-from planner.problem.public_format import problem_from_dict
 from simulator.training import TrainingStep
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.step import ONE_STAGE_EACH

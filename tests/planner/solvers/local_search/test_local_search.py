@@ -166,7 +166,7 @@ BEST_KNOWN_MS = {"layer-bert24_training": 39.789539, "op-bert_l-3_training": 54.
 @pytest.mark.skipif(not PUBLIC.exists(), reason="the public placement problems are not beside the repository")
 @pytest.mark.parametrize("name", BEST_KNOWN_MS)
 def test_public_problems(name: str) -> None:
-    from planner.problem.public_format import read_problem
+    from planner.literature.placement.public_format import read_problem
 
     problem = read_problem(PUBLIC / f"{name}.json", Goal.THROUGHPUT).problem
     placement = LocalSearch().search(problem, budget(2.0)).placement

@@ -10,7 +10,7 @@ from typing import Any
 import pulp
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.milp.highs import minimise_by_cbc

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
+from planner.literature.placement.public_format import read_problem
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
-from planner.problem.public_format import read_problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Budget
 from planner.solvers.offload import kernel as kernel

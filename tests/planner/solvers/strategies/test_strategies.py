@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.problem.result import Status
 from planner.problem.strategies import Edge, Live, StrategyProblem
 from planner.solvers.base import Budget

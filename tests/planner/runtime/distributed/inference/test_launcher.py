@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference import launcher as launcher

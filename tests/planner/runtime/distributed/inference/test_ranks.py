@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.host.promises import Promise
-from graphs import errors
-from graphs.errors import FallbackWarning
+from graphs.common import errors
+from graphs.common.errors import FallbackWarning
+from graphs.common.promises import Promise
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.distributed.inference import rank as rank_module

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import planner
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.training import hosted_trainer as training_front
 from planner.runtime.distributed.training.hosted_trainer import BROKEN, HostedTrainer

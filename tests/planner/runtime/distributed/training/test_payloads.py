@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.inference.launcher import ROOT
 from planner.runtime.distributed.training.worker import (
     TOOLS,

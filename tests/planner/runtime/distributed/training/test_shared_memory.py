@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.training.worker import SharedBuffer, taken
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.distributed.training import part as pipeline_part

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.training.worker import SHARED_BUFFER, CommandLoop, SharedBuffer, key_of
 from planner.runtime.errors import RankError, StageError, failure_from_text
 

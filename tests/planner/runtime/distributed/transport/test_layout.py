@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphs.errors import InputError
+from graphs.common.errors import InputError
 from planner.runtime.distributed.transport.layout import RankLayout, layout_of, training_layout
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for

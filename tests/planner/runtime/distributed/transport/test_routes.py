@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.host.functions import inputs_of
 from graphs.importers.from_torch import program_from_module
+from graphs.kernels.functions import inputs_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.layout import (

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.arrays import Floats
 from costmodels.table import CostTable
+from graphs.common.arrays import Floats
 from planner.problem.blocks import Net, merge_blocks
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem

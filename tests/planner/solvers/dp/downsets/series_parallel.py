@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.arrays import Floats, Ints
+from graphs.common.arrays import Floats, Ints
 from planner.solvers.dp.downsets.kernel import Words
 
 SLOWER = 8.0  # a host than an accelerator

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 
 from costmodels.table import CostTable
+from planner.literature.placement.public_format import problem_from_dict, read_problem
 from planner.problem.bounds import lower_bound
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
-from planner.problem.public_format import problem_from_dict, read_problem
 from planner.problem.result import Status
 from planner.solvers.base import Answer, Budget
 from planner.solvers.dp.downsets import sweep

@@ -1,0 +1,76 @@
+"""Compiles kernels that are written in Python: they take addresses, and other threads of Python run meanwhile.
+
+A call from Python takes two microseconds; one with arrays takes ten, most of it for the descriptions of the arrays.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from graphs.common.signals import signals_held
+
+PARAMETERS: dict[str, tuple[str, Any]] = {
+    "p": ("CPointer(float32)", ctypes.c_void_p),
+    "c": ("CPointer(int64)", ctypes.c_void_p),
+    "n": ("int64", ctypes.c_int64),
+    "x": ("float32", ctypes.c_float),
+}
+
+RETURNED: dict[type | None, tuple[str, Any]] = {None: ("void", None), int: ("int64", ctypes.c_int64)}
+"""By what a kernel says that it returns."""
+
+FREEDOMS = {"reassoc", "contract", "arcp", "nsz"}
+"""What compilers may do to numbers: sum in another order, multiply by a reciprocal, lose the sign of zero. They may
+not take it that there is no NaN or infinity, which are to come out where PyTorch's do.
+"""
+
+
+@cache
+def compiled(kernel: Callable[..., int | None], parameters: str) -> Any:
+    """The compiled kernel, which reads and writes elements of pointers by their index, and may return a whole number.
+
+    Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"
+    for a whole number, "x" for a float32 number. Functions of its module that it calls are compiled into it. Compiled
+    code is kept until a file changes that it was made of.
+    """
+    from numba import cfunc  # late: numba takes half a second to load
+    from numba.extending import register_jitable
+
+    types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
+    returned, c_returned = RETURNED[kernel.__annotations__["return"]]
+    options: dict[str, Any] = {"fastmath": FREEDOMS, "error_model": "numpy"}
+    called = _called(kernel)
+    for each in called:
+        register_jitable(**options)(each)
+    with signals_held():
+        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(_versioned(kernel, called))
+    function = ctypes.CFUNCTYPE(c_returned, *prototype)(made.address)
+    function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
+    return function
+
+
+def _called(kernel: Callable[..., int | None]) -> set[FunctionType]:
+    """The functions of its module that a kernel calls, and those that they call."""
+    found: set[FunctionType] = set()
+    waiting = [kernel]
+    while waiting:
+        function = waiting.pop()
+        called = {function.__globals__.get(name) for name in function.__code__.co_names}
+        new = {each for each in called if isinstance(each, FunctionType)} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _versioned(kernel: Callable[..., int | None], called: Iterable[FunctionType]) -> FunctionType:
+    """A kernel named by a digest of the files that it is made of, since numba's cache knows the kernel's own only."""
+    files = sorted({__file__, *(each.__code__.co_filename for each in called)})
+    digest = sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:12]
+    assert isinstance(kernel, FunctionType)
+    copy = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__, kernel.__defaults__, kernel.__closure__)
+    copy.__qualname__ = f"{kernel.__qualname__}_{digest}"
+    return copy

@@ -1,0 +1,404 @@
+"""Convolutions and products by packed weights, with what follows them, in one kernel of oneDNN.
+
+PyTorch's operators describe their tensors and look the kernel up at each call. That takes 22 µs for a convolution,
+which is most of the time of a small one. So devices of one core call oneDNN themselves: convolutions have the same bits
+then; products are oneDNN's "matmul", which with weights that come from memory is 3 to 14 % faster than PyTorch's "inner
+product". Threads of a device of several cores are PyTorch's; a second library's would spin on the same cores.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from ctypes import c_int64
+from dataclasses import astuple, dataclass
+from math import ceil, isfinite, prod
+from threading import get_ident
+from typing import Any, Literal
+
+import torch
+
+from graphs.common.compiled import compiled
+from graphs.kernels.activations import sigmoid, swish, tanh_gelu
+from graphs.kernels.buffers import LINE
+from graphs.kernels.dnnl import (
+    BIAS,
+    DESTINATION,
+    DIRECT,
+    INFERENCE,
+    OTHER,
+    PACKS_NOTHING,
+    SOURCE,
+    WEIGHTS,
+    WEIGHTS_LAYOUT,
+    Execution,
+    Library,
+    Object,
+    library,
+)
+from graphs.kernels.kernel import Strided, Writer
+from graphs.kernels.winograd import Winograd
+from graphs.rewrites.patterns import Step, activation
+
+LOSE_NAN = ("relu", "hardtanh")
+"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this."""
+
+BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
+
+OWN = {Step("gelu", algorithm="tanh"): tanh_gelu, Step("swish"): swish, Step("sigmoid"): sigmoid}
+"""Activations that a pass of our own computes behind a primitive, if they are its last step."""
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """What oneDNN needs to know of a multiplication of float32 tensors.
+
+    Attributes:
+        kind: oneDNN's name.
+        x, y: layouts of the input and of the result; a second operand of a step lies as the result does.
+        weight: shape of the weight.
+        bias: layout of the bias, if there is one.
+        steps: what follows; the first may have a second operand.
+        geometry: of a convolution, for each axis: strides, dilations (0 for none), paddings before and behind.
+    """
+
+    kind: Literal["convolution", "matmul"]
+    x: Strided
+    weight: tuple[int, ...]
+    y: Strided
+    bias: Strided | None
+    steps: tuple[Step, ...]
+    geometry: tuple[tuple[int, ...], ...] = ()
+
+    growth = 1.0  # bytes of a packed weight over those of the weight
+
+    @property
+    def second(self) -> Step | None:
+        """The step that has a second operand, if there is one."""
+        return next((step for step in self.steps if step.other), None)
+
+    @property
+    def own(self) -> Callable[..., None] | None:
+        """The kernel of the last step, if it is no part of the primitive."""
+        return OWN.get(self.steps[-1]) if self.steps else None
+
+    @property
+    def loses_nan(self) -> bool:
+        """Whether a step turns NaN into a number."""
+        return any(_loses_nan(step) for step in self.steps)
+
+    def described(self, dnnl: Library) -> Object:
+        """The description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
+        dnnl.use_threads(1)
+        x, y, weight = dnnl.layout(*astuple(self.x)), dnnl.layout(*astuple(self.y)), dnnl.layout(self.weight)
+        bias = dnnl.layout(*astuple(self.bias)) if self.bias else None
+        geometry = ((c_int64 * len(each))(*each) for each in self.geometry)
+        after = dnnl.attributes(self.steps[:-1] if self.own else self.steps, y)
+        if self.kind == "matmul":
+            description = dnnl.describe("matmul", dnnl.engine, x, weight, bias, y, after)
+            if dnnl.implementation(description).startswith(PACKS_NOTHING):
+                apart = dnnl.layout(self.weight, _rows_apart(self.weight[1]))
+                description = dnnl.describe("matmul", dnnl.engine, x, apart, bias, y, after)
+            return description
+        name = "convolution_forward"
+        return dnnl.describe(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
+
+    def pack(self, dnnl: Library, weight: torch.Tensor) -> torch.Tensor | None:
+        """A weight in the layout that the primitive prefers, as bytes; None if oneDNN has no quick one."""
+        try:
+            description = self.described(dnnl)
+        except OSError:  # PyTorch may know what to do with a shape that oneDNN has no quick primitive for
+            return None
+        weight = weight.detach().t() if self.kind == "matmul" else weight.detach().reshape(self.weight)
+        return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
+
+    def unpack(self, dnnl: Library, packed: torch.Tensor) -> torch.Tensor:
+        """The weight that was packed, of a convolution maybe in another shape."""
+        weight = dnnl.restore(packed, dnnl.asked(self.described(dnnl), WEIGHTS_LAYOUT)[0], self.weight)
+        return weight.t() if self.kind == "matmul" else weight
+
+    def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
+        """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand.
+
+        It returns True if a step has lost NaN.
+        """
+        description = self.described(dnnl)
+        held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
+        if bias is not None and self.bias:
+            held[BIAS] = dnnl.layout(*astuple(self.bias)), bias.contiguous()
+        y = dnnl.layout(*astuple(self.y))
+        moving = {SOURCE: dnnl.layout(*astuple(self.x)), DESTINATION: y}
+        moving |= {OTHER: y} if self.second else {}
+        execution = Execution(dnnl, description, moving, held, self.loses_nan)
+        return _followed(execution, self.own, prod(self.y.shape)) if self.own else execution
+
+
+def _loses_nan(step: Step) -> bool:
+    return step.function in LOSE_NAN
+
+
+def _rows_apart(length: int) -> tuple[int, int]:
+    """Strides of a matrix whose rows begin an odd number of the cache's lines apart.
+
+    Rows that are a multiple of 4 KiB apart collide in the cache: a product with 3,072 columns took twice as long.
+    """
+    return (ceil(length / LINE) | 1) * LINE, 1
+
+
+def _followed(execution: Execution, own: Callable[..., None], n: int) -> Callable[..., None]:
+    """A primitive of n results, and the kernel of an activation of these."""
+    activate = compiled(own, "pn")
+
+    def run(x: int, result: int, *other: int) -> None:
+        execution(x, result, *other)
+        activate(result, n)
+
+    return run
+
+
+class Multiply(Writer, ABC):
+    """A multiplication by a packed weight, and what follows.
+
+    Attributes:
+        primitive: what oneDNN computes.
+    """
+
+    def __init__(self, primitive: Primitive | Winograd, x: Strided, result: Strided) -> None:
+        """The multiplication; its input and its result lie as those of the primitive, maybe with other shapes."""
+        super().__init__(primitive.kind, x.strides, result)
+        self.primitive = primitive
+        self._bound: dict[int, tuple[torch.Tensor, Callable[..., object]]] = {}  # with the packed weight, by thread
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack a weight on the thread of the device; one that is not finite stays as it is.
+
+        oneDNN does not multiply it by the zeros around images, as PyTorch may.
+        """
+        if not isfinite(weight.sum().item()):
+            return weight.detach()
+        dnnl = library() if torch.get_num_threads() == 1 else None
+        packed = self.primitive.pack(dnnl, weight) if dnnl else None
+        return self.pack_for_torch(weight) if packed is None else packed
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        packed: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
+        result: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Multiply; ``other`` is the second operand of a step, ``result`` is written if it is given."""
+        if packed.is_mkldnn:
+            return self.written(self.by_torch(x, packed, bias, other), result)
+        known, execution = self._bound.get(get_ident(), (None, None))
+        if execution is None or known is not packed:
+            execution = self._execution(packed, bias)
+            self._bound[get_ident()] = packed, execution
+        x, result = self.ends(x, result)
+        if other is None:
+            spoilt = execution(x.data_ptr(), result.data_ptr())
+        else:
+            other = self.as_read(other)
+            spoilt = execution(x.data_ptr(), result.data_ptr(), other.data_ptr())
+        return result.copy_(self._by_operators(x, packed, bias, other)) if spoilt else result
+
+    def _execution(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
+        """What computes with a packed weight on the calling thread, of addresses; it returns True if it cannot."""
+        dnnl = library()
+        return (lambda *_: True) if dnnl is None or _is_plain(packed) else self.primitive.bound(dnnl, packed, bias)
+
+    def _by_operators(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute what oneDNN or Winograd's algorithm cannot: PyTorch's operators, one after the other."""
+        dnnl = library()
+        weight = packed if dnnl is None or _is_plain(packed) else self.primitive.unpack(dnnl, packed)
+        y = self.multiplied(x, weight, bias)
+        for step in self.primitive.steps:
+            if step.other:
+                assert other is not None
+                y = BINARY[step.function](y, other.reshape(y.shape))
+            else:
+                y = _activated(y, step)
+        return y
+
+    @abstractmethod
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply by a weight that is not packed, with PyTorch's operator, without what follows."""
+
+    @abstractmethod
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack a weight for PyTorch's operator."""
+
+    @abstractmethod
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Multiply with PyTorch's operator."""
+
+    def _activation(self) -> tuple[tuple[str, list[float], str], Step | None]:
+        """The activation that PyTorch's fused operator computes, as it takes it, and the one that has to follow it.
+
+        It is oneDNN's, which loses NaN; and after a second operand it knows ReLU alone.
+        """
+        found = activation(self.primitive.steps)
+        if found is None or _loses_nan(found) or any(step.other for step in self.primitive.steps):
+            return ("none", [], ""), found
+        return (found.function, list(found.scalars), found.algorithm), None
+
+
+def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
+    """Apply an activation in place by PyTorch's own operator."""
+    name = {"swish": "silu", "hardtanh": "clamp"}.get(step.function, step.function)
+    how = {"approximate": step.algorithm} if step.algorithm else {}
+    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
+    return result
+
+
+def _is_plain(packed: torch.Tensor) -> bool:
+    """Whether a weight was not packed: oneDNN's are bytes."""
+    return packed.dtype == torch.float32
+
+
+class PackedConvolution(Multiply):
+    """A convolution of images [n, channels, height, width]; images are in channels-last layout from then on."""
+
+    memory_format = torch.channels_last
+
+    def __init__(
+        self,
+        x: Sequence[int],
+        filters: Sequence[int],
+        geometry: Sequence[Any],
+        bias: bool,
+        steps: Sequence[Step] = (),
+        border: Sequence[int] | None = None,
+        winograd: bool = False,
+    ) -> None:
+        """The convolution of images of a shape with filters of a shape.
+
+        ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
+        above and below, beside this padding. With ``winograd``, Winograd's algorithm computes it where that is quicker,
+        and rounds otherwise than PyTorch.
+        """
+        given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
+        stride, padding, dilation, groups = given
+        self._geometry = tuple(padding), tuple(stride), tuple(dilation), groups
+        self._border = tuple(border or (0, 0, 0, 0))
+        left, right, above, below = self._border
+        self._padded = (*x[:2], x[2] + above + below, x[3] + left + right)
+        before, behind = (padding[0] + above, padding[1] + left), (padding[0] + below, padding[1] + right)
+        extents = zip(x[2:], filters[2:], stride, before, behind, dilation, strict=True)
+        size = [(extent + pre + post - gap * (k - 1) - 1) // step + 1 for extent, k, step, pre, post, gap in extents]
+        y = Strided.channels_last([x[0], filters[0], *size])
+        weight = (groups, filters[0] // groups, *filters[1:]) if groups > 1 else tuple(filters)
+        axes = tuple(stride), tuple(gap - 1 for gap in dilation), before, behind
+        added = Strided.contiguous(filters[:1]) if bias else None
+        images = Strided.channels_last(x)
+        tiled = Winograd(images, tuple(filters), y, before, tuple(steps))
+        plain = tuple(stride) == tuple(dilation) == (1, 1) and groups == 1
+        direct = Primitive("convolution", images, weight, y, added, tuple(steps), axes)
+        super().__init__(tiled if winograd and plain and tiled.gains() else direct, images, y)
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the filters for PyTorch's operator."""
+        reorder = torch.ops.mkldnn._reorder_convolution_weight.default
+        packed: torch.Tensor = reorder(weight, *self._geometry, self._padded)
+        return packed
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Convolve with PyTorch's operator."""
+        convolve = torch.ops.mkldnn._convolution_pointwise
+        x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
+        fused, then = self._activation()
+        if other is None:
+            result: torch.Tensor = convolve.default(x, packed, bias, *self._geometry, *fused)
+        else:
+            function = self.primitive.steps[0].function
+            result = convolve.binary(x, other, packed, bias, *self._geometry, function, None, None, [], "")
+        return _activated(result, then) if then else result
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Convolve with PyTorch's operator of filters that are not packed."""
+        padding, stride, dilation, groups = self._geometry
+        x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
+        filters = weight.reshape(self.result.shape[1], -1, *weight.shape[-2:])
+        return torch.conv2d(x.contiguous(), filters, bias, stride, padding, dilation, groups)
+
+
+class SequenceConvolution(PackedConvolution):
+    """A convolution of sequences [n, channels, length], which are images of one row to oneDNN; channels are last."""
+
+    def __init__(
+        self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
+    ) -> None:
+        """The convolution of sequences of a shape with filters of a shape; see `PackedConvolution`."""
+        one_row = (*((row, *own) for row, own in zip((1, 0, 1), geometry, strict=False)), *geometry[3:])
+        super().__init__((*x[:2], 1, x[2]), (*filters[:2], 1, filters[2]), one_row, bias, steps)
+        n, channels, _, length = self.result.shape
+        self.result = Strided.channels_last((n, channels, length))
+        self._x_strides = Strided.channels_last(x).strides
+
+    def as_read(self, x: torch.Tensor) -> torch.Tensor:
+        """Sequences whose channels lie beside each other."""
+        return x.mT.contiguous().mT
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the filters for PyTorch's operator."""
+        return super().pack_for_torch(weight.unsqueeze(2))
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Convolve with PyTorch's operator."""
+        second = None if other is None else other.unsqueeze(2)
+        return super().by_torch(x.unsqueeze(2), packed, bias, second).squeeze(2)
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Convolve with PyTorch's operator of filters that are not packed."""
+        weight = weight.unsqueeze(-2) if weight.dim() == 3 else weight
+        return super().multiplied(x.unsqueeze(2), weight, bias).squeeze(2)
+
+
+class PackedProduct(Multiply):
+    """A product of rows [..., inputs] with a weight [outputs, inputs]."""
+
+    def __init__(
+        self,
+        x: Sequence[int],
+        outputs: int,
+        bias: bool,
+        steps: Sequence[Step] = (),
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        """The product of rows of a shape with as many outputs; the result may have another shape."""
+        n, inputs = prod(x[:-1]), x[-1]
+        self._product = (*x[:-1], outputs)
+        rows, added = Strided.contiguous((n, inputs)), Strided.contiguous((1, outputs)) if bias else None
+        y = Strided.contiguous((n, outputs))
+        primitive = Primitive("matmul", rows, (inputs, outputs), y, added, tuple(steps))
+        super().__init__(primitive, Strided.contiguous(x), Strided.contiguous(shape or self._product))
+
+    def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
+        """Pack the weight for PyTorch's operator."""
+        n_rows = self.primitive.x.shape[0]
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.contiguous(), n_rows)
+        return packed
+
+    def by_torch(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, other: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Multiply with PyTorch's operator."""
+        multiply = torch.ops.mkldnn._linear_pointwise
+        fused, then = self._activation()
+        if other is None:
+            result: torch.Tensor = multiply.default(x, packed, bias, *fused)
+        else:
+            function = self.primitive.steps[0].function
+            result = multiply.binary(x, other.reshape(self._product), packed, bias, function)
+        return (_activated(result, then) if then else result).view(self.result.shape)
+
+    def multiplied(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply by a weight that is not packed, with PyTorch's operator."""
+        return torch.nn.functional.linear(x, weight, bias).view(self.result.shape)

@@ -1,0 +1,1 @@
+"""`planner solve`: a file for each kind of problem of the literature."""

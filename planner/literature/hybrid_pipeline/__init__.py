@@ -1,0 +1,1 @@
+"""Networks for data- and tensor-parallel stages (Piper, NeurIPS 2021)."""

@@ -1,0 +1,1 @@
+"""Settings of equal layers, and what a step costs under a plan (Galvatron)."""

@@ -1,0 +1,75 @@
+"""What no layers of the stages of a shape undercut: seconds of a step, of its gradients, and bytes of a device."""
+
+from heapq import heapify, heappop, heappush
+
+from planner.parallelism.closed_form.config import EVEN_SCHEDULES, ParallelShape
+from planner.parallelism.closed_form.layer_book import LayerBook
+from planner.parallelism.closed_form.memory import zero_states
+from planner.parallelism.closed_form.prices import ShapePrices
+
+
+def quick_bound_s(book: LayerBook, shape: ParallelShape) -> float:
+    """No step is shorter: the mean stage's layers on the fastest device, for every micro-batch.
+
+    The slowest stage takes as long at least, and a step takes all micro-batches of the slowest stage at least: with
+    zero-bubble scheduling too, as weight gradients are a third of a stage at most.
+    """
+    layer_s = book.fastest(shape.tensor, shape.samples).total_s[book.mode]
+    return shape.micro_batches * book.setting.network.layers * layer_s / shape.pipeline
+
+
+def least_states(book: LayerBook, shape: ParallelShape) -> float:
+    """No fullest device holds less: the states of the mean stage's products."""
+    network = book.setting.network
+    parameters = network.layers * network.product_parameters / (shape.pipeline * shape.tensor)
+    return zero_states(parameters, shape.data, shape.zero, book.setting.state_bytes, book.setting.gradient_bytes)
+
+
+def streaming_bound_s(prices: ShapePrices) -> float:
+    """No layers of the stages stream faster: all work, nothing recomputed, divided equally, or the head alone."""
+    network, shape, mode = prices.book.setting.network, prices.shape, prices.book.mode
+    if prices.book.alike:
+        layer_s, last_s = prices.of(0).layer.total_s[mode], prices.of(shape.pipeline - 1).end_s
+        work_s = network.layers * layer_s + (shape.pipeline - 1) * prices.of(0).message_s + last_s
+        longest_s = max(work_s / shape.pipeline, last_s + layer_s)
+    else:
+        layers_s = [stage.layer.total_s[mode] for stage in prices.each]
+        work_s = network.layers * min(layers_s)
+        longest_s = network.layers / sum(1 / layer_s for layer_s in layers_s)
+    return (shape.micro_batches - prices.fill) * longest_s + prices.fill * work_s - prices.shift_s
+
+
+def least_sync_s(prices: ShapePrices) -> float:
+    """Gradients and optimizer of the slowest stage cannot take less, however the layers are divided.
+
+    Each layer in turn goes to the stage that is then the fastest.
+    """
+    shape, layers = prices.shape, prices.book.setting.network.layers
+    if must_be_even(shape):
+        return max(stage.sync_s(layers // shape.pipeline) for stage in prices.each)
+    queue = [(stage.sync_s(1), stage.number, 1) for stage in prices.each]
+    least_s = max(queue)[0]
+    queue = [(stage.sync_s(2), stage.number, 2) for stage in prices.each]
+    heapify(queue)
+    for _ in range(layers - shape.pipeline):
+        sync_s, stage, count = heappop(queue)
+        least_s = max(least_s, sync_s)
+        heappush(queue, (prices.of(stage).sync_s(count + 1), stage, count + 1))
+    return least_s
+
+
+def must_be_even(shape: ParallelShape) -> bool:
+    """Whether all stages have as many layers."""
+    return shape.schedule in EVEN_SCHEDULES or shape.pipeline == 1
+
+
+def sync_bound_s(prices: ShapePrices) -> float:
+    """Gradients and optimizer of a stage that has the mean of the layers or more, whichever it is."""
+    layers = -(-prices.book.setting.network.layers // prices.shape.pipeline)
+    stages = different_stages(prices.shape.pipeline) if prices.book.alike else range(prices.shape.pipeline)
+    return min(prices.of(stage).sync_s(layers) for stage in stages)
+
+
+def different_stages(pipeline: int) -> set[int]:
+    """The first stage, the last one, and of those between the one that holds the least."""
+    return {0, max(0, pipeline - 2), pipeline - 1}

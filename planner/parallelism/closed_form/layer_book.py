@@ -1,0 +1,68 @@
+"""LayerBook: seconds and bytes of a transformer's layer, by the device, its tensor-parallel degree and the samples."""
+
+from typing import NamedTuple
+
+from costmodels.cluster.fabric import Fabric
+from costmodels.workload import RECOMPUTE_MODES
+from planner.parallelism.closed_form.config import TrainingSetting
+from planner.parallelism.closed_form.layer_times import LayerTimes
+from planner.parallelism.closed_form.memory import LayerSplit, layer_activations
+
+ALL_REDUCES = 2  # of a layer, one way: after attention and after the feed-forward part
+ACTIVATION = 2  # bytes of a value between layers
+
+
+class LayerPrice(NamedTuple):
+    """A layer for a micro-batch on one device of its stage, forward and backward, by what is recomputed."""
+
+    total_s: tuple[float, float, float]  # by recomputation
+    computing_s: tuple[float, float, float]  # of it
+    products_s: float  # weight gradients
+    head_s: float
+    held_bytes: tuple[float, float, float]
+
+
+class LayerBook:
+    """Prices of layers, each worked out once."""
+
+    def __init__(self, setting: TrainingSetting) -> None:
+        self.setting = setting
+        efficiency = setting.efficiency
+        self.fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.between)
+        self.sharded_fabric: Fabric = setting.fabric.slowed(efficiency.inside, efficiency.sharded)
+        self._kinds = tuple({device.kind: number for number, device in enumerate(setting.fabric.devices)}.values())
+        self.alike = len({(device.kind, device.usable_bytes) for device in setting.fabric.devices}) == 1
+        self._prices: dict[tuple[str, int, int], LayerPrice] = {}
+
+    @property
+    def mode(self) -> int:
+        """The number of what of every layer runs again at least, of `RECOMPUTE_MODES`."""
+        return RECOMPUTE_MODES.index(self.setting.demands.recompute or RECOMPUTE_MODES[0])
+
+    def price(self, device: int, tensor: int, samples: int) -> LayerPrice:
+        """Of a layer that ``tensor`` devices like this one share."""
+        key = (self.fabric.devices[device].kind, tensor, samples)
+        if key not in self._prices:
+            self._prices[key] = self._price(device, tensor, samples)
+        return self._prices[key]
+
+    def fastest(self, tensor: int, samples: int) -> LayerPrice:
+        """Of a layer on the device that is fastest with it."""
+        prices = (self.price(device, tensor, samples) for device in self._kinds)
+        return min(prices, key=lambda price: price.total_s[0])
+
+    def _price(self, device: int, tensor: int, samples: int) -> LayerPrice:
+        network = self.setting.network
+        times = LayerTimes(network, self.fabric.devices[device], self.setting.efficiency)
+        splits = [LayerSplit(tensor, tensor > 1, mode) for mode in RECOMPUTE_MODES]
+        n_bytes = ACTIVATION * samples * network.sequence * network.hidden
+        reduce_s = ALL_REDUCES * self.fabric.all_reduce(n_bytes, self.fabric.group(tensor, 1)) if tensor > 1 else 0.0
+        forward_s, attention_s = times.forward_s(samples, splits[0]), times.attention_s(samples, tensor)
+        computing_s = (3 * forward_s, 3 * forward_s + attention_s, 4 * forward_s)
+        return LayerPrice(
+            (computing_s[0] + 2 * reduce_s, computing_s[1] + 2 * reduce_s, computing_s[2] + 3 * reduce_s),
+            computing_s,
+            network.product_flops(samples) / tensor / times.flops_per_s / self.setting.efficiency.products,
+            times.head_s(samples, tensor),
+            tuple(layer_activations(network, samples, split) for split in splits),  # type: ignore[arg-type]
+        )

@@ -1,0 +1,217 @@
+"""PricedStage: seconds and bytes of one stage of a pipeline, by its layers and what of them runs again.
+
+::
+
+    a_i     stage i for a micro-batch, forward and backward: layers, their tensor-parallel all-reduces, what is
+            recomputed, the head, messages to neighbours; ZeRO 2 and 3 beside it, overlapped
+    s_i     gradients (ZeRO 0: all-reduce; 1: reduce-scatter, and all-gather of parameters; 2: the latter) and the
+            optimizer; neither overlaps with computing
+
+    held by stage i     min(m, p - i) micro-batches; interleaved min(m, (2 (p - i - 1) + (v - 1) p + 1) / v)
+    bytes               states under ZeRO, activations held, one recomputed layer, 10 bytes a logit on the last stage
+
+Sources of memory are those of `planner.parallelism.closed_form.memory`; those of collectives are in
+`costmodels.cluster.collectives`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, inf
+
+from costmodels.cluster.collectives import overlapped_s
+from costmodels.cluster.fabric import FabricGroup
+from graphs.common.brief import brief
+from planner.parallelism.closed_form.config import ParallelShape, StageLayers
+from planner.parallelism.closed_form.layer_book import ACTIVATION, LayerBook, LayerPrice
+from planner.parallelism.closed_form.layer_times import LayerTimes
+from planner.parallelism.closed_form.memory import PARAMETER, zero_states
+
+LOGIT = 10  # bytes kept of a logit: 16 bits, 32 bits, and its gradient's 32 bits
+TOKEN = 8  # bytes of a token's number
+GATHERED = 2  # products whose parameters ZeRO-3 has gathered at a time: one in use, one on its way (DeepSpeed)
+
+
+@dataclass(frozen=True)
+class PricedStage:
+    """What a stage takes.
+
+    Attributes:
+        book: prices of layers.
+        shape: how devices and batch would be divided if all stages were like this one.
+        number: of the stage.
+        slowest: the number of its slowest device, which sets its pace.
+        limit: bytes that its smallest device has for a plan.
+        message_s: a micro-batch to and from a neighbouring stage.
+    """
+
+    book: LayerBook
+    shape: ParallelShape
+    number: int
+    slowest: int
+    limit: float
+    message_s: float
+
+    __repr__ = brief
+
+    @classmethod
+    def on(
+        cls, book: LayerBook, shape: ParallelShape, number: int, members: Sequence[int], apart: tuple[int, int]
+    ) -> "PricedStage":
+        """The stage on some devices, or one of each kind of them.
+
+        Args:
+            book, shape, number: as above.
+            members: the numbers of the devices.
+            apart: stride and size of the group of devices that a message goes between, as in `Fabric.group`.
+        """
+        devices = book.fabric.devices
+        slowest = min(members, key=lambda member: max(devices[member].flops_per_s.values()))
+        limit = min(devices[member].usable_bytes for member in members)
+        return cls(book, shape, number, slowest, limit, _message_s(book, shape, *apart))
+
+    @cached_property
+    def layer(self) -> LayerPrice:
+        """The price of a layer."""
+        return self.book.price(self.slowest, self.shape.tensor, self.shape.samples)
+
+    @property
+    def end_s(self) -> float:
+        """What the stage takes besides its layers: messages to its neighbours, and the head on the last one."""
+        return self.message_s + (self.layer.head_s if self._last else 0.0)
+
+    @property
+    def held(self) -> float:
+        """Micro-batches whose activations the stage holds."""
+        pipeline, chunks = self.shape.pipeline, self.shape.chunks
+        later = pipeline - self.number - 1
+        held = later + 1 if chunks == 1 else (2 * later + (chunks - 1) * pipeline + 1) / chunks
+        return min(self.shape.micro_batches, held)
+
+    def pass_s(self, layers: StageLayers) -> float:
+        """Seconds of a micro-batch, forward and backward."""
+        own_s = sum(count * s for count, s in zip(layers, self.layer.total_s, strict=True)) + self.end_s
+        if self.shape.zero < 2 or self.shape.data == 1:
+            return own_s
+        return overlapped_s(own_s, self._zero_s(layers.total), self.book.setting.efficiency.overlap)
+
+    def computing_s(self, layers: StageLayers) -> float:
+        """The part of them that computes."""
+        own_s = sum(count * s for count, s in zip(layers, self.layer.computing_s, strict=True))
+        return own_s + (self.layer.head_s if self._last else 0.0)
+
+    def sync_s(self, layers: int) -> float:
+        """Seconds of gradients and optimizer."""
+        shape, setting, fabric = self.shape, self.book.setting, self.book.fabric
+        parameters = self._parameters(layers)
+        gradient_bytes, parameter_bytes = setting.gradient_bytes * parameters, PARAMETER * parameters
+        times = LayerTimes(setting.network, fabric.devices[self.slowest], setting.efficiency)
+        divided = parameters / (shape.data if shape.zero else 1)
+        step_s = times.optimizer_s(divided, setting.gradient_bytes, setting.state_bytes)
+        if shape.data == 1 or shape.zero == 3:
+            return step_s
+        gather_s = fabric.all_gather(parameter_bytes, self._replicas) if shape.zero else 0.0
+        if shape.zero == 0:
+            return step_s + fabric.all_reduce(gradient_bytes, self._replicas)
+        return step_s + gather_s + (fabric.all_gather(gradient_bytes, self._replicas) if shape.zero == 1 else 0.0)
+
+    def bytes_of(self, layers: StageLayers) -> float:
+        """Bytes of a device."""
+        return self._fixed_bytes(layers.total) + self._activation_bytes(layers)
+
+    def cheapest(self, layers: int, most_s: float = inf) -> StageLayers | None:
+        """So many layers in the least time that the memory allows; None if none in less than ``most_s`` fit."""
+        asked = self.book.setting.demands.recompute
+        if asked is not None:
+            alike = StageLayers.of(layers, asked)
+            return alike if self.bytes_of(alike) <= self.limit and self.pass_s(alike) < most_s else None
+        if self.bytes_of(StageLayers(0, 0, layers)) > self.limit:  # nothing holds less
+            return None
+        none_s, _, full_s = self.layer.total_s
+        best: StageLayers | None = None
+        best_s = most_s
+        for full in range(layers + 1):
+            if layers * none_s + full * (full_s - none_s) + self.end_s >= best_s:
+                break
+            found = self._with_full(layers, full)
+            if found is not None and (found_s := self.pass_s(found)) < best_s:
+                best, best_s = found, found_s
+        return best
+
+    def _with_full(self, layers: int, full: int) -> StageLayers | None:
+        """The fewest selective layers beside so many full ones."""
+        plain = StageLayers(layers - full, 0, full)
+        if self.bytes_of(plain) <= self.limit:
+            return plain
+        if full == layers:
+            return None
+        none, selective, _ = self.layer.held_bytes
+        saved = self.held * (none - selective)
+        one = StageLayers(layers - full - 1, 1, full)
+        over = self.bytes_of(one) - self.limit
+        more = max(0, ceil(over / saved)) if saved > 0 else (inf if over > 0 else 0)
+        return StageLayers(layers - full - 1 - int(more), 1 + int(more), full) if more <= layers - full - 1 else None
+
+    @property
+    def _last(self) -> bool:
+        return self.number == self.shape.pipeline - 1
+
+    def _activation_bytes(self, layers: StageLayers) -> float:
+        """What the stage holds for its backward passes, and what is recomputed of one layer."""
+        network = self.book.setting.network
+        kept = sum(count * n_bytes for count, n_bytes in zip(layers, self.layer.held_bytes, strict=True))
+        none, selective, full = self.layer.held_bytes
+        again = none - full if layers.full else none - selective if layers.selective else 0.0
+        tokens = self.shape.samples * network.sequence
+        if self.number == 0:
+            kept += tokens * (TOKEN + network.hidden * network.dropout) / self.shape.tensor
+        logits = LOGIT * tokens * network.vocabulary / self.shape.tensor if self._last else 0.0
+        return self.held * kept + again + logits
+
+    def _fixed_bytes(self, layers: int) -> float:
+        """States, and what ZeRO-3 has gathered."""
+        shape, setting = self.shape, self.book.setting
+        states = zero_states(
+            self._parameters(layers), shape.data, shape.zero, setting.state_bytes, setting.gradient_bytes
+        )
+        if shape.zero < 3 or shape.data == 1:
+            return states
+        network = setting.network
+        return states + GATHERED * PARAMETER * network.hidden * max(network.hidden, network.ffn) / shape.tensor
+
+    @cached_property
+    def _layer_parameters(self) -> float:
+        """Of a layer on one device; norms and biases are not divided."""
+        network = self.book.setting.network
+        return network.product_parameters / self.shape.tensor + network.vector_parameters
+
+    def _parameters(self, layers: int) -> float:
+        """On one device; a tied head on another stage than the embedding is a copy of it."""
+        network = self.book.setting.network
+        ends = network.embedding_parameters if self.number == 0 else 0
+        if self._last:
+            ends += network.vocabulary * network.hidden if self.number else network.head_parameters
+        return layers * self._layer_parameters + ends / self.shape.tensor
+
+    def _zero_s(self, layers: int) -> float:
+        """What ZeRO 2 and 3 send for each micro-batch: gradients, and parameters for both passes."""
+        parameters = self._parameters(layers)
+        fabric = self.book.sharded_fabric
+        gradients_s = fabric.all_gather(self.book.setting.gradient_bytes * parameters, self._replicas)
+        if self.shape.zero == 2:
+            return gradients_s
+        return gradients_s + 2 * fabric.all_gather(PARAMETER * parameters, self._replicas)
+
+    @cached_property
+    def _replicas(self) -> FabricGroup:
+        stride = self.shape.tensor * (1 if self.shape.order == "data" else self.shape.pipeline)
+        return self.book.fabric.group(self.shape.data, stride)
+
+
+def _message_s(book: LayerBook, shape: ParallelShape, stride: int, size: int) -> float:
+    """Seconds of a micro-batch to and from a neighbouring stage, for every chunk; each rank sends a part."""
+    if shape.pipeline == 1:
+        return 0.0
+    network = book.setting.network
+    n_bytes = ACTIVATION * shape.samples * network.sequence * network.hidden / shape.tensor
+    return 2 * shape.chunks * book.fabric.message(n_bytes, stride, size)

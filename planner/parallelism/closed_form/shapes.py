@@ -1,0 +1,92 @@
+"""Every way to divide devices and batch: the space that a search for a parallel configuration covers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd
+
+from costmodels.workload import RECOMPUTE_MODES, ZERO_STAGES
+from planner.parallelism.closed_form.config import (
+    ParallelShape,
+    RankOrder,
+    StepSchedule,
+    TrainingSetting,
+    data_degrees,
+    tensor_degrees,
+)
+from planner.parallelism.closed_form.memory import LayerSplit, layer_activations
+
+MOST_CHUNKS = 8
+
+
+def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
+    """All shapes that keep the demands, in a fixed order."""
+    for data, tensor, pipeline in _degrees(setting):
+        for samples in _micro_batch_sizes(setting, data, tensor, pipeline):
+            micro_batches = setting.batch // data // samples
+            for schedule, chunks in _schedules(setting, pipeline, micro_batches):
+                for zero in _zero_stages(setting, data):
+                    for order in _orders(setting, data, tensor, pipeline):
+                        yield ParallelShape(
+                            data, tensor, pipeline, samples, micro_batches, zero, schedule, chunks, order
+                        )
+
+
+def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
+    """Data, tensor and pipeline."""
+    asked, total = setting.demands, setting.n_devices
+    if asked.limits is not None and asked.limits.data_alone:
+        asked = replace(asked, tensor=1, pipeline=1)
+    for tensor in tensor_degrees(setting.network, total) if asked.tensor is None else [asked.tensor]:
+        most = min(setting.network.layers, total // tensor)
+        for pipeline in range(1, most + 1) if asked.pipeline is None else [asked.pipeline]:
+            known = data_degrees(setting.batch, total // (tensor * pipeline))
+            for data in known if asked.data is None else [asked.data]:
+                if data * tensor * pipeline <= total:
+                    yield data, tensor, pipeline
+
+
+def _micro_batch_sizes(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> list[int]:
+    """Numbers of samples that divide a replica's part of the batch, and of which the fullest stage can hold one."""
+    share, asked = setting.batch // data, setting.demands.samples
+    if asked is not None:
+        return [asked] if share % asked == 0 else []
+    splits = (LayerSplit(tensor, tensor > 1, mode) for mode in RECOMPUTE_MODES)
+    layer_bytes = min(layer_activations(setting.network, 1, split) for split in splits)
+    room = max(device.usable_bytes for device in setting.fabric.devices)
+    most = int(room * pipeline / (layer_bytes * setting.network.layers))
+    return data_degrees(share, max(1, most))
+
+
+def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> Iterator[tuple[StepSchedule, int]]:
+    """Schedules with their chunks; interleaving takes micro-batches in turns of as many as there are stages.
+
+    Zero-bubble scheduling and interleaving are for stages alike.
+    """
+    asked, limits = setting.demands.schedule, setting.demands.limits
+    even, each = setting.network.layers % pipeline == 0, setting.network.layers // pipeline
+    if asked in (None, "1f1b") or pipeline == 1:
+        yield "1f1b", 1
+    if pipeline == 1 or not even:
+        return
+    if asked in (None, "zb-h1") and (limits is None or "zb-h1" in limits.schedules) and micro_batches >= pipeline:
+        yield "zb-h1", 1
+    if asked in (None, "interleaved") and micro_batches % pipeline == 0:
+        for chunks in range(2, min(each, MOST_CHUNKS) + 1):
+            if each % chunks == 0:
+                yield "interleaved", chunks
+
+
+def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
+    """Stages of ZeRO, which divides among replicas."""
+    stages, asked = ZERO_STAGES[: None if data > 1 else 1], setting.demands.zero
+    limits = setting.demands.limits
+    known = ZERO_STAGES if data == 1 or limits is None else limits.zero
+    return tuple(stage for stage in stages if asked in (None, stage) and stage in known)
+
+
+def _orders(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> tuple[RankOrder, ...]:
+    """Both orders of the ranks, where that makes a difference."""
+    hosts = setting.fabric.host_devices
+    if data == 1 or pipeline == 1 or (gcd(tensor, hosts) == hosts and tensor >= hosts):
+        return ("data",)
+    return ("data", "pipeline")

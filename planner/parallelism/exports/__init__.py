@@ -1,0 +1,1 @@
+"""A row of `planner choose` for other tools."""

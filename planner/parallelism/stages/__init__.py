@@ -1,0 +1,1 @@
+"""Stages with degrees of their own: the search and its bound."""

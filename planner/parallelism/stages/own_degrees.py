@@ -1,0 +1,154 @@
+"""Choices whose stages have degrees, ZeRO and recomputation of their own, for every size of micro-batches.
+
+::
+
+    memory of the fullest device
+      │●                      the fastest that fits; then the fastest with so much less memory than that, and so on
+      │     ●
+      │              ●
+      └────────────────── step time
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import inf
+
+from costmodels.cluster.cluster import Cluster, Device
+from costmodels.workload import RECOMPUTE_MODES
+from graphs.common.errors import InputError
+from graphs.ir import Graph
+from planner.parallelism.closed_form.config import Demands, StageDegrees, StageLayers, zero_degrees
+from planner.parallelism.network.shape_tables import ShapeCosts, Tables
+from planner.parallelism.network.training_rows import Choice, choice_of
+from planner.parallelism.network.training_shapes import Shape, alike, of_this_host, searched_shapes
+from planner.parallelism.stages.own_stages import FoundStages, StageProblem
+from planner.parallelism.stages.stage_degrees import DegreeSearch
+from planner.problem.deadline import Deadline
+from planner.problem.problem import Goal, Problem
+from planner.problem.reporter import Reporter
+from simulator.training import TrainingStep
+
+LESS_MEMORY = 1.25  # by how much less memory the next choice takes at least
+
+
+class OwnDegrees:
+    """The choices of a cluster and a batch; devices may be unlike, the fastest hosts come first."""
+
+    def __init__(self, tables: Tables, cluster: Cluster, demands: Demands, reporter: Reporter) -> None:
+        self._tables, self._cluster, self._demands, self._reporter = tables, cluster, demands, reporter
+
+    def choices(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[tuple[list[Choice], float]]:
+        """The best stages of each micro-batch size, then those that take less memory; each with a bound."""
+        waiting = deque[tuple[StageProblem, float]]()
+
+        def searches() -> Iterator[tuple[StageProblem, float]]:
+            yield from ((problem, inf) for problem in self.problems(shapes, deadline))
+            while waiting:
+                yield waiting.popleft()
+
+        for problem, most_bytes in searches():
+            if deadline.over:
+                return
+            self._reporter.on_step("comparing degrees of each stage", 0, 0)
+            best, least_s = DegreeSearch(problem, most_bytes).best(deadline)
+            yield [] if best is None or self._elsewhere(best) else [self.choice(best, problem)], least_s
+            if best is not None:
+                waiting.append((problem, best.peak_bytes / LESS_MEMORY))
+
+    def problems(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[StageProblem]:
+        """The problems of all micro-batch sizes.
+
+        A stage is divided as a shape of one stage, on devices like those of each kind.
+        """
+        asked = self._demands
+        if {asked.data, asked.tensor, asked.samples} != {None} or of_this_host(self._cluster) or not shapes:
+            return
+        try:
+            kinds = self._kinds()
+        except InputError:  # some devices do not reach each other
+            return
+        each, batch = shapes, shapes[0].replicas * shapes[0].micro_batches * shapes[0].samples
+        if len(kinds) > 1 or asked.zero is not None:
+            each = searched_shapes(kinds[0][0], batch, Demands())
+        ways: dict[int, dict[tuple[int, int], Shape]] = {}
+        for one in each:
+            if one.replicas * one.tensor == one.n_devices < len(self._cluster.devices):
+                ways.setdefault(one.micro_batches, {})[one.replicas, one.tensor] = one
+        for own in ways.values():
+            problem = self._problem(own, kinds, deadline)
+            if problem is not None:
+                yield problem
+
+    def choice(self, found: FoundStages, problem: StageProblem) -> Choice:
+        """Stages as a choice; their devices follow each other."""
+        fabric, network = problem.fabric, problem.networks[1]
+        shape = Shape(len(fabric.devices), 1, problem.micro_batches, problem.samples)
+        step = TrainingStep("1f1b", problem.micro_batches)
+        row = choice_of(Problem(found.costs.table, Goal.TRAINING, step=step), found.placement, shape, found.costs)
+        counts = network.counts([found.placement.operators(device) for device in found.placement.used])
+        firsts = accumulate((stage.degrees.devices for stage in found.stages[:-1]), initial=0)
+        return replace(
+            row,
+            devices=tuple(fabric.devices[first].name for first in firsts),
+            degrees=tuple(stage.degrees for stage in found.stages),
+            layers=tuple(
+                StageLayers.of(count, stage.recompute) for count, stage in zip(counts, found.stages, strict=True)
+            ),
+            precision=self._demands.precision,
+            gradients=self._demands.gradients,
+        )
+
+    def _elsewhere(self, found: FoundStages) -> bool:
+        """Whether the rows of equal degrees have such stages."""
+        return found.alike and (alike(self._cluster) or found.stages[0].degrees.devices == 1)
+
+    def _kinds(self) -> list[tuple[Cluster, Device]]:
+        """A cluster of devices like each kind, and one of them."""
+        if alike(self._cluster):
+            return [(self._cluster, self._cluster.devices[0])]
+        fabric = self._tables.fabric
+        kinds = {_kind(device): device for device in reversed(fabric.devices)}
+        return [(fabric.all_like(device), device) for device in reversed(kinds.values())]
+
+    def _problem(
+        self, ways: dict[tuple[int, int], Shape], kinds: Sequence[tuple[Cluster, Device]], deadline: Deadline
+    ) -> StageProblem | None:
+        """The problem of one micro-batch size, if the network has the same operators for a part of the samples."""
+        tables, alone = self._tables, ways.get((1, 1))
+        if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
+            return None
+        known = (shape for shape in ways.values() if self._divides(graph, shape, deadline))
+        costs = {degrees: each for shape in known for degrees, each in self._costs(shape, kinds)}
+        networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
+        known_kinds = [_kind(device) for _, device in kinds]
+        return StageProblem(
+            costs,
+            {tensor: network for tensor, network in networks.items() if network is not None},
+            tables.fabric,
+            tuple(known_kinds.index(_kind(device)) if len(kinds) > 1 else 0 for device in tables.fabric.devices),
+            alone.samples,
+            alone.micro_batches,
+            RECOMPUTE_MODES if self._demands.recompute is None else (self._demands.recompute,),
+        )
+
+    def _costs(
+        self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]
+    ) -> Iterator[tuple[StageDegrees, Sequence[ShapeCosts]]]:
+        """What a stage costs that is divided as a shape, under every stage of ZeRO, on devices of each kind."""
+        for zero in zero_degrees(shape.replicas, self._demands.zero):
+            each = (self._tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
+            yield StageDegrees(shape.replicas, shape.tensor, zero), [cost for cost in each if cost is not None]
+
+    def _divides(self, graph: Graph, shape: Shape, deadline: Deadline) -> bool:
+        """Whether the operators of a network can be divided so, and are the same for a part of the samples."""
+        tables = self._tables
+        part = tables.graph(shape.samples) if tables.import_s(shape) < deadline.left_s else None
+        shared = None if part is None else tables.network(part, shape.samples, shape.tensor)
+        return shared is not None and [op.name for op in shared.graph.ops] == [op.name for op in graph.ops]
+
+
+def _kind(device: Device) -> tuple[str, float]:
+    """What alike devices of unlike ones have in common."""
+    return device.kind, device.usable_bytes

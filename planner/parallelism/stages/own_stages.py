@@ -1,0 +1,276 @@
+"""StageProblem: what stages with degrees, ZeRO and recomputation of their own cost, and where they may be cut.
+
+::
+
+    d0 ┐                    convolutions     data 3, ZeRO 1        4 samples of each micro-batch of 12 on each device
+    d1 ├──► d3              linear layers    data 1, run again     all 12 on d3: nothing has to be added up
+    d2 ┘
+
+Every stage runs every micro-batch, and its replicas take equal parts of the samples: batch norms add up what they see,
+and a weight that several stages read has a copy in each. Unlike devices of a stage wait for the slowest at every
+operator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from itertools import accumulate, pairwise
+from math import ceil, inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from costmodels.cluster.collectives import Port
+from costmodels.cluster.fabric import Fabric
+from costmodels.step_update import StepUpdate
+from costmodels.table import CostTable
+from costmodels.workload import RECOMPUTE_MODES, RecomputeMode
+from graphs.common.arrays import Floats, Ints
+from graphs.common.brief import brief
+from planner.parallelism.closed_form.config import StageDegrees
+from planner.parallelism.closed_form.shared_costs import SharedNetwork
+from planner.parallelism.network.shape_tables import ShapeCosts
+from simulator.placement import Placement
+from simulator.training import TrainingStep, simulate_training
+
+
+class OwnStage(NamedTuple):
+    """A stage: its blocks, from one on and before another, what divides its work, and what of it runs again."""
+
+    start: int
+    stop: int
+    degrees: StageDegrees
+    recompute: RecomputeMode = "none"
+
+
+class FoundStages(NamedTuple):
+    """Stages, as groups of devices that stand for one device each."""
+
+    stages: tuple[OwnStage, ...]
+    costs: ShapeCosts  # with what runs again as a part of the backward passes
+    placement: Placement
+    step_s: float
+    peak_bytes: float
+
+    @property
+    def alike(self) -> bool:
+        """Whether all have the same degrees, ZeRO and recomputation."""
+        return len({(stage.degrees, stage.recompute) for stage in self.stages}) == 1
+
+
+@dataclass(frozen=True)
+class StageProblem:
+    """The problem of choosing stages, their degrees, ZeRO and recomputation.
+
+    Attributes:
+        costs: by degrees, on one group of devices of each kind that has all of the network.
+        networks: the network for a whole micro-batch, by tensor-parallel degree.
+        fabric: of the devices.
+        kinds: [n_devices], the number of the kind of each device of the fabric.
+        samples: of a micro-batch.
+        micro_batches: of a step.
+        recomputes: what stages may run again.
+    """
+
+    costs: Mapping[StageDegrees, Sequence[ShapeCosts]]
+    networks: Mapping[int, SharedNetwork]
+    fabric: Fabric
+    kinds: tuple[int, ...]
+    samples: int
+    micro_batches: int
+    recomputes: tuple[RecomputeMode, ...] = RECOMPUTE_MODES
+
+    __repr__ = brief
+
+    def may_be_cut(self, stages: Sequence[OwnStage]) -> bool:
+        """Whether there may be such stages, on devices that follow each other, if they fit."""
+        firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
+        return all(
+            at in self.fabric.places(stage.degrees.devices) and self.may_be(stage.start, stage.degrees)[stage.stop]
+            for at, stage in zip(firsts, stages, strict=False)
+        )
+
+    def may_be(self, start: int, degrees: StageDegrees) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """[n_blocks + 1], where a stage that begins with a block may end."""
+        begins = self._begins[degrees.tensor]
+        may = np.zeros(self.n_blocks + 1, dtype=bool)
+        may[[stop for stop in begins if start < stop]] = start in begins
+        if degrees.tensor > 1:
+            may &= self._styled[degrees.tensor] > self._styled[degrees.tensor][start]
+        return may
+
+    def simulated(self, stages: Sequence[OwnStage], most_bytes: float = inf) -> FoundStages | None:
+        """What a step of these stages takes; None if they do not fit, or take more of some device than they may."""
+        costs, placement = self._costs_of(stages), Placement(tuple(self._owner(stages)))
+        run = simulate_training(costs.table, placement, TrainingStep("1f1b", self.micro_batches))
+        if (run.memory_bytes > np.minimum(costs.table.capacity_bytes, most_bytes)).any():
+            return None
+        return FoundStages(tuple(stages), costs, placement, run.makespan_s, float(run.memory_bytes.max()))
+
+    # --- where a stage may begin -------------------------------------------------------------------------------------
+
+    @cached_property
+    def home(self) -> list[int]:
+        """[n_ops], the block of each operator; what depends on no parameter is where it is read first."""
+        graph, moving = self.networks[1].graph, self._moving
+        home = [moving.get(number, self.n_blocks - 1) for number in range(len(graph.ops))]
+        for flow in reversed(graph.flows):
+            if flow.writer not in moving:
+                home[flow.writer] = min(home[reader] for reader in flow.readers)
+        return home
+
+    @cached_property
+    def _moving(self) -> dict[int, int]:
+        """The block of each operator that depends on parameters."""
+        return {number: block for block, unit in enumerate(self.networks[1].units) for number in unit}
+
+    @cached_property
+    def n_blocks(self) -> int:
+        """How many blocks there are: layers, with what comes before and behind them."""
+        return len(self.networks[1].units)
+
+    @cached_property
+    def _begins(self) -> dict[int, set[int]]:
+        """By tensor-parallel degree, the blocks that a stage may begin with, and the number behind the last one.
+
+        What goes over is divided by samples, so nothing else may.
+        """
+        graph, home = self.networks[1].graph, self.home
+        joined = [
+            (home[flow.writer], max(home[reader] for reader in flow.readers))
+            for flow in graph.flows
+            if flow.writer in self._moving and graph.tensor[flow.tensor].shape[:1] != (self.samples,)
+        ]
+        closed = {block for first, last in joined for block in range(first + 1, last + 1)}
+        return {
+            tensor: {home[min(unit)] for unit in network.units} - closed | {self.n_blocks}
+            for tensor, network in self.networks.items()
+        }
+
+    @cached_property
+    def _styled(self) -> dict[int, Ints]:
+        """By tensor-parallel degree, [n_blocks + 1], how many operators before a block are divided."""
+        found = {}
+        for tensor, network in self.networks.items():
+            number = np.zeros(self.n_blocks + 1, dtype=np.int64)
+            for op, block in zip(network.graph.ops, self.home, strict=True):
+                number[block + 1] += op.name in network.styles.style
+            found[tensor] = number.cumsum()
+        return found
+
+    # --- devices and what joins them ---------------------------------------------------------------------------------
+
+    def kinds_of(self, at: int, size: int) -> tuple[int, ...]:
+        """The kinds of the devices from one on."""
+        return tuple(sorted(set(self.kinds[at : at + size])))
+
+    def on_kinds(self, degrees: StageDegrees, kinds: Sequence[int]) -> ShapeCosts:
+        """The costs of a group of devices of these kinds."""
+        return reduce(ShapeCosts.slower, (self.costs[degrees][kind] for kind in kinds))
+
+    def port(self, first: int, end: int) -> Port:
+        """What joins the devices from one on and before another."""
+        each = self.fabric.host_devices
+        return self.fabric.inside if first // each == (end - 1) // each else self.fabric.between
+
+    @property
+    def any_table(self) -> CostTable:
+        """The costs of a whole micro-batch on one device."""
+        return self.costs[StageDegrees(1, 1)][0].table
+
+    @cached_property
+    def sent(self) -> list[int]:
+        """The flows that stages send each other; each computes what depends on no parameter by itself."""
+        return [number for number, flow in enumerate(self.any_table.flows) if flow.writer in self._moving]
+
+    # --- the costs of some stages ------------------------------------------------------------------------------------
+
+    def _owner(self, stages: Sequence[OwnStage]) -> list[int]:
+        """[n_ops], the number of the stage of each operator."""
+        of_block = [number for number, stage in enumerate(stages) for _ in range(stage.start, stage.stop)]
+        return [of_block[block] for block in self.home]
+
+    def _costs_of(self, stages: Sequence[OwnStage]) -> ShapeCosts:
+        """A table with a device for each stage, which stands for its group."""
+        ends = list(accumulate((stage.degrees.devices for stage in stages), initial=0))
+        each = [
+            self.on_kinds(stage.degrees, self.kinds_of(at, stage.degrees.devices))
+            for at, stage in zip(ends, stages, strict=False)
+        ]
+        tables, owner = [costs.table for costs in each], self._owner(stages)
+        op_bytes, saved_bytes = _held_bytes(stages, tables, owner)
+        again_s = [table.again_s(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
+        computed = (
+            np.where(again > 0, costs.forward_s, 0.0) + costs.backward_s
+            for again, costs in zip(again_s, each, strict=True)
+        )
+        table = replace(
+            self.any_table.of_devices([0] * len(stages)),
+            **self._links(stages, owner, ends),
+            devices=tuple(f"stage {number}" for number in range(len(stages))),
+            op_bytes=op_bytes,
+            saved_bytes=saved_bytes,
+            forward_s=np.column_stack([table.forward_s for table in tables]),
+            backward_s=np.column_stack([one.backward_s + more for one, more in zip(tables, again_s, strict=True)]),
+            capacity_bytes=np.array([float(table.capacity_bytes[0]) for table in tables]),
+            working_bytes=0.0,
+            together=(),
+            contention_group=np.arange(len(stages)),
+            update=_joined_update([table.update for table in tables if table.update is not None], owner),
+        )
+        return ShapeCosts(table, np.column_stack([costs.forward_s for costs in each]), np.column_stack(list(computed)))
+
+    def _links(self, stages: Sequence[OwnStage], owner: Sequence[int], ends: Sequence[int]) -> dict[str, Any]:
+        """Flows between stages: what arrives on each device, and a link between neighbours, one for each way."""
+        flows = [self.any_table.flows[number] for number in self.sent]
+        whole = self.any_table.flow_bytes[self.sent]
+        link_class = np.full((len(stages), len(stages)), -1)
+        seconds, latency_s = [], []
+        for border, (one, other) in enumerate(pairwise(stages)):
+            port = self.port(ends[border], ends[border + 2])
+            for ways, src, dst in ((0, one.degrees, other.degrees), (1, other.degrees, one.degrees)):
+                sent = whole / src.data * ceil(dst.tensor / src.tensor)
+                seconds.append(port.latency_s + np.maximum(sent, whole / dst.data) / port.bytes_per_s)
+                latency_s.append(port.latency_s)
+                link_class[border + ways, border + 1 - ways] = len(latency_s) - 1
+        parts = [min(stages[owner[reader]].degrees.data for reader in flow.readers) for flow in flows]
+        return {
+            "flows": tuple(flows),
+            "flow_bytes": whole / np.array(parts, dtype=float),
+            "gradient": self.any_table.gradient[self.sent],
+            "layer_bytes": np.zeros(len(flows)),
+            "link_class": link_class,
+            "channel": link_class,
+            "link_s": np.column_stack(seconds),
+            "link_latency_s": np.array(latency_s),
+        }
+
+
+def _held_bytes(stages: Sequence[OwnStage], tables: Sequence[CostTable], owner: Sequence[int]) -> tuple[Floats, Floats]:
+    """[n_ops] each, what a device of an operator's stage holds all the time, and for each micro-batch.
+
+    What a stage holds once is with its first operator.
+    """
+    op_bytes = np.array([tables[n].op_bytes[op] for op, n in enumerate(owner)])
+    saved = [table.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
+    saved_bytes = np.array([saved[n][op] for op, n in enumerate(owner)])
+    for number, (table, stage) in enumerate(zip(tables, stages, strict=True)):
+        ops = [op for op, own in enumerate(owner) if own == number]
+        op_bytes[ops[0]] += table.working_bytes + _most_again_bytes(table, ops, stage.recompute)
+        saved_bytes[ops[0]] += table.inputs_bytes(ops, stage.recompute) if stage.recompute != "none" else 0.0
+    return op_bytes, saved_bytes
+
+
+def _most_again_bytes(table: CostTable, ops: Sequence[int], recompute: RecomputeMode) -> float:
+    """What the layer of a stage that needs the most saves when it runs again; 1F1B holds it beside all that waits."""
+    layer, own = table.layer[list(ops)], table.again_bytes(recompute)[list(ops)]
+    return float(np.bincount(layer[layer >= 0], own[layer >= 0]).max(initial=0.0))
+
+
+def _joined_update(updates: Sequence[StepUpdate], owner: Sequence[int]) -> StepUpdate:
+    """What a step ends with where each operator is on the device of its stage."""
+    rates = ("optimizer_s_per_byte", "sync_s_per_byte", "sync_latency_s")
+    return StepUpdate(
+        np.array([updates[number].gradient_bytes[op] for op, number in enumerate(owner)]),
+        **{name: np.array([float(getattr(update, name)[0]) for update in updates]) for name in rates},
+    )

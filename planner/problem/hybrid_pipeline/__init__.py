@@ -1,1 +1,0 @@
-"""Pipelines whose stages are data- and tensor-parallel: the problem's format, and what a plan costs."""

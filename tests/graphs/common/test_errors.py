@@ -1,0 +1,19 @@
+"""What errors say: the first line of others', and the word that was meant."""
+
+from graphs.common.errors import first_line, nearest
+
+
+def test_first_line() -> None:
+    assert first_line(ValueError("\n  this went wrong .  \nand that")) == "this went wrong"
+    assert first_line(ValueError("")) == "ValueError"
+
+
+def test_the_nearest_word() -> None:
+    assert nearest("cpu01", ["gpu0", "cpu0"]) == "; did you mean 'cpu0'?"
+    assert nearest("zzz", ["gpu0", "cpu0"]) == nearest("a", []) == ""
+
+
+def test_small_letters_are_like_large_ones() -> None:
+    assert nearest("A100", ["v100", "a100"]) == "; did you mean 'a100'?"
+    assert nearest("KB", ["B", "kB", "MB"]) == "; did you mean 'kB'?"
+    assert nearest("nett", ["Net", "net"]) == "; did you mean 'net'?"  # of two alike, the nearer one
