@@ -2,8 +2,8 @@
 
 In training a kernel also keeps data for its backward pass (a pooling the positions of its maxima), and may be another
 kernel. The backward pass has a product for each gradient (see `costmodels.operators.views.backward_products`), reads
-and writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices, and
-the residual is regressed, as in inference (`costmodels.learning.regression`). The time in inference is one of the
+and writes gradients, and adds those of parameters to the gradients of other micro-batches. These amounts get prices,
+and the residual is regressed, as in inference (`costmodels.learning.regression`). The time in inference is one of the
 amounts, so that much fewer operators have to be measured in training.
 """
 

@@ -1,1 +1,1 @@
-"""Problems of other people, with their readers, prices and solvers, for `planner solve`; nothing outside imports them."""
+"""Problems of the literature, with their readers, prices and solvers, for `planner solve` alone."""

@@ -1,1 +1,1 @@
-"""Training on many devices: a transformer in closed form, any network by its layers, unequal stages, exports of rows."""
+"""Training on many devices: transformers in closed form, any network by its layers, unequal stages, exports."""

@@ -237,7 +237,7 @@ def _network(model: Any, example_inputs: Any, cluster: Cluster, batch: int, opti
     search = Search(time_limit_s=options.time_limit_s, reporter=options.reporter)
     made = partial(NetworkChoices, cluster, options.optimizer, graph_of=graph_of)
     try:
-        sweep = trade_offs(graph_of, cluster, batch, options.optimizer, search, options.demands)
+        sweep = trade_offs(graph_of, cluster, batch, search, options.optimizer, options.demands)
     except Interrupted as stopped:
         raise Interrupted(made(sweep=stopped.best)) from stopped
     kept = tuple(choice for choice in sweep.choices if _keeps(choice, options))

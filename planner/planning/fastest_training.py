@@ -84,7 +84,7 @@ def row_without_plan(question: PlanQuestion) -> FasterRow | None:
     (cluster,), work = question.wholes, question.workload_on(1)
     batch = work.batch * work.micro_batches
     part = question.search.part(1 - CLOSED_FORM_SHARE)
-    found = trade_offs(question.sized, cluster, batch, work.optimizer, part)
+    found = trade_offs(question.sized, cluster, batch, part, work.optimizer)
     first = next((choice for choice in found.choices if choice.config is not None), None)
     return _fastest_row(first, question, work.optimizer, batch)
 

@@ -68,7 +68,7 @@ def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: 
     batch = work.batch * work.micro_batches * (plan.cluster.replicas.count if plan.cluster.replicas else 1)
     limit_s = search.time_limit_s
     try:
-        found = trade_offs(graph_of, cluster, batch, work.optimizer, search.part(1 - PROOF))
+        found = trade_offs(graph_of, cluster, batch, search.part(1 - PROOF), work.optimizer)
     except InputError:  # a graph without its model is there for one number of samples only
         return plan, None
     except Interrupted as stopped:

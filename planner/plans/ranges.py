@@ -2,7 +2,7 @@
 
 A run takes longer or shorter than predicted for three reasons that have nothing to do with each other::
 
-    pace     the machine is faster or slower than usual: from the moments of a profile, `costmodels.operators.pace`, and from
+    pace     the machine is faster or slower than usual: from the moments of a profile, and from
              how much the passes of its measurement differ
     costs    of operators that nobody measured: those of one kind are wrong together, those of two kinds are not
     model    what the simulation leaves out: from networks that were planned and run, see `tests.benchmarks.accuracy`

@@ -4,9 +4,9 @@
                                         [--json FILE]
 
 Errors are shown raw, and after the machine's pace (`costmodels.operators.pace`); "!" marks a time outside its range for
-80 % of runs, for which ``--again`` and ``--every`` measure at moments that lie apart. By default the networks are those of
-`LISTED`, which everybody sees who works on the costs; ``--unlisted`` takes those of `tests.benchmarks.unlisted`, which
-are for the end. `tests.benchmarks.plan_order` tells whether plans are measured in the predicted order,
+80 % of runs, for which ``--again`` and ``--every`` measure at moments that lie apart. By default the networks are those
+of `LISTED`, which everybody sees who works on the costs; ``--unlisted`` takes those of `tests.benchmarks.unlisted`,
+which are for the end. `tests.benchmarks.plan_order` tells whether plans are measured in the predicted order,
 `tests.benchmarks.learned` how well operators are predicted that were never measured, `tests.benchmarks.memory` memory.
 """
 

@@ -43,8 +43,8 @@ def trade_offs(
     graph_of: Callable[[int], Graph],
     cluster: Cluster,
     batch: int,
-    optimizer: str,
     search: Effort,
+    optimizer: str = "sgd",
     demands: Demands = ALL_OPEN,
 ) -> TradeOffs:
     """All choices that fit into memory; those with the most devices are searched first.

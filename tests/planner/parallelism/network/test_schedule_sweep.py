@@ -112,7 +112,7 @@ def test_a_size_that_the_network_cannot_be_trained_with_is_left_out() -> None:
     def normalised(samples: int) -> Graph:
         return program_from_module(module, (torch.ones(samples, 100),), training=True).graph
 
-    found = trade_offs(normalised, pair(), batch=4, optimizer="sgd", search=Search(time_limit_s=60)).choices
+    found = trade_offs(normalised, pair(), batch=4, search=Search(time_limit_s=60)).choices
     assert {one.samples for one in found} == {2, 4}  # of one sample nothing can be normalised
     with pytest.raises(InputError, match="Expected more than 1 value per channel when training"):
         trade_offs(normalised, pair(), batch=1, search=Search(time_limit_s=60))
@@ -180,7 +180,7 @@ def test_a_batch_of_a_million_million_is_divided_at_once() -> None:
 
 def test_a_batch_has_a_sample() -> None:
     with pytest.raises(InputError) as error:
-        trade_offs(line, pair(), batch=0)
+        trade_offs(line, pair(), batch=0, search=Search())
     assert str(error.value) == "the global batch is 0; give a whole number of 1 or more"
 
 

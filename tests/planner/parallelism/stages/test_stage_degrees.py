@@ -130,7 +130,7 @@ def test_stages_of_equal_degrees_take_as_much_as_the_row_of_these_degrees(zero: 
 def of_equal_degrees() -> tuple[StageProblem, tuple[Choice, ...]]:
     cluster = devices(4, Level(4, 1e10, 1e-6))
     (problem,) = (problem for problem in problems(cluster, 4) if problem.micro_batches == 2)
-    return problem, trade_offs(convolutions_first, cluster, 4, "adam", Search(time_limit_s=60), Demands(data=2)).choices
+    return problem, trade_offs(convolutions_first, cluster, 4, Search(time_limit_s=60), "adam", Demands(data=2)).choices
 
 
 def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
@@ -141,7 +141,7 @@ def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
     stages take 19,800: 4 micro-batches take 5 times that, and two replicas on as many devices 6 times.
     """
     three, whole = devices(3, Level(3, 1e15, 0.0)), Demands(zero=0)  # ZeRO divides the optimizer, too
-    found = trade_offs(two_layers, three, 8, "adam", Search(time_limit_s=60), whole).choices
+    found = trade_offs(two_layers, three, 8, Search(time_limit_s=60), "adam", whole).choices
     best = found[0]
     assert best.degrees == (StageDegrees(2, 1), StageDegrees(1, 1))
     assert (best.micro_batches, best.samples, best.layers, best.used) == (4, 2, (StageLayers(1, 0, 0),) * 2, 3)
