@@ -1,4 +1,4 @@
-"""The pictures of the documentation, drawn by the planner from plans on paper."""
+"""The pictures of the documentation: plans on paper, drawn by the planner, and the rooms of the source."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,6 +7,7 @@ import planner
 from examples.networks import googlenet
 from planner.view.picture import svg_picture
 from tests.docs.pages import ROOT
+from tests.docs.rooms import rooms_picture
 
 
 def _googlenet() -> str:
@@ -22,5 +23,8 @@ def _googlenet() -> str:
     )
 
 
-PICTURES: Mapping[Path, Callable[[], str]] = {ROOT / "docs/pictures/googlenet.svg": _googlenet}
+PICTURES: Mapping[Path, Callable[[], str]] = {
+    ROOT / "docs/pictures/googlenet.svg": _googlenet,
+    ROOT / "docs/pictures/rooms.svg": rooms_picture,
+}
 """How each is made."""

@@ -1,4 +1,4 @@
-"""The pictures are what the planner draws now."""
+"""The pictures are what is drawn now."""
 
 from pathlib import Path
 
@@ -14,5 +14,5 @@ def test_a_picture_is_drawn_as_it_stands(path: Path) -> None:
     assert PICTURES[path]() == path.read_text(encoding="utf-8"), "`make pages` draws it anew"
 
 
-def test_every_picture_is_made_by_the_planner() -> None:
+def test_every_picture_is_drawn_by_a_function() -> None:
     assert sorted((ROOT / "docs/pictures").iterdir()) == sorted(PICTURES)
