@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
 from costmodels.host.affinity import Processor, bound, torch_device_of
+from costmodels.host.stores import served_store, visited_store
 from graphs.common.errors import InputError, first_line
-from graphs.common.stores import served_store, visited_store
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import IO, NamedTuple
 
 from costmodels.host.affinity import usable_cores
-from graphs.common.stores import served_store
+from costmodels.host.stores import served_store
 from planner.runtime.distributed.inference.launcher import environment
 
 LOOK_S = 0.05

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.cluster.catalogue import Section, catalogue, entry, named
 from costmodels.cluster import catalogue as module
+from costmodels.cluster.catalogue import Section, catalogue, entry, named
 from costmodels.cluster.file import cluster_of
 from costmodels.units import parse_bytes_per_s
 from graphs.common.errors import InputError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from graphs.common.stores import HERE
+from costmodels.host.stores import HERE
 from planner.cli.rank import main
 from planner.plans.files import save_plan
 from planner.runtime.checkpoint.shards import write_shards

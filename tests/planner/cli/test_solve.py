@@ -17,10 +17,10 @@ from planner.solvers.strategies import strategy_ilp
 from simulator.placement import Placement
 from tests.children import ran
 from tests.planner.cli.given import ROOT
-from tests.planner.problem.hybrid_pipeline.networks import network
-from tests.planner.problem.layerwise.settings import small
-from tests.planner.problem.sharding.programs import case as sharding_case
-from tests.planner.problem.sharding.programs import two_products
+from tests.planner.literature.hybrid_pipeline.networks import network
+from tests.planner.literature.layerwise.settings import small
+from tests.planner.literature.strategies.programs import case as sharding_case
+from tests.planner.literature.strategies.programs import two_products
 
 BEGUN = "solving p.json for throughput …"
 

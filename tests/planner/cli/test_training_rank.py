@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # they are public
 
+from costmodels.host.stores import HERE
 from costmodels.tabulate import tabulate
 from graphs.common.errors import InputError
-from graphs.common.stores import HERE
 from graphs.rewrites.split import Split
 from planner.cli import main
 from planner.cli.statuses import BROKEN

@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from graphs.common.stores import HERE, served_store
+from costmodels.host.stores import HERE, served_store
 from graphs.program.files import modules_of
 from graphs.program.program import Program
 from planner.plans.plan import Plan

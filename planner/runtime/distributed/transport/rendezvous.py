@@ -17,8 +17,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, TCPStore  # type: ignore[attr-defined]  # they are public
 
+from costmodels.host.stores import STORE_S
 from graphs.common.errors import InputError
-from graphs.common.stores import STORE_S
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout

@@ -13,7 +13,7 @@ from planner.literature.hybrid_pipeline.network import HybridNetwork, hybrid_net
 from planner.literature.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.literature.hybrid_pipeline.tables import MOST_DOWNSETS
 from planner.problem.result import Status
-from tests.planner.problem.hybrid_pipeline.networks import drawn, network
+from tests.planner.literature.hybrid_pipeline.networks import drawn, network
 
 PIPER = Path(__file__).parents[5] / ".." / "shared" / "bench" / "piper" / "bert32a100.json"
 GIB = 2**30

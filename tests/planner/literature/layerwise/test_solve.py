@@ -11,7 +11,7 @@ from planner.literature.layerwise.prices import StagePrices
 from planner.literature.layerwise.setting import LayerwiseSetting, layerwise_setting
 from planner.literature.layerwise.solve import solve_layerwise
 from planner.problem.result import Status
-from tests.planner.problem.layerwise.settings import small
+from tests.planner.literature.layerwise.settings import small
 
 
 def all_plans(setting: LayerwiseSetting) -> list[LayerwisePlan]:

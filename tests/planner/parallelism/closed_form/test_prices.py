@@ -19,7 +19,7 @@ from simulator.lower_schedule import StageCost
 from simulator.pipeline import simulate_schedule
 from simulator.schedules import SCHEDULES
 from tests.benchmarks.transformer_memory import first_stage_activations
-from tests.planner.problem.hybrid_training.settings import a100s
+from tests.planner.parallelism.closed_form.settings import a100s
 
 GPT22B = Transformer(48, 6144, 64)
 GPT175B = Transformer(96, 12288, 96)

@@ -24,7 +24,7 @@ from planner.parallelism.closed_form.search import choose_config
 from planner.parallelism.closed_form.shapes import shapes_of
 from planner.parallelism.closed_form.transformer import Transformer
 from planner.problem.result import Status
-from tests.planner.problem.hybrid_training.settings import a100s, random_setting, random_unlike_setting
+from tests.planner.parallelism.closed_form.settings import a100s, random_setting, random_unlike_setting
 
 GPT22B = Transformer(48, 6144, 64)
 

@@ -25,7 +25,7 @@ from planner.parallelism.closed_form.search import choose_config
 from planner.parallelism.closed_form.transformer import RMS_NORM, Transformer
 from planner.parallelism.exports.megatron_network import megatron_network
 from planner.parallelism.exports.parallel_config import CONFIG_TARGETS, export_config, target_limits
-from tests.planner.problem.hybrid_training.settings import a100s
+from tests.planner.parallelism.closed_form.settings import a100s
 
 LLAMA = Transformer(32, 4096, 32, 8192, 128256, 14336, 8, True, RMS_NORM, False, False, True, False, True)
 SETTING = TrainingSetting(LLAMA, a100s(32), 64)

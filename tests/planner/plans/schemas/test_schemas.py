@@ -10,9 +10,9 @@ from typing import Any, get_args
 import pytest
 from jsonschema import Draft202012Validator
 
+from costmodels.cluster import dictionary as clusterdict
 from costmodels.cluster.catalogue import catalogue
 from costmodels.cluster.cluster import SHARINGS, Device
-from costmodels.cluster import dictionary as clusterdict
 from costmodels.cluster.dictionary import cluster_to_dict
 from costmodels.cluster.file import cluster_of, read_cluster
 from costmodels.cluster.one_line import catalogue_cluster

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.cluster.cluster import Replicas
+from costmodels.host.stores import served_store, visited_store
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
-from graphs.common.stores import served_store, visited_store
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.plans.files import load_plan

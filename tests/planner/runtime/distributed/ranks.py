@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from graphs.common.stores import HERE, served_store, visited_store
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphs.common.stores import HERE
+from costmodels.host.stores import HERE
 from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 from planner.runtime.start import start
 from tests.planner.runtime.distributed.inference.test_launcher import GOOD, plan_of

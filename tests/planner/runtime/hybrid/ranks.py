@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from costmodels.host.stores import served_store, visited_store
 from costmodels.workload import RecomputeMode
-from graphs.common.stores import served_store, visited_store
 from graphs.importers.from_torch import program_from_module
 from planner.parallelism.closed_form.config import ParallelConfig, ParallelShape, StageDegrees, StageLayers
 from planner.parallelism.network.layers import NetworkLayers, even_counts

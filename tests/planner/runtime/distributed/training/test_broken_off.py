@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphs.common.stores import served_store, visited_store
+from costmodels.host.stores import served_store, visited_store
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.errors import RankError, RemoteError
 from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, data_of, loss_of, plan_for, program_for, sgd

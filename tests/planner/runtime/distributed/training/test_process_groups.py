@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.common.errors import InputError
-from graphs.common.stores import HERE, served_store, visited_store
 from planner.runtime.distributed.training import process_groups as groups
 from planner.runtime.distributed.training.process_groups import ProcessGroups, break_off, check_ranks
 from planner.runtime.distributed.transport import liveness

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.common.errors import InputError
-from graphs.common.stores import HERE, served_store, visited_store
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from costmodels.host.stores import HERE
 from graphs.common.errors import InputError
-from graphs.common.stores import HERE
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": HERE, "MASTER_PORT": "4321"}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.common.errors import InputError
-from graphs.common.stores import HERE, served_store, visited_store
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.layout import layout_of
 from planner.runtime.distributed.transport.rendezvous import (

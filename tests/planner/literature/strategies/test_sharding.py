@@ -18,7 +18,7 @@ from planner.literature.strategies.reader import sharding_program
 from planner.literature.strategies.rules import Spec, follow, strategies
 from planner.solvers.strategies.solve import solve_strategies
 from tests.children import ran
-from tests.planner.problem.sharding.programs import case, two_products
+from tests.planner.literature.strategies.programs import case, two_products
 
 JUDGE = Path(__file__).parents[4] / ".." / "shared" / "bench" / "hybrid" / "sharding"
 

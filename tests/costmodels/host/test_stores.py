@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from graphs.common.stores import HERE, served_store, visited_store
+from costmodels.host.stores import HERE, served_store, visited_store
 
 
 def test_visitors_read_what_others_wrote() -> None:

@@ -7,7 +7,7 @@ import pytest
 from graphs.common.errors import InputError
 from planner.literature.hybrid_pipeline.network import hybrid_network
 from planner.literature.hybrid_pipeline.stages import HybridStage, loads_of, stages_document
-from tests.planner.problem.hybrid_pipeline.networks import network
+from tests.planner.literature.hybrid_pipeline.networks import network
 
 
 class TestStages:

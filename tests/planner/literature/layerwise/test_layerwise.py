@@ -8,7 +8,7 @@ from graphs.common.errors import InputError
 from planner.literature.layerwise.plan import LayerwisePlan, layerwise_plan, price_of
 from planner.literature.layerwise.prices import StagePrices, step_ms
 from planner.literature.layerwise.setting import LayerStrategy, layerwise_setting
-from tests.planner.problem.layerwise.settings import small
+from tests.planner.literature.layerwise.settings import small
 
 REPLICAS = LayerStrategy(1, 1)
 TENSOR = LayerStrategy(2, 1)
