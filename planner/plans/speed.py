@@ -21,7 +21,7 @@ def tokens_per_sample(graph: Graph, batch: int) -> int | None:
     It may read what elementwise operators make of the input, such as positions counted from the front.
     """
     base = bases(graph)
-    tokens = {name for name in graph.inputs if "int" in graph.tensor[name].dtype}
+    tokens = set(graph.inputs)
     lengths = []
     for op in graph.ops:
         read = tokens.intersection(base.get(name, name) for name in op.inputs)

@@ -323,7 +323,7 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         "model.json", cluster=FOUR, global_batch=16, choose_options=planner.ChooseOptions(memory_bytes=1e6)
     )
     assert tight.rows() == ()
-    assert tight.advice.startswith("nothing fits: every way needs ")
+    assert tight.advice.startswith("nothing fits: the way that needs the least takes ")
     with pytest.raises(planner.InputError, match="there is no row 1; there are 0"):
         tight.save("row.json")
 

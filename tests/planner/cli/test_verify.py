@@ -9,7 +9,7 @@ import torch
 
 from planner.cli import main
 from tests.planner.cli.given import MNIST, pair_here
-from tests.planner.runtime.verification.breaking import broken
+from tests.planner.runtime.verification.breaking import broken, failing_for_good
 
 PINS = ["--pin", "conv*=a", "--pin", "relu*=a", "--pin", "fc*=b"]
 
@@ -92,7 +92,7 @@ def test_different(planned: Callable[..., None], capsys: pytest.CaptureFixture[s
 
 def test_a_stage_that_fails(planned: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     planned()
-    with broken("relu_1", failing):
+    with failing_for_good("relu_1", failing):
         assert main(["verify", "plan.json", MNIST]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("planner: stage ")

@@ -10,7 +10,7 @@ import torch
 
 from graphs.ir import Op
 from graphs.kernels.choice import Kernels
-from graphs.kernels.kernel import Kernel
+from graphs.kernels.kernel import Kernel, by_pytorch
 from graphs.kernels.kernels import kernel_of, kernels_of
 from graphs.program.program import Program
 from planner.runtime.stages import compile as compile_module
@@ -33,4 +33,15 @@ def broken(op: str, wrong: Callable[..., Any]) -> Iterator[None]:
         patched.enter_context(patch.object(stages_module, "kernel_of", one))
         for module in (compile_module, mismatch_module):
             patched.enter_context(patch.object(module, "kernels_of", all_of))
+        yield
+
+
+@contextmanager
+def failing_for_good(op: str, failing: Callable[..., Any]) -> Iterator[None]:
+    """Let an operator fail, and PyTorch's operator, which would be computed instead, as well."""
+
+    def also(program: Program, record: Op) -> Kernel:
+        return replace(by_pytorch(program, record), target=failing)
+
+    with broken(op, failing), patch("graphs.kernels.giving_way.by_pytorch", also):
         yield

@@ -17,8 +17,6 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from graphs.ir import Op
-from graphs.kernels.kernel import Kernel, by_pytorch
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -28,7 +26,7 @@ from planner.runtime.verification.deviation import TOLERANCE
 from planner.runtime.verification.verify import Finding, Verification, verify
 from simulator.placement import Placement
 from tests.planner.runtime.small import CORE, NETWORKS, Tied, alternating, cpu, desk, make_plan, program_of, with_device
-from tests.planner.runtime.verification.breaking import broken
+from tests.planner.runtime.verification.breaking import broken, failing_for_good
 
 TRAINABLE = ("branches", "recurrent", "tied", "handed", "options")
 
@@ -292,12 +290,7 @@ class TestBroken:
 
     def test_a_stage_that_fails(self) -> None:
         plan, program = planned("branches")
-
-        def also_broken(program: Program, op: Op) -> Kernel:
-            return replace(by_pytorch(program, op), target=failing)
-
-        giving_way = patch("graphs.kernels.giving_way.by_pytorch", also_broken)
-        with broken("relu__1", failing), giving_way, pytest.raises(StageError) as error:
+        with failing_for_good("relu__1", failing), pytest.raises(StageError) as error:
             verify(plan, program)
         assert str(error.value) == "stage 4 on 'cpu1' failed: ZeroDivisionError: on [2, 2, 4, 4]"
         assert isinstance(error.value.__cause__, ZeroDivisionError)
