@@ -13,5 +13,5 @@ KINDS = {
 
 
 def kind_of(document: Container[str]) -> str:
-    """What a document is; empty if it is none of ours."""
+    """Return the kind of a document; empty if the document is not one of this project."""
     return next((kind for field, kind in KINDS.items() if field in document), "")
