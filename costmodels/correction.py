@@ -43,7 +43,7 @@ Factors: TypeAlias = Mapping[tuple[int, str], float]
 
 @dataclass(frozen=True)
 class StageTime(Brief):
-    """What a stage of a plan took."""
+    """Measured time of a stage of a plan."""
 
     ops: tuple[int, ...]  # indices of its operators
     device: int  # index of its device

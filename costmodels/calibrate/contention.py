@@ -59,9 +59,9 @@ class CoRun(Pass):
     ) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
-        ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
-        first operator are copies. The thread of a device calls ``behind`` after each part. ``alone_s`` are the seconds
-        of the operators alone, by which copies run pairs or do not; they do not if these are left out.
+        ``parts`` has [n_devices], the operators of each; together they are all operators. Parts that begin with the
+        first operator are copies. A device's thread calls the function ``behind`` after each part. ``alone_s`` are the
+        seconds of the operators alone, which decide whether copies run pairs; without them copies do not.
         """
         self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
         torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels

@@ -198,7 +198,7 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
 
 
 def settle(largest_bytes: int = 0) -> None:
-    """Prepare the process before device threads start, for tensors of at most so many bytes; the first call counts.
+    """Prepare the process, before device threads start, for tensors of at most these bytes; the first call counts.
 
     Libraries detect the processor in the first matrix product, which must not run in several threads.
     """
