@@ -144,7 +144,7 @@ class Contention(Brief):
 
 
 def nearest_count(counts: Iterable[int], n_devices: int) -> tuple[int, float]:
-    """The number of devices whose contended measurements tell of ``n_devices``, and which part of their slowdown.
+    """Return the number of devices whose contended measurements apply to ``n_devices``, and the part of their slowdown.
 
     It is the next larger number, or the largest; the part is in proportion to the number of other devices, 0 without a
     measurement of several.
@@ -252,7 +252,7 @@ class Profile(Brief):
         return self._contentions[training].slowdown(key, n_devices)
 
     def copies_slowdown(self, key: str, n_devices: int) -> float:
-        """The same while they compute copies of one network; as `slowdown` if nobody measured that."""
+        """Return the share while devices compute copies of one network; `slowdown` if that was not measured."""
         return self._contentions[2 if self.copies else 0].slowdown(key, n_devices)
 
     @cached_property

@@ -109,9 +109,9 @@ class CostTable(Brief):
             training.
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
-        ends_bytes: [n_ops], the part of them that is inputs and results of the network: recomputation keeps it, too.
+        ends_bytes: [n_ops], inputs and results of the network in ``saved_bytes``: recomputation keeps these as well.
         runs_once: [n_ops], whether an operator does not run again with selective recomputation.
-        once_bytes: [n_ops], results of these operators, which it also keeps.
+        once_bytes: [n_ops], bytes of the results of these operators, which are kept as well.
         once_saved_bytes: [n_ops], the part of ``saved_bytes`` that is such results, so that it is not saved again.
         layer: [n_ops], the number of the layer that an operator runs again with, one layer after the other; -1 for one
             that never does. A stage runs again as a whole if left out.

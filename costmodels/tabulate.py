@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
 
 LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
-"""Function from a profile's fingerprint to the times learned for its kind of device; called if a measurement lacks."""
+"""Function from a profile's fingerprint to times learned for its kind of device; called if measurements are missing."""
 
 SOURCE = f"<U{max(map(len, Source))}"
 LEAST = -0.75  # copies' slowdown, where two micro-batches take as long as one, with weights from the last cache
@@ -229,7 +229,7 @@ def _column(
     in_copies: bool,
     learned_of: LearnedOf,
 ) -> OperatorTimes:
-    """Return [n_ops], the times of one of ``equals`` equal devices: measured, else learned, else by the roofline.
+    """Return [n_ops], times on a device with ``equals`` devices of its kind: measured, learned or by the roofline.
 
     ``in_copies`` is whether copies of the network can run as they were measured.
     """
@@ -276,7 +276,7 @@ def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floa
 
 
 def _contention_groups(cluster: Cluster) -> Ints:
-    """[n_devices], one number for devices of a kind of this host; what was not measured slows nobody down."""
+    """[n_devices], one number for devices of a kind of this host; devices that were not measured have their own."""
     first = {device.profile: number for number, device in reversed(list(enumerate(cluster.devices))) if device.profile}
     return np.array([first.get(device.profile, number) for number, device in enumerate(cluster.devices)])
 

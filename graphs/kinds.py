@@ -1,4 +1,4 @@
-"""Tells which of this planner's files somebody hands over in place of another one."""
+"""Names the kind of a file of this planner that a user hands over instead of another one."""
 
 from collections.abc import Container
 

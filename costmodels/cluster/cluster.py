@@ -49,7 +49,7 @@ class Replicas:
     count: int  # number of copies, with this cluster; 2 or more
     bytes_per_s: float  # bandwidth of an uplink
     latency_s: float = 0.0  # seconds of an empty message
-    rings: int = 1  # neighbouring devices whose rings are on one uplink
+    rings: int = 1  # how many neighbouring devices have their rings on one uplink
 
     def __post_init__(self) -> None:
         if self.count < 2:
@@ -343,7 +343,7 @@ def _rings(count: int, links: Sequence[Link]) -> Replicas:
 
 
 def _shared_by(link: Link, senders: int) -> Link:
-    """Return the link with the bandwidth that each of several simultaneous senders gets."""
+    """Return the link with the share of its bandwidth that each of several simultaneous senders gets."""
     return link if senders == 1 else replace(link, bytes_per_s=link.bytes_per_s / senders, points=())
 
 

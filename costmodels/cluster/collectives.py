@@ -155,5 +155,5 @@ def _others(nodes: int) -> float:
 
 
 def _rounds(nodes: int) -> int:
-    """Rounds until everyone has what one had, if everyone who has it passes it on: the logarithm, rounded up."""
+    """Return the rounds until all nodes have the message of one, if all that have it pass it on: log2, rounded up."""
     return (nodes - 1).bit_length()

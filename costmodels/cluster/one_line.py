@@ -192,7 +192,7 @@ class _ClusterLine:
         return _Joined(tuple(devices), self._joined(1, len(devices)))
 
     def _joined(self, below: int, count: int) -> tuple[Level, ...]:
-        """Return the level that joins ``count`` groups of ``below`` devices; read it for a single group and drop it."""
+        """Return the level that joins ``count`` groups of ``below`` devices; that of a single group is dropped."""
         if count > 1 or self._next("sign", ":"):
             self.expect(":")
             level = self._level(max(2, below * count))

@@ -64,7 +64,7 @@ def contended(name: PaceName, n_devices: int) -> str:
 
 
 def usual_spread(name: str) -> float:
-    """The spread of a figure, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
+    """Return the spread of a figure, by its name, on a machine that was not watched, see `USUAL_SPREADS`."""
     for known, spread in USUAL_SPREADS.items():
         if name.startswith(known):
             return spread

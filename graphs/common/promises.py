@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LOOK_S = 0.2  # an interrupt just before the caller blocks is noticed so late
+LOOK_S = 0.2  # the longest time until an interrupt just before the caller blocks is noticed
 
 
 class Promise(Generic[T]):

@@ -32,7 +32,7 @@ CACHE_BYTES = 2**18  # of the scores of some heads
 MOST_BYTES = 2**25  # of the scores of a head; PyTorch's operator never has them all in memory
 LEAST_QUERIES, LEAST_KEYS = 8, 4  # fewer are no products of matrices
 LEAST_PRODUCTS = 2**18  # of a sample: for fewer, three calls take longer than one
-PAGE_BYTES, CROWD = 2**12, 64  # at least 64 rows that lie whole pages apart are copied
+PAGE_BYTES, CROWD = 2**12, 64  # as many rows as this, whole pages apart, are copied
 BLOCK, MOST_BLOCKS = 64, 8  # queries that are computed together, at least; blocks of them
 
 

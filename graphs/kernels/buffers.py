@@ -1,8 +1,8 @@
-"""Memory of results that is planned in advance: one block, in which a result lies where results lay that nobody reads.
+"""Memory of results that is planned in advance: one block, in which results reuse the place of those no longer needed.
 
-A result that gets fresh memory is written to memory that no core has in its cache, and other results go from the cache
-for it. Planned memory also spares each kernel the allocation. It holds results of kernels that write where they are
-told, as long as no operator that may keep or return them reads them.
+A result in fresh memory is written to memory that no core has in its cache, and evicts other results from the cache.
+Planned memory also spares each kernel the allocation. It holds results of kernels that write to a given tensor, as long
+as no operator that may keep or return them reads them.
 
 PyTorch takes 4 to 12 µs for a view, of which a layer of a transformer has ten. A view of a result that always lies at
 the same place is always the same tensor, so it is made once, and no kernel runs for it.

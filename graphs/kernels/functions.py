@@ -59,7 +59,7 @@ def compile_operators(
     turns: Sequence[Turn] = (),
     restart: Callable[[], object] = lambda: None,
 ) -> Function:
-    """Compile operators to a function that returns their outputs; the calling thread is that of their device.
+    """Compile operators into a function that returns their outputs; the calling thread is that of their device.
 
     Args:
         subgraph: the operators.

@@ -174,6 +174,6 @@ def as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def held(program: Program, *names: str | None) -> bool:
-    """Return whether all given tensors are weights that do not change from run to run; empty names are left out."""
+    """Return whether all given tensors are weights that do not change from run to run; None is skipped."""
     given = [name for name in names if name]
     return all(program.graph.tensor[name].role in STATE for name in given) and program.statistics.isdisjoint(given)

@@ -78,7 +78,7 @@ class Sharding(Brief):
         return replace(self, name=name, units=self.units // runs, inputs=shards[0], outputs=shards[1])
 
     def refines(self, runs: int) -> bool:
-        """Return whether `refined` can divide each run into ``runs`` runs."""
+        """Return whether `refined` can divide the loop into this number of runs."""
         divisible = self.units % runs == 0 and self.units > runs > 1
         return divisible and self.halo is None and self.name != REPLICATED
 

@@ -353,7 +353,7 @@ def _as_reshape(op: Op, shape: Sequence[int]) -> Op:
 
 
 def _footprint(op: Op, writer: LayoutWriter, part: Op) -> Footprint | None:
-    """The memory of a part: temporary memory as of the whole; None for views, whose kinds tell what they share."""
+    """Return the memory of a part, with all of the temporary memory; None for views: kinds say what they share."""
     if op.footprint is None or not all(isinstance(each, int) for each in op.footprint.inference.writes):
         return None
     n_bytes = tuple(writer.tensors[name].n_bytes for name in part.outputs)
