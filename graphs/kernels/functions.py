@@ -63,11 +63,9 @@ def compile_operators(
 
     Args:
         subgraph: the operators.
-        state: the parameters, buffers and packed weights that they read. Other tensors are the function's last
-            arguments, see `inputs_of`.
-        seeded: by the name of an operator that draws random numbers, the function that takes a generator instead. The
-            generators are the function's first arguments, in this order; operators that are not named draw from
-            PyTorch's own.
+        state: weights and buffers that they read. Other tensors are the function's last arguments, see `inputs_of`.
+        seeded: functions with a generator that replace operators which draw random numbers, by name. The generators
+            are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
         behind: called after each operator.
         turns: for a function of two micro-batches, see `graphs.kernels.pairs`: it takes the arguments of the second
             one after those of the first, and returns results in the same order; nothing may draw random numbers.

@@ -202,10 +202,7 @@ class Multiply(Writer, ABC):
         return result.copy_(self._by_operators(x, packed, bias, other)) if spoilt else result
 
     def _execution(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
-        """Return a function of addresses that multiplies by a packed weight; it returns True if it cannot.
-
-        The function belongs to the calling thread.
-        """
+        """Return this thread's function of addresses that multiplies by a packed weight; it returns True on failure."""
         dnnl = library()
         return (lambda *_: True) if dnnl is None or _is_plain(packed) else self.primitive.bound(dnnl, packed, bias)
 
