@@ -7,7 +7,7 @@ from graphs.common.brief import Brief
 
 @dataclass(frozen=True)
 class Architecture(Brief):
-    """What the config.json of a language model says besides its sizes."""
+    """Properties of a language model in its config.json, other than its sizes."""
 
     model_type: str  # the family, as transformers calls it
     activation: str = ""  # of the feed-forward part, as transformers calls it

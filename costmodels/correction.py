@@ -1,8 +1,8 @@
 """Correction: what stages really took, as factors of the operators' times in a cost table and in a profile.
 
 A run measures stages, not operators. The predicted seconds of a stage are a sum over its operators, so each measured
-stage is a linear equation for the factors of its operators, and stages of several plans that overlap tell operators
-apart. There are fewer stages than operators: ridge regression takes the factors that are nearest to 1.
+stage is a linear equation for the factors of its operators, and stages of several plans that overlap distinguish
+operators. There are fewer stages than operators: ridge regression takes the factors that are nearest to 1.
 
 ::
 
@@ -43,7 +43,7 @@ Factors: TypeAlias = Mapping[tuple[int, str], float]
 
 @dataclass(frozen=True)
 class StageTime(Brief):
-    """What a stage of a plan took."""
+    """Measured time of a stage of a plan."""
 
     ops: tuple[int, ...]  # indices of its operators
     device: int  # index of its device
@@ -114,12 +114,12 @@ class Correction(Brief):
 def fit_correction(
     table: CostTable, keys: Sequence[str], stages: Iterable[StageTime], ridge: float = RIDGE
 ) -> Correction:
-    """The factors that explain measured stages.
+    """Return the factors that explain measured stages.
 
     Args:
-        table: from which the stages were predicted.
-        keys: [n_ops], of the operators, see `costmodels.operators.keys`.
-        stages: measured; one without predicted seconds tells nothing.
+        table: cost table from which the stages were predicted.
+        keys: [n_ops], keys of the operators, see `costmodels.operators.keys`.
+        stages: measured; one without predicted seconds is ignored.
         ridge: λ, above 0.
     """
     both_s = table.forward_s + table.backward_s

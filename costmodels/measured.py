@@ -22,7 +22,7 @@ DIGITS = 4  # significant digits of a measurement
 NOISY_SPREAD = 0.25
 MOMENTS = 300  # that are kept of a machine: each is the pace during a measurement or a run
 ALIKE_S = 600  # within which moments are alike
-USUAL_MOMENTS = 2  # moments that the usual spread of paces counts as, beside those that were seen
+USUAL_MOMENTS = 2  # weight of the usual spread of paces, in moments, next to those that were seen
 NOISY_SHARE = 0.005  # least share of an operator in the time of all operators for its noise to matter
 
 
@@ -110,7 +110,7 @@ class Contention(Brief):
     contended: Mapping[int, Mapping[str, Measurement | TrainingMeasurement]]  # by the number of devices that compute
 
     def slowdown(self, key: str, n_devices: int) -> float:
-        """The share by which an operator takes longer while so many devices compute.
+        """Return the share by which an operator takes longer while ``n_devices`` devices compute.
 
         The share is that measured for the next larger number of devices, or for the largest, in proportion to the
         number of other devices. An operator without a contended measurement takes the usual share (see `_usual`); it is
@@ -144,7 +144,7 @@ class Contention(Brief):
 
 
 def nearest_count(counts: Iterable[int], n_devices: int) -> tuple[int, float]:
-    """The number of devices whose contended measurements tell of ``n_devices``, and which part of their slowdown.
+    """Return the number of devices whose contended measurements apply to ``n_devices``, and the part of their slowdown.
 
     It is the next larger number, or the largest; the part is in proportion to the number of other devices, 0 without a
     measurement of several.
@@ -252,7 +252,7 @@ class Profile(Brief):
         return self._contentions[training].slowdown(key, n_devices)
 
     def copies_slowdown(self, key: str, n_devices: int) -> float:
-        """The same while they compute copies of one network; as `slowdown` if nobody measured that."""
+        """Return the share while devices compute copies of one network; `slowdown` if that was not measured."""
         return self._contentions[2 if self.copies else 0].slowdown(key, n_devices)
 
     @cached_property

@@ -41,7 +41,7 @@ SURE = (Source.MEASURED, Source.GIVEN)
 
 @dataclass(frozen=True)
 class Offload(Brief):
-    """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.
+    """Accelerators of a host: tensors that leave one are stored in the host's memory, and fetched there by readers.
 
     A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
     is called once: it fetches all that it needs, runs its operators and stores what others need (Tarnawski et al.,
@@ -109,25 +109,25 @@ class CostTable(Brief):
             training.
         saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
             pass; zeros without training.
-        ends_bytes: [n_ops], what of that are inputs and results of the network: recomputation keeps them all the same.
+        ends_bytes: [n_ops], inputs and results of the network in ``saved_bytes``: recomputation keeps these as well.
         runs_once: [n_ops], whether an operator does not run again with selective recomputation.
-        once_bytes: [n_ops], results of these, which it keeps besides.
-        once_saved_bytes: [n_ops], what of ``saved_bytes`` these are, so that it is not saved again.
+        once_bytes: [n_ops], bytes of the results of these operators, which are kept as well.
+        once_saved_bytes: [n_ops], the part of ``saved_bytes`` that is such results, so that it is not saved again.
         layer: [n_ops], the number of the layer that an operator runs again with, one layer after the other; -1 for one
             that never does. A stage runs again as a whole if left out.
-        layer_bytes: [n_flows], what layers that run again keep of a flow from another layer of their device.
-        held: of how many micro-batches a device keeps them at once, at most.
+        layer_bytes: [n_flows], bytes that layers that run again keep of a flow from another layer of their device.
+        held: of how many micro-batches a device keeps saved bytes at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
         slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
             group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
-        copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; who
-            is a little behind finds the other one's weights in the cache, and two micro-batches at once read a weight
-            once, so that it may be far below 0; ``slowdown`` if left out.
+        copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; a
+            device that is a little later finds the other's weights in the cache, and two micro-batches at once read a
+            weight once, so that it may be far below 0; ``slowdown`` if left out.
         contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
             down; one group of all if left out.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
-        update: what a training step ends with; None if that takes no time.
+        update: work at the end of a training step; None if that takes no time.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -211,14 +211,14 @@ class CostTable(Brief):
         return np.asarray(worth_pairs(paired_s, self.forward_s.sum(axis=0)))
 
     def with_contention(self, share: Floats) -> "CostTable":
-        """The costs where the others of a device's group compute during a share of its work, [n_devices].
+        """Return the costs where the others of a device's group compute during a share of its work, [n_devices].
 
-        Here and in `in_copies` contention is counted, and nowhere else: the results have no slowdown left.
+        Contention is counted here and in `in_copies` alone: the results have no slowdown left.
         """
         return self._longer(1 + share * self.slowdown)
 
     def _longer(self, times: Floats) -> "CostTable":
-        """The costs where operators take so many times as long, [n_ops, n_devices]."""
+        """Return the costs with operators' seconds multiplied by ``times``, [n_ops, n_devices], and no slowdown."""
         if not self.slowdown.any() and not self.copies_slowdown.any():
             return self
         none = np.zeros_like(self.slowdown)
@@ -240,20 +240,20 @@ class CostTable(Brief):
         return np.asarray(self.op_bytes + self.held * self.saved_bytes)
 
     def again_s(self, recompute: RecomputeMode) -> Floats:
-        """[n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
+        """Return [n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
         may = self.layer >= 0
         again = {"none": np.zeros_like(may), "selective": ~self.runs_once & may}.get(recompute, may)
         return np.where(again[:, None], self.forward_s, 0.0)
 
     def waiting_bytes(self, recompute: RecomputeMode) -> Floats:
-        """[n_ops], what an operator's device keeps of a micro-batch that waits for its backward pass."""
+        """Return [n_ops], bytes that an operator's device keeps of a micro-batch that waits for its backward pass."""
         if recompute == "none":
             return self.saved_bytes
         kept_bytes = self.ends_bytes + self.once_bytes if recompute == "selective" else self.ends_bytes
         return np.where(self.layer >= 0, kept_bytes, self.saved_bytes)
 
     def again_bytes(self, recompute: RecomputeMode) -> Floats:
-        """[n_ops], what an operator saves for its backward pass when it runs again, besides what waits."""
+        """Return [n_ops], the bytes that an operator saves when it runs again, besides those that wait."""
         if recompute == "none":
             return np.zeros(self.n_ops)
         kept_bytes = self.ends_bytes + self.once_saved_bytes if recompute == "selective" else self.ends_bytes
@@ -261,11 +261,11 @@ class CostTable(Brief):
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:
-        """What others add up again and again, by what they ask."""
+        """Sums that callers ask for again and again, by what they sum; empty at first."""
         return {}
 
     def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
-        """What layers of these operators keep of each other's results for a waiting micro-batch."""
+        """Return the bytes that layers of these operators keep of each other's results for a waiting micro-batch."""
         own = np.zeros(self.n_ops, dtype=bool)
         own[list(ops)] = True
         number, writer, reader = self._layer_inputs
@@ -280,7 +280,7 @@ class CostTable(Brief):
 
     @cached_property
     def _layer_inputs(self) -> Ints:
-        """Those of `reads` that layers keep: of readers that run again with another layer than the writer."""
+        """Columns of `reads` whose tensor a recomputed layer must keep, because another layer wrote it."""
         number, writer, reader = self.reads
         again = (self.layer[reader] != -1) & (self.layer[reader] != self.layer[writer])
         return self.reads[:, again & (self.layer_bytes[number] > 0)]
@@ -293,7 +293,7 @@ class CostTable(Brief):
         return linked
 
     def seconds(self, per_link_class: Floats) -> Floats:
-        """[..., n_devices, n_devices], what [..., n_link_classes] is between two devices; infinite without a link."""
+        """Return [..., n_devices, n_devices], the value of each pair's link class; infinite without a link."""
         padded = np.concatenate([per_link_class, np.full((*per_link_class.shape[:-1], 1), np.inf)], axis=-1)
         between = padded[..., self.link_class]
         between[..., np.arange(self.n_devices), np.arange(self.n_devices)] = 0.0
@@ -377,7 +377,7 @@ def _check_numbers(table: CostTable) -> None:
             raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
     if table.offload and table.slowdown.any():
         raise InputError(
-            "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "
+            "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave "
             "out the slowdown"
         )
     if table.sharing not in SHARINGS:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import Learned
 
 LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
-"""What was learned of a kind of device, by the fingerprint of its profile; asked only where a measurement lacks."""
+"""Function from a profile's fingerprint to times learned for its kind of device; called if measurements are missing."""
 
 SOURCE = f"<U{max(map(len, Source))}"
 LEAST = -0.75  # copies' slowdown, where two micro-batches take as long as one, with weights from the last cache
@@ -43,9 +43,9 @@ ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
 @dataclass(frozen=True)
 class OperatorTimes(Brief):
-    """What operators take, and how that is known.
+    """Times of operators, and how each of them is known.
 
-    All are [n_ops, n_devices]. Those left out are zeros, ``copies_slowdown`` is then ``slowdown``.
+    All arrays are [n_ops, n_devices]. Those left out are zeros; ``copies_slowdown`` is then ``slowdown``.
     """
 
     forward_s: Floats  # isolated seconds of one micro-batch, see `CostTable`
@@ -82,7 +82,7 @@ def tabulate(
 
 
 def _check_arithmetic(graph: Graph, cluster: Cluster) -> None:
-    """What converts to a wider dtype computes in it; what knows 16 bits and fewer cannot stand in for 32."""
+    """Check that devices can compute in the parameters' dtype, or a wider one; 16 bits cannot stand in for 32."""
     floating = [t for t in graph.tensors if t.role is Role.PARAMETER and "float" in t.dtype]
     widest = max(floating, key=lambda tensor: ITEM_BYTES[tensor.dtype], default=None)
     for device in cluster.devices:
@@ -146,10 +146,10 @@ def operator_times(
     profiles: Mapping[str, Profile],
     learned: LearnedOf = lambda _: None,
 ) -> OperatorTimes:
-    """What is known of every operator on every device, computed once for devices that are alike.
+    """Return the times of every operator on every device, computed once for devices that are alike.
 
-    Measured where there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned, else by
-    the roofline. Where several devices are of one kind, the slowdowns are what was measured while as many compute;
+    A time is measured if there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned,
+    else by the roofline. For several devices of one kind, the slowdowns are those measured while as many compute;
     operators without such a measurement are slowed down as those of the device usually are, see `Profile.slowdown`.
     Copies with quick kernels were measured as they run two micro-batches at once; fewer in flight run one by one. In
     inference, operators that begin and end a micro-batch also take the time of a request (see `Device.request_s`). A
@@ -174,7 +174,7 @@ def operator_times(
 
 @dataclass(frozen=True)
 class _OperatorWork:
-    """What is the same on every device, computed once."""
+    """Properties of operators that are the same on every device, computed once."""
 
     graph: Graph
     trains: bool  # whether they run in training
@@ -197,7 +197,7 @@ class _OperatorWork:
 
     @cached_property
     def pace_kinds(self) -> Sequence[PaceKind]:
-        """[n_ops], which reference computation tells the machine's pace for each."""
+        """[n_ops], which reference computation gives the machine's pace for each."""
         return pace_kinds(self.graph, self.work)
 
     @cached_property
@@ -229,7 +229,7 @@ def _column(
     in_copies: bool,
     learned_of: LearnedOf,
 ) -> OperatorTimes:
-    """[n_ops], the roofline of a device with so many equals, and what was learned or measured instead.
+    """Return [n_ops], times on a device with ``equals`` devices of its kind: measured, learned or by the roofline.
 
     ``in_copies`` is whether copies of the network can run as they were measured.
     """
@@ -276,7 +276,7 @@ def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floa
 
 
 def _contention_groups(cluster: Cluster) -> Ints:
-    """[n_devices], one number for devices of a kind of this host; what was not measured slows nobody down."""
+    """[n_devices], one number for devices of a kind of this host; devices that were not measured have their own."""
     first = {device.profile: number for number, device in reversed(list(enumerate(cluster.devices))) if device.profile}
     return np.array([first.get(device.profile, number) for number, device in enumerate(cluster.devices)])
 

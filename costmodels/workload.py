@@ -65,7 +65,7 @@ class Workload:
             raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
 
     def in_pairs(self, copies: int) -> bool:
-        """Whether each of so many copies of the network has two micro-batches, which quick kernels run at once."""
+        """Return whether each of ``copies`` copies has two micro-batches, which quick kernels run at once."""
         return not self.trains and self.in_flight >= 2 * copies
 
     @property

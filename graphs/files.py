@@ -168,12 +168,12 @@ def reading_cached(what: str, path: Path, again: str) -> Iterator[None]:
 
 
 def draft_of(path: Path) -> Path:
-    """Return the file beside another one that takes its place once it is written."""
+    """Return the temporary file in the folder of ``path`` that replaces ``path`` once it is written."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _put(content: bytes, path: Path) -> None:
-    """Write a file whole or not at all; after an OSError the old file is there, and no draft beside it."""
+    """Write a file whole or not at all; after an OSError the old file is intact, and no draft is left."""
     if is_stream(path):
         with _stream(path) as stream:
             stream.write(content)

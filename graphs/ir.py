@@ -114,7 +114,7 @@ class Op(Brief):
 
 
 def unfused(ops: Iterable[Op]) -> Iterator[Op]:
-    """The operators, with members in the place of fused ones."""
+    """Yield the operators, with each fused one replaced by its members."""
     for op in ops:
         yield from op.members or (op,)
 
@@ -237,7 +237,7 @@ class Graph(Brief):
 
 
 def _described(op: Op) -> list[object]:
-    """What an operator computes, as JSON."""
+    """Return an operator with its tensors, attributes and members as JSON."""
     own: list[object] = [op.name, op.kind, op.inputs, op.outputs, op.module, dict(sorted(op.attrs.items()))]
     return own + ([[_described(member) for member in op.members]] if op.members else [])
 

@@ -1,4 +1,4 @@
-"""Tells which of this planner's files somebody hands over in place of another one."""
+"""Names the kind of a file of this planner that a user hands over instead of another one."""
 
 from collections.abc import Container
 
@@ -13,5 +13,5 @@ KINDS = {
 
 
 def kind_of(document: Container[str]) -> str:
-    """What a document is; empty if it is none of ours."""
+    """Return the kind of a document; empty if the document is not one of this project."""
     return next((kind for field, kind in KINDS.items() if field in document), "")

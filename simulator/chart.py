@@ -30,7 +30,7 @@ LETTER = 7.2  # pixels, width of a character of the labels
 TICKS = 8  # at most
 SEEN = 0.5  # pixels; a narrower bar is not drawn
 THIN = 3  # pixels; a narrower bar has no edge
-ROOM = 4  # pixels beside a text within a bar
+ROOM = 4  # pixels next to a text
 
 STYLE = """
 svg { background: var(--ground); font: 12px system-ui, sans-serif; }

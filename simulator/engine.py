@@ -15,7 +15,7 @@ the others on it: see `SharedChannels`.
     d     r1     a c    2
 
 Tasks that hold the same resources wait in one line (a heap), because either all of them can start or none: an event
-looks at the heads of the few lines that it may have unblocked, never at the tasks behind them.
+looks at the heads of the few lines that it may have unblocked, never at the tasks further back.
 """
 
 from collections.abc import Callable, Sequence

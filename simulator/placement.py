@@ -118,7 +118,7 @@ class Placement(Brief):
         return (cut for copy in self.copies for cut in copy.cuts(table))
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
-        """What operators take under this placement, see `contention` and `shared_copies`."""
+        """Return the costs of operators under this placement, see `contention` and `shared_copies`."""
         if streaming and self.shared_copies(table):
             return table.in_copies
         if not table.slowdown.any():
@@ -136,12 +136,12 @@ class Placement(Brief):
         return bool(table.contends[self.used[0], self.used[1:]].all())
 
     def contention(self, table: CostTable, streaming: bool) -> Floats:
-        """[n_devices], the share of its work that a device does under contention: while others compute too.
+        """Return [n_devices], the share of its work that a device does under contention: while others compute too.
 
-        All on one device, or one micro-batch with each copy on one, the others are idle. Streaming, all begin each
-        micro-batch together, so the one that is busy for longest is under contention until the others are through, see
-        `contended_share`. For one micro-batch, or one step, nobody knows beforehand who waits for whom; whoever shares
-        it is taken to be under contention all the time, which is never too short.
+        With everything on one device, or one micro-batch and each copy on one device, the others are idle. In a stream,
+        all devices begin each micro-batch together, so the busiest one is under contention until the others have
+        finished, see `contended_share`. For one micro-batch, or one step, it is unknown beforehand which device waits
+        for which; every device is taken to be under contention all the time, which is never too short.
         """
         if self.uncut and (len(self.used) == 1 or not streaming):
             return np.zeros(table.n_devices)

@@ -120,7 +120,7 @@ def repeat(
 
 
 def _copies(steps: Sequence[LoweredStep]) -> list[tuple[int, int]]:
-    """The first step of each copy of the network, and the one behind its last; at least one copy, of no steps."""
+    """Return the first step of each copy of the network, and the one after its last; at least one copy, of no steps."""
     firsts = [0, *(n for n in range(1, len(steps)) if steps[n].copy > steps[n - 1].copy)]
     return list(pairwise([*firsts, len(steps)]))
 
@@ -198,15 +198,15 @@ def call_seconds(table: CostTable, placement: Placement) -> Floats:
 
 
 def offload_latency_s(table: CostTable, placement: Placement) -> float:
-    """The second at which the last operator ends, if each accelerator beside a host is called once for its operators.
+    """Return the second at which the last operator ends, if each accelerator of a host is called once.
 
     ::
 
         host          a ──┐              ┌── d     d starts when the call that writes its input has stored everything
         accelerator       └─ fetch b c store ─┘    the call starts when all its inputs have been written
 
-    Infinite if calls wait for each other in a circle (Tarnawski et al., Efficient Algorithms for Device Placement of
-    DNN Graph Operators, NeurIPS 2020, section 4).
+    It is infinite if calls wait for each other in a circle (Tarnawski et al., Efficient Algorithms for Device Placement
+    of DNN Graph Operators, NeurIPS 2020, section 4).
 
     The host runs any number of operators at once, each as soon as its inputs have been written.
     """

@@ -11,14 +11,14 @@ MOST_KEPT = 1 << 20  # operators of all stages that are kept, 8 bytes each
 
 
 class StageSums(NamedTuple):
-    """What a stage takes on its device for one micro-batch, without messages, and at the end of a step."""
+    """Seconds and bytes of a stage on its device for one micro-batch, without messages, and at the end of a step."""
 
     forward_s: float
     backward_s: float
     saved_bytes: float
     waiting_bytes: float  # kept while a micro-batch waits for its backward pass
-    inputs_bytes: float  # kept besides, of what layers that run again read of each other
-    again_s: float  # that run again
+    inputs_bytes: float  # also kept: results that recomputed layers read of each other
+    again_s: float  # of operators that run again
     again_bytes: float  # of the layer that saves the most when it runs again
     sync_s: float
     optimizer_s: float

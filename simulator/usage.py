@@ -45,13 +45,13 @@ class Usage(Brief):
 
 
 def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage | None:
-    """What devices and links do for one micro-batch in the steady part of a stream.
+    """Return how busy devices and links are for one micro-batch in the steady part of a stream.
 
     The first and the last ``in_flight`` micro-batches fill and drain the devices, so the steady part is between them.
 
     Args:
-        timeline: of a stream.
-        stages: as the spans number them.
+        timeline: timeline of a stream.
+        stages: stages, numbered as in the spans.
         in_flight: how many micro-batches are on their way at once.
 
     Returns:
@@ -60,7 +60,7 @@ def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage 
     ends_s = sorted(timeline.finish_s)
     first, last = in_flight - 1, len(ends_s) - 1 - in_flight
     if (turns := last - first) > (copies := 1 + max((stage.copy for stage in stages), default=0)):
-        last -= turns % copies  # all copies as often
+        last -= turns % copies  # a whole number of turns of the copies
     if first >= last or ends_s[first] >= ends_s[last]:
         return None
     start_s, end_s, count = ends_s[first], ends_s[last], last - first

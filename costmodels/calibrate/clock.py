@@ -10,7 +10,7 @@ import torch
 from costmodels.host.affinity import Processor, check_stopped
 from graphs.common.arrays import Floats
 
-STALL = 2.0  # times the median, above which a time tells of an event that will not come again as often
+STALL = 2.0  # times the median, above which a time shows an event that will not recur as often
 LONG_S = 1e-3  # a thread of this process has the interpreter for a shorter time; other processes have a core for longer
 
 

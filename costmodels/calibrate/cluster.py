@@ -44,9 +44,9 @@ def calibrate_host(
 ) -> Host:
     """Measure this host, in some seconds for each kind of device and each kind of link.
 
-    One device of each kind is measured, each of so many cores if it is no GPU, and one link for each pair of kinds and
-    memory nodes. Devices compute while they send. Raise InputError if there are fewer cores than one device needs, or a
-    link corrupts data.
+    One device of each kind is measured, with ``cores_per_device`` cores unless it is a GPU, and one link for each pair
+    of kinds and memory nodes. Devices compute while they send. Raise InputError if there are fewer cores than one
+    device needs, or a link corrupts data.
     """
     measure = CHANNELS[channel]
     devices = discover(cores_per_device)

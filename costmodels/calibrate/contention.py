@@ -14,9 +14,9 @@ or as copies of the network do::
 A copy runs for two micro-batches at once where it gains by it, as in a stream (see `graphs.kernels.pairs`).
 
 Every operator is timed on its device. All parts of a micro-batch start at the same moment. Copies start together and go
-on by themselves, as they do in a stream: in step they read each weight from memory once for all of them, and nobody
-knows how long they stay so. In training, each device runs the backward pass of its part right after the forward pass,
-with ones as gradients from the next device.
+on by themselves, as they do in a stream: in step they read each weight from memory once for all of them, and it is
+unknown for how long they stay in step. In training, each device runs the backward pass of its part right after the
+forward pass, with ones as gradients from the next device.
 """
 
 import queue
@@ -59,9 +59,9 @@ class CoRun(Pass):
     ) -> None:
         """Bring the program's state to CPU devices of this host, which share it; tensors without values get values.
 
-        ``parts`` has [n_devices], the operators of each; together they are all operators. Those that begin with the
-        first operator are copies. The thread of a device calls ``behind`` after each part. ``alone_s`` are the seconds
-        of the operators alone, by which copies run pairs or do not; they do not if these are left out.
+        ``parts`` has [n_devices], the operators of each; together they are all operators. Parts that begin with the
+        first operator are copies. A device's thread calls the function ``behind`` after each part. ``alone_s`` are the
+        seconds of the operators alone, which decide whether copies run pairs; without them, no copy does.
         """
         self._ahead = sum(part.start == 0 for part in parts) - 1  # passes that are begun before the last one has ended
         torch_device, kernels = torch_device_of(devices[0]), devices[0].kernels

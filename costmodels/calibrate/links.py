@@ -28,7 +28,7 @@ Carry: TypeAlias = Callable[[Processor, float, torch.Tensor, int], tuple[float, 
 """(receiver, second at which it was sent, tensor, its number) to (seconds, tensor that arrived)."""
 
 ROUNDS, ROUNDS_LARGE = 21, 7
-ASLEEP_S = 1e-3  # after so long, an idle processor sleeps, as it does between two stages
+ASLEEP_S = 1e-3  # after this time, an idle processor sleeps, as it does between two stages
 PATIENCE_S = 20.0
 LOOK_S = 0.1  # between two polls of whether the thread was stopped
 

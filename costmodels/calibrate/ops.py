@@ -238,7 +238,7 @@ class SessionPace:
 
 
 def _with_contended(before: Profile, pace: SessionPace, name: str, count: int, measured: Any) -> Profile:
-    """A profile with contended measurements, a field of `Profile` by its name, of so many devices."""
+    """Return a profile whose field ``name`` holds these contended measurements of ``count`` devices."""
     changed: dict[str, Any] = {name: {count: measured}, "moments": {**before.moments, **pace.moment}}
     return replace(before, pace=pace.reference, **changed)
 

@@ -4,8 +4,7 @@ A core of a shared host may change its pace every second, so a device's thread c
 its other work, for a hundredth of the time. Of GoogLeNet's times in turns of a second on two devices, which spread by
 9 %, its mean in the same second left 3 % unexplained; samples at both ends of each turn left 13 %. Processors of a
 shared host slow each other's memory down by more or less, so the second one, which streams a large matrix, is measured
-on one device alone and on all devices at once, right behind the first one: a core that has become slower has so for
-both.
+on one device alone and on all devices at once, right after the first one: a core that has become slower slows both.
 """
 
 import time
@@ -31,13 +30,14 @@ WARM_UP = 3  # the first call takes a fifth longer, the third 2 %
 WATCHED = 0.01  # of a thread's time, for which it measures its pace
 MEET_S = 60.0  # time limit of a device for the others
 LEAST_SIDE, MOST_SIDE = 2048, 4096
-"""Of the matrix that is streamed, which is as large as the last cache. Other tenants of a host use that cache, too, and
-networks stream partly from it. Over seconds, networks went along with such a matrix to 2.1 to 2.8 %, and with one of
-twice that size to 2.8 to 3.4 %."""
+"""Sides of the matrix that is streamed, which is as large as the last cache. Other tenants of a host use that cache,
+too, and networks stream partly from it. Over seconds, the times of networks followed those of such a matrix to 2.1 to
+2.8 %, and those of one of twice that size to 2.8 to 3.4 %."""
 IMAGE, FILTERS = (64, 14, 14), (64, 64, 3, 3)
-"""Of the convolution, which takes 0.1 ms in a core's own cache. Where it took 10 % longer because tenants had the other
-threads of cores, three networks took 8 to 12 % longer; where a product or calls of small operators did, 5 to 10 %."""
-GPU_BATCH = 32  # a GPU takes as long for so much as a core for a single image
+"""Shapes of the convolution, which takes 0.1 ms in a core's own cache. Where it took 10 % longer because tenants had
+the other threads of cores, three networks took 8 to 12 % longer; where a product or calls of small operators took 10 %
+longer, 5 to 10 %."""
+GPU_BATCH = 32  # images, for which a GPU takes as long as a core for a single one
 
 Work = Callable[[], object]
 
@@ -69,9 +69,9 @@ class PaceMeter:
         self.samples.append(self._figures())
 
     def watch(self, n_devices: int = 1) -> None:
-        """Measure what a core is busy with, now and then, on a device's thread in the midst of its work.
+        """Measure a core's pace of computing now and then, on a device's thread in the midst of its work.
 
-        Nothing is measured on a GPU, which computes behind its thread.
+        Nothing is measured on a GPU, which computes asynchronously to its thread.
 
         Args:
             n_devices: how many devices compute at the same time.
@@ -99,7 +99,7 @@ class PaceMeter:
         return _works(torch.device("cpu") if first.cuda is None else torch_device_of(first), len(first.cores))
 
     def _at_once(self) -> Mapping[str, float]:
-        """The mean figures of the devices while all of them compute."""
+        """Return the mean figures of the devices while all of them compute."""
         n_devices = len(self._devices)
         start = Barrier(len(self._devices), timeout=MEET_S)
         try:
@@ -112,13 +112,13 @@ class PaceMeter:
 
     @torch.no_grad()
     def _figures(self, start: Barrier | None = None) -> dict[str, float]:
-        """The figures of the calling thread, a device's; others begin at the same time if there is a barrier."""
+        """Return the figures of the calling device's thread; the devices at a barrier begin at the same time."""
         clock = clock_of(self._devices[0])
         times: dict[PaceKind, float] = {}
         for kind, work in self._works.items():
             if start:
                 start.wait()
-            for _ in range(WARM_UP):  # brings its data into the caches; cores that compute otherwise get there slowly
+            for _ in range(WARM_UP):  # brings its data into the caches; cores that did other work get there slowly
                 work()
             clock.settle()
             times[kind] = mean_s(list(islice(calls_s(clock, work), REPEATS)))

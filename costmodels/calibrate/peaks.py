@@ -25,7 +25,7 @@ class Peaks:
 
 
 def measure_peaks(device: Processor, limit_s: float = 0.25) -> Peaks:
-    """Measure a device of this host on its own thread, in six measurements of so many seconds each.
+    """Measure a device of this host on its own thread, in six measurements of ``limit_s`` seconds each.
 
     Raise InputError if this host does not have the device.
     """

@@ -76,7 +76,7 @@ TRAINED_BEHIND = frozenset(
     | {f"{kind} {size}" for kind in ("elements", "pairs") for size in ("8x512", "64x1024", "197x3072")}
     | {f"pictures {size}" for size in ("1x64x14", "1x128x28", "4x64x56")}
 )
-"""Names of probes with few parameters, which are measured in training behind a parameter."""
+"""Names of probes with few parameters, whose input is multiplied by a parameter when they are measured in training."""
 
 
 def _in_training(probe: Probe) -> Callable[[], Built] | None:

@@ -1,8 +1,8 @@
 """Runs a program once on a device, and times every operator.
 
 The sequence makes caches and memory reuse realistic. In inference, operators are compiled as they are for a run (see
-`graphs.kernels.functions`), with a mark of the time behind each. In training, the timed part is the operator;
-arguments are bound before.
+`graphs.kernels.functions`), with a mark of the time after each. In training, the operator alone is timed; its arguments
+are bound before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -144,18 +144,18 @@ class Inference(Pass, DeviceState):
 
 
 class _TimedFunction(NamedTuple):
-    """Operators as a run calls them, with a mark of the time behind each."""
+    """Operators as a run calls them, with a mark of the time after each."""
 
     function: Function
     inputs: Sequence[str]
     outputs: tuple[str, ...]
     behind: Callable[[], object]  # adds a mark
-    turns: Sequence[Turn]  # of operators, a mark behind each
+    turns: Sequence[Turn]  # of operators, with a mark after each
     marks: list[Any]
 
 
 def _marking(clock: Clock) -> tuple[Callable[[], object], list[Any]]:
-    """What is called behind an operator, and the list of marks that it extends."""
+    """Return the function to call after each operator, and the list of marks that it extends."""
     marks, mark = list[Any](), clock.mark
 
     def behind() -> None:
@@ -166,7 +166,7 @@ def _marking(clock: Clock) -> tuple[Callable[[], object], list[Any]]:
 
 
 def _mark_s(clock: Clock) -> float:
-    """Seconds from one mark behind an operator to the next one, without an operator."""
+    """Return the median seconds from one mark to the next without an operator in between."""
     behind, marks = _marking(clock)
     for _ in range(MARKS):
         behind()

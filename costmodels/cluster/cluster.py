@@ -23,7 +23,7 @@ from costmodels.cluster.links import (
     check_positive,
     wired_pairs,
 )
-from costmodels.cluster.links import Link as Link  # whoever makes a cluster finds its parts here
+from costmodels.cluster.links import Link as Link  # re-exported: a cluster and its parts are found in one place
 from costmodels.cluster.prices import HourlyPrice, total_price
 from costmodels.units import write_bytes
 from graphs.common.brief import Brief
@@ -49,7 +49,7 @@ class Replicas:
     count: int  # number of copies, with this cluster; 2 or more
     bytes_per_s: float  # bandwidth of an uplink
     latency_s: float = 0.0  # seconds of an empty message
-    rings: int = 1  # so many neighbouring devices have their rings on one uplink
+    rings: int = 1  # how many neighbouring devices have their rings on one uplink
 
     def __post_init__(self) -> None:
         if self.count < 2:
@@ -244,15 +244,15 @@ class Cluster(Brief):
 
     @cached_property
     def price(self) -> HourlyPrice | None:
-        """What all devices cost, those of replicas included; None if the price of one is unknown."""
+        """Price of all devices, those of replicas included; None if the price of one is unknown."""
         return total_price([device.price for device in self.devices] * (self.replicas.count if self.replicas else 1))
 
     def listed(self) -> "Cluster":
-        """The cluster with a link for each pair in the place of levels."""
+        """Return the cluster with a link for each pair instead of levels."""
         return replace(self, links=tuple(self.link.values()), levels=()) if self.levels else self
 
     def first(self, n_devices: int) -> "Cluster":
-        """The cluster of the first ``n_devices`` devices.
+        """Return the cluster of the first ``n_devices`` devices.
 
         Raises:
             InputError: if it has fewer devices.
@@ -343,7 +343,7 @@ def _rings(count: int, links: Sequence[Link]) -> Replicas:
 
 
 def _shared_by(link: Link, senders: int) -> Link:
-    """What each of several senders has of a link at once."""
+    """Return the link with the share of its bandwidth that each of several simultaneous senders gets."""
     return link if senders == 1 else replace(link, bytes_per_s=link.bytes_per_s / senders, points=())
 
 

@@ -31,18 +31,18 @@ from typing import NamedTuple
 
 
 class Port(NamedTuple):
-    """What a node sends and receives through: n bytes take ``latency_s + n / bytes_per_s``, each way at once."""
+    """Port of a node to the network: n bytes take ``latency_s + n / bytes_per_s``, in both directions at once."""
 
     latency_s: float
     bytes_per_s: float
 
     def time_s(self, n_bytes: float) -> float:
-        """Seconds of one message."""
+        """Return the seconds of one message."""
         return self.latency_s + n_bytes / self.bytes_per_s
 
 
 class CollectiveCost(NamedTuple):
-    """What a collective takes; the bytes are those of the busiest port."""
+    """Cost of a collective; the bytes are those of the busiest port."""
 
     sent_bytes: float
     received_bytes: float
@@ -50,7 +50,7 @@ class CollectiveCost(NamedTuple):
 
     @property
     def carried_bytes(self) -> float:
-        """In and out."""
+        """Bytes in both directions."""
         return self.sent_bytes + self.received_bytes
 
 
@@ -93,7 +93,7 @@ def all_to_all(n_bytes: float, nodes: int, port: Port) -> CollectiveCost:
 
 
 def broadcast(n_bytes: float, nodes: int, port: Port) -> CollectiveCost:
-    """What the root has goes to all, down a binomial tree; the root sends in every round."""
+    """Return the cost of a broadcast to all nodes along a binomial tree; the root sends in every round."""
     rounds = _rounds(nodes)
     return CollectiveCost(rounds * n_bytes, n_bytes if rounds else 0.0, rounds * port.time_s(n_bytes))
 
@@ -155,5 +155,5 @@ def _others(nodes: int) -> float:
 
 
 def _rounds(nodes: int) -> int:
-    """Rounds until everyone has what one had, if everyone who has it passes it on: the logarithm, rounded up."""
+    """Return the rounds until all nodes have the message of one, if all that have it pass it on: log2, rounded up."""
     return (nodes - 1).bit_length()

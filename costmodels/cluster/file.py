@@ -44,7 +44,7 @@
     via = "threads"                      # a description of the carrier
     like = "PCIe4-x16"                   # a name of catalogue.toml
 
-    [[level]]                            # in the place of links: every 8 neighbours are joined
+    [[level]]                            # instead of links: every 8 neighbours are joined
     size = 8
     like = "NVLink3"                     # or bandwidth, latency and via, as for links
 
@@ -57,7 +57,7 @@
     count = 4                            # each trains on its own micro-batches, then they add up their gradients
     bandwidth = "50 GB/s"                # of an uplink, between a device and its counterpart; or like, as for links
     latency = "5 us"                     # 0 if left out
-    rings = 8                            # so many neighbouring devices share an uplink; 1 if left out
+    rings = 8                            # how many neighbouring devices share an uplink; 1 if left out
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What joins devices: a link for each pair, or levels of a hierarchy, which need no list of pairs.
+"""Links between devices: one for each pair, or levels of a hierarchy, which need no list of pairs.
 
 ::
 

@@ -3,7 +3,7 @@
 ::
 
     RTX-4090                                          one device
-    2xRTX-4090:PCIe4                                  two of them and what joins them
+    2xRTX-4090:PCIe4                                  two of them and the links between them
     Xeon-Platinum-8380+2xL40S:PCIe4                   unlike devices, joined alike
     8x(8xH100-SXM:NVLink4):InfiniBand-400             eight hosts; all devices of a host share one network card
     8x(8xH100-SXM:NVLink4):8xInfiniBand-400           or have eight cards
@@ -176,7 +176,7 @@ class _ClusterLine:
         return _Joined(together, (between,), hosts)
 
     def _groups(self) -> list[_Joined]:
-        """As many equal groups as are written, each of which is a host among unlike ones."""
+        """Return equal groups, as many as are written, each of which is a host among unlike ones."""
         count = self._count()
         self.expect("(")
         group = self.group()
@@ -192,7 +192,7 @@ class _ClusterLine:
         return _Joined(tuple(devices), self._joined(1, len(devices)))
 
     def _joined(self, below: int, count: int) -> tuple[Level, ...]:
-        """What joins so many groups of so many devices; what is said of a single one does not matter."""
+        """Return the level that joins ``count`` groups of ``below`` devices; that of a single group is dropped."""
         if count > 1 or self._next("sign", ":"):
             self.expect(":")
             level = self._level(max(2, below * count))

@@ -11,7 +11,7 @@ HOUR_S = 3600.0
 
 
 class HourlyPrice(NamedTuple):
-    """What a device costs, used or idle."""
+    """Price of a device for each hour, used or idle."""
 
     per_h: float
     currency: str
@@ -32,13 +32,13 @@ class HourlyPrice(NamedTuple):
         return f"{self.per_h:.10g} {self.currency}/h"
 
     def of(self, seconds: float) -> str:
-        """What so much time costs, for people."""
+        """Return the cost of this many seconds, as text for people."""
         cost = self.per_h * seconds / HOUR_S
         return f"{cost:,.2f} {self.currency}" if cost >= 1 or not cost else f"{cost:.3g} {self.currency}"
 
 
 def total_price(prices: Iterable[HourlyPrice | None]) -> HourlyPrice | None:
-    """What devices of one currency cost together; None if the price of one is unknown."""
+    """Return the price of devices of one currency together; None if the price of one is unknown or there are none."""
     known = list(prices)
     if not known or any(price is None for price in known):
         return None

@@ -147,7 +147,7 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
 
 
 def _reserve_bytes(table: "Table", memory_bytes: float) -> float:
-    """What no plan uses of a device's memory: a size, or a share such as "10%"; nothing by default."""
+    """Return the bytes of memory that no plan uses, given as a size or a share such as "10%"; 0 by default."""
     if "reserve" not in table.content:
         return 0.0
     text, where = table.text("reserve", "10%")

@@ -45,7 +45,7 @@ class ThreadResult(Promise[T]):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait as any promise does, and then for the end of the thread, which comes a moment after its result.
 
-        On a busy machine that moment is a long one, in which a thread is left that nobody waits for.
+        On a busy machine that moment is long, and a thread that is not waited for would be left running.
         """
         is_there = super().wait(timeout_s)
         if is_there and self.thread is not None and self.thread is not threading.current_thread():
@@ -198,7 +198,7 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
 
 
 def settle(largest_bytes: int = 0) -> None:
-    """Prepare the process before device threads start, for tensors of at most so many bytes; the first call counts.
+    """Prepare the process before device threads start, for tensors of at most ``largest_bytes``; the first call counts.
 
     Libraries detect the processor in the first matrix product, which must not run in several threads.
     """

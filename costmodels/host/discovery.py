@@ -60,7 +60,7 @@ def cpu_divisions(root: Path, allowed: Iterable[int]) -> Mapping[int, int]:
 
 
 def last_cache_bytes(root: Path) -> int:
-    """The size of the largest cache of the first core; 0 if the system does not tell."""
+    """Return the bytes of the largest cache of the first core; 0 if the system does not report it."""
     found = root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
     sizes = [re.fullmatch(r"(\d+)([KMG])", path.read_text().strip()) for path in found]
     return max((int(size[1]) * UNITS[size[2]] for size in sizes if size), default=0)
@@ -143,7 +143,7 @@ def free_bytes(root: Path) -> int:
 def _meminfo_bytes(root: Path, field: str) -> int:
     match = re.search(rf"^{field}:\s*(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
-        raise InputError(f"this host does not tell {field} in /proc/meminfo; write cluster.toml by hand")
+        raise InputError(f"this host does not report {field} in /proc/meminfo; write cluster.toml by hand")
     return int(match[1]) * 1024
 
 

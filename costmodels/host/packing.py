@@ -25,9 +25,9 @@ class PackedWeights:
         self._packing = Lock()  # devices that begin together would each pack a weight for itself
 
     def get(self, kernel: Kernel, name: str, weight: Callable[[str], torch.Tensor], n_cores: int) -> torch.Tensor:
-        """A weight as a kernel packs it for a device of so many cores; the calling thread is the device's.
+        """Return a weight as a kernel packs it for a device of ``n_cores`` cores, on that device's thread.
 
-        ``weight`` gives a weight of the model by its name.
+        ``weight`` returns a weight of the model by its name.
         """
         key = _key(kernel, name, n_cores)
         with self._packing:
@@ -72,6 +72,6 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 
 def _key(kernel: Kernel, name: str, n_cores: int) -> Hashable:
-    """What a packed weight is known by: oneDNN packs it in another way for another number of cores."""
+    """Return the key of a packed weight, which has the number of cores, since oneDNN packs differently for each."""
     pack = kernel.packs[name]
     return (kernel.op.name, name, n_cores) if pack.form is None else (pack.reads, pack.form, n_cores)

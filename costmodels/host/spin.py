@@ -1,4 +1,4 @@
-"""Waiting for another thread: a short wait on a core of one's own spins, since to sleep and wake up takes 13 µs."""
+"""Waiting for another thread: a short wait on a core of one's own spins, since sleeping and waking up takes 13 µs."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from graphs.common.compiled import compiled
 
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
-TURNS = 2500  # of 0.4 µs; who waits longer may as well sleep
+TURNS = 2500  # of 0.4 µs; a longer wait may as well sleep
 LEAVING = 10  # turns until the thread that has changed the number runs no Python, which only one thread can run
 
 
@@ -18,7 +18,7 @@ class EventCount:
     """A number that any threads change, and that one thread waits for (Reed and Kanodia 1979).
 
     That thread reads the number, looks for work, and if there is none waits for another number. So it misses no work,
-    although nobody holds a lock: whoever has made some changes the number afterwards.
+    although nobody holds a lock: a thread that has added work changes the number afterwards.
     """
 
     def __init__(self, spins: bool) -> None:
@@ -27,7 +27,7 @@ class EventCount:
         self._numbers = count(1)  # threads that change the number at the same time get different ones
         self._spin = _compiled() if spins else None
         self._asleep = False
-        self._wake: SimpleQueue[None] = SimpleQueue()  # an interrupt of who puts something in leaves nothing locked
+        self._wake: SimpleQueue[None] = SimpleQueue()  # an interrupt of a thread that puts leaves nothing locked
 
     @property
     def value(self) -> int:
@@ -46,7 +46,7 @@ class EventCount:
             self._spin(ctypes.addressof(self._number), seen, TURNS)
         if self._number.value != seen:
             return
-        self._asleep = True  # before the number is looked at again: whoever changes it then sees this
+        self._asleep = True  # before the number is read again: a thread that changes it then sees this
         while self._number.value == seen:
             self._wake.get()  # it may be there for an earlier change
         self._asleep = False

@@ -62,7 +62,7 @@ class Ledger:
         return storage
 
     def release(self, storage: Storage) -> None:
-        """Remove a keeper, who is no holder afterwards either."""
+        """Remove a keeper, which is no holder afterwards either."""
         storage.keepers -= 1
         if not storage.keepers:
             self.kept_bytes -= storage.n_bytes

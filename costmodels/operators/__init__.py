@@ -1,1 +1,1 @@
-"""What the kinds of operators cost by formula: FLOP, bytes, views; their keys; the machine's pace."""
+"""Costs of kinds of operators by formula: FLOP, bytes, views; their keys; the machine's pace."""

@@ -3,12 +3,12 @@
 ::
 
     computing    seconds of arithmetic in a core's own cache
-    memory       how many times as long streaming a large matrix takes, right behind it
+    memory       how many times as long streaming a large matrix takes, right after it
 
 The clock rate, the neighbours on a shared host and the state of memory change from minute to minute, and not alike for
-all operators: what reads memory may take longer while what computes in a core's own cache takes the same. Operators are
-therefore of a kind. A core that computes more slowly also reads more slowly, so an operator that streams takes as many
-times as long as both figures say together (see `costmodels.calibrate.pace`).
+all operators: one that reads memory may take longer while one that computes in a core's own cache takes the same.
+Operators are therefore of a kind. A core that computes more slowly also reads more slowly, so an operator that streams
+takes as many times as long as both figures say together (see `costmodels.calibrate.pace`).
 
 Where a tenant of the host has the other thread of a core, the core has two paces, of which one lasts for one to eight
 seconds; most networks take 1.2 to 1.3 times as long at the slower one. Samples count by their mean then, as their
@@ -27,7 +27,7 @@ from graphs.common.arrays import Floats
 from graphs.ir import Graph
 
 PaceKind: TypeAlias = Literal["computing", "streaming"]
-"""What a core is busy with: arithmetic, or calls of small operators; and what waits for memory."""
+"""Kinds of work: arithmetic or calls of small operators, and work that waits for memory."""
 
 PaceName: TypeAlias = Literal["computing", "memory"]
 PACE_NAMES: tuple[PaceName, ...] = get_args(PaceName)
@@ -59,12 +59,12 @@ def _kind(name: str, flop: float, n_bytes: float) -> PaceKind:
 
 
 def contended(name: PaceName, n_devices: int) -> str:
-    """The name of a figure while so many devices of a host compute at once."""
+    """Return the name of a figure while ``n_devices`` devices of a host compute at once."""
     return f"{name} on {n_devices}" if n_devices > 1 else name
 
 
 def usual_spread(name: str) -> float:
-    """The spread of a figure, by its name, on a machine that nobody has watched, see `USUAL_SPREADS`."""
+    """Return the spread of a figure, by its name, on a machine that was not watched, see `USUAL_SPREADS`."""
     for known, spread in USUAL_SPREADS.items():
         if name.startswith(known):
             return spread
@@ -72,7 +72,7 @@ def usual_spread(name: str) -> float:
 
 
 def kind_spreads(spreads: Mapping[str, float], n_devices: int, unknown: float) -> dict[PaceKind, float]:
-    """The spread of each kind's pace while so many devices compute at once, from those of the figures by name."""
+    """Return the spread of each kind's pace while ``n_devices`` compute at once, from the figures' spreads by name."""
 
     def of(name: PaceName) -> float:
         return spreads.get(contended(name, n_devices), spreads.get(name, unknown))
@@ -98,12 +98,12 @@ def _inner(ascending: Sequence[float]) -> Sequence[float]:
 
 
 def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devices: int = 1) -> dict[PaceKind, float]:
-    """How many times as long each kind takes now; a figure that one of both lacks has not changed.
+    """Return how many times as long each kind takes now; a figure that either side lacks counts as unchanged.
 
     Args:
         now: figures by the names that `contended` gives.
         reference: the same at another time.
-        n_devices: how many devices of a host compute at once; what is not known of so many is that of one.
+        n_devices: how many devices of a host compute at once; figures unknown for this number are those of one.
     """
 
     def of(figure: PaceName) -> float:
@@ -115,16 +115,16 @@ def pace_ratios(now: Mapping[str, float], reference: Mapping[str, float], n_devi
 
 
 def likely_pace(samples: Paces, reference: Mapping[str, float]) -> dict[str, float]:
-    """What each figure of a reference most likely is now, as the mean of some samples is off by chance.
+    """Return the most likely present value of each figure of a reference, as the mean of samples is off by chance.
 
-    With the standard error s of the logarithm x of the ratio of both, the part 1 - (s / x)² of it is the machine's, and
-    nothing of one below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The
-    error is that of the mean and of the reference, which is taken for a mean of as many samples, and `SAMPLED` at
-    least.
+    With the standard error s of the logarithm x of the ratio of both, the part 1 - (s / x)² of x is the machine's, and
+    none of it below s (the non-negative garrote, Breiman 1995, https://doi.org/10.1080/00401706.1995.10484371). The
+    error is that of the mean and of the reference, which is taken for a mean of as many samples, and at least
+    `SAMPLED`.
 
     Args:
-        samples: figures by name; what a sample lacks was not measured then.
-        reference: figures by name; what no sample has stays as it is.
+        samples: figures by name; figures that a sample lacks were not measured then.
+        reference: figures by name; those that no sample has are returned unchanged.
     """
     mean = mean_pace(samples)
     likely = dict(reference)

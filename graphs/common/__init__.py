@@ -1,1 +1,1 @@
-"""What every package uses: errors and checks of arguments, documents that somebody hands over, promises and signals."""
+"""Tools for every package: errors and checks of arguments, documents that a user hands over, promises and signals."""

@@ -21,21 +21,21 @@ PARAMETERS: dict[str, tuple[str, Any]] = {
 }
 
 RETURNED: dict[type | None, tuple[str, Any]] = {None: ("void", None), int: ("int64", ctypes.c_int64)}
-"""By what a kernel says that it returns."""
+"""The type in numba and in ctypes of what a kernel returns, by its annotation."""
 
 FREEDOMS = {"reassoc", "contract", "arcp", "nsz"}
-"""What compilers may do to numbers: sum in another order, multiply by a reciprocal, lose the sign of zero. They may
-not take it that there is no NaN or infinity, which are to come out where PyTorch's do.
+"""Liberties of compilers with arithmetic: sum in another order, multiply by a reciprocal, lose the sign of zero. They
+must not assume that there is no NaN or infinity, which have to appear wherever PyTorch computes them.
 """
 
 
 @cache
 def compiled(kernel: Callable[..., int | None], parameters: str) -> Any:
-    """The compiled kernel, which reads and writes elements of pointers by their index, and may return a whole number.
+    """Return the compiled kernel, which reads and writes elements of pointers by index, and may return a whole number.
 
-    Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"
-    for a whole number, "x" for a float32 number. Functions of its module that it calls are compiled into it. Compiled
-    code is kept until a file changes that it was made of.
+    ``parameters`` has a letter for each parameter: "p" for the address of dense float32 numbers, "c" for that of whole
+    numbers, "n" for a whole number, "x" for a float32 number. Functions of the kernel's module that it calls are
+    compiled into it. Compiled code is cached until one of its source files changes.
     """
     from numba import cfunc  # late: numba takes half a second to load
     from numba.extending import register_jitable

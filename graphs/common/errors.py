@@ -32,12 +32,12 @@ def one_line(error: BaseException) -> str:
 
 
 FAILURES = (IndexError, RuntimeError, TypeError)
-"""What PyTorch raises for tensors that an operator does not take."""
+"""Exceptions that PyTorch raises for tensors that an operator does not accept."""
 
 
 @contextmanager
 def running(what: str | Callable[[], str]) -> Iterator[None]:
-    """Run a model, or an operator of it, with the model's example inputs; ``what`` runs may be told when it fails.
+    """Run a model, or an operator of it, with the model's example inputs; a function ``what`` is called on failure.
 
     Raises:
         InputError: if PyTorch refuses.
@@ -56,17 +56,17 @@ class FallbackWarning(RuntimeWarning):
 
 
 _warned_of: dict[str, str] = {}
-"""What this process has said, by the reason."""
+"""Texts of the warnings that this process has issued, by reason."""
 
 
 def warn_once(what: str, error: BaseException, instead: str) -> None:
-    """Warn that something fails here and what happens instead; a reason is said once, whatever else fails for it."""
+    """Warn that something fails here and what happens instead; once for each reason, whatever else fails for it."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     say_once(reason, f"{what} fails here ({reason}); {instead}")
 
 
 def say_once(reason: str, text: str) -> None:
-    """Warn of what gave way here or in another process, unless this process has said the reason."""
+    """Warn of a fallback here or in another process, unless this process has warned of the same reason before."""
     if reason not in _warned_of:
         _warned_of[reason] = text
         warnings.warn(text, FallbackWarning, stacklevel=3)

@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LOOK_S = 0.2  # an interrupt just before the caller blocks is noticed so late
+LOOK_S = 0.2  # the longest time until an interrupt just before the caller blocks is noticed
 
 
 class Promise(Generic[T]):
-    """What a thread returns or raises, set once; others wait for it, or leave word for when it is there."""
+    """The result or the exception of a thread, set once; others wait for it, or have a function called with it."""
 
     def __init__(self) -> None:
         self._value: T
@@ -27,17 +27,17 @@ class Promise(Generic[T]):
         self._calls: deque[Callable[[Promise[T]], None]] = deque()
 
     def set_result(self, value: T) -> None:
-        """Set what was returned."""
+        """Set the result."""
         self._value = value
         self._end()
 
     def set_exception(self, error: BaseException) -> None:
-        """Set what was raised."""
+        """Set the exception."""
         self._error = error
         self._end()
 
     def done(self) -> bool:
-        """Whether the result is there."""
+        """Return whether the result is there."""
         return self._over
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -234,16 +234,16 @@ RECORDS = 4096
 """How many records a process keeps. A network has ten to a few hundred different operators."""
 
 _records: OrderedDict[object, _NumberedFootprint] = OrderedDict()
-"""What this process has recorded of PyTorch's own operators, in the order of their last use."""
+"""Records of PyTorch's own operators in this process, in the order of their last use."""
 
 
 def _shared(
     switches: Hashable, key: tuple[bool, Any, Hashable], record: Callable[[], _NumberedFootprint | None]
 ) -> _NumberedFootprint | None:
-    """The record that an earlier program has left, or a new one.
+    """Return the record that an earlier program has left, or a new one; None if recording fails.
 
-    Networks have many operators in common. A user's operator may be defined anew, and what failed may not fail again:
-    they are recorded for every program.
+    Networks have many operators in common. A user's operator may be redefined, and an operator that failed may succeed
+    the next time: these are recorded for every program.
     """
     training, target, _ = key
     if getattr(target, "namespace", "") != "aten":
@@ -357,7 +357,7 @@ class _Seed(torch.autograd.Function):
 
 
 def _switches() -> Hashable:
-    """What of the process, besides an operator and its arguments, decides how PyTorch computes it and what it saves."""
+    """Return the settings of the process that decide how PyTorch computes an operator and what the operator saves."""
     cuda: Any = torch.backends.cuda  # its switches choose the kernel of attention on a CPU, too
     return (
         (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),

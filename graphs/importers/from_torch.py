@@ -222,7 +222,7 @@ def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
     if (repeated := repeated_write(code)) is not None:
         raise InputError(
             f"model '{name}' writes in place ('{repeated.name}') to a tensor of which several elements are one in "
-            f"memory, as behind expand; {OUT_OF_PLACE}"
+            f"memory, as after expand; {OUT_OF_PLACE}"
         )
 
 

@@ -23,14 +23,14 @@ DEPTH = 3  # of containers within containers that are looked into
 MISSING = object()
 
 State = Mapping[tuple[str, str], Any]
-"""What attributes are now, by the path of their owner and their name."""
+"""The present values of attributes, by the path of their owner and their name."""
 
 
 def traced_alike(module: nn.Module, name: str, trace: Callable[[], ExportedProgram]) -> ExportedProgram:
-    """Trace a module; once more as it is after a call, if its Python code has changed something there.
+    """Trace a module, and trace it again in its state after a call if the call has changed that state in Python.
 
-    Raise InputError if the second trace is another one: then each call computes something else. The module is left as
-    it was.
+    Raise InputError if the two traces differ, since each call then computes something else. The module is left as it
+    was.
     """
     before, parts = _state(module), dict(module.named_modules())
     left: dict[tuple[str, str], Any] = {}  # what the call has changed; torch.export puts attributes back

@@ -163,7 +163,7 @@ class _Translation:
             if _same(earlier, value):
                 self.tensor_of[node.name] = name
                 return
-        name = path if path not in self.reserved else node.name  # a buffer 'x' beside an input 'x'
+        name = path if path not in self.reserved else node.name  # an input may have the name of a buffer
         self.tensor_of[node.name] = name
         self.state[name] = value
         self._add_tensor(name, value, STATE_ROLES[spec.kind])

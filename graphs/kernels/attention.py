@@ -1,8 +1,8 @@
 """Attention on one core: scores and mixing by oneDNN, for as many heads at once as fit into the core's cache.
 
-Without AVX-512 it takes half of the time of PyTorch's fused operator, whose small blocks of the scores keep its
-products slow, and with it a tenth less. Queries, keys and values are read where they lie, unless that is slow, and the
-result lies so that the heads of a token are beside each other: nothing is copied behind.
+Without AVX-512 it takes half of the time of PyTorch's fused operator, whose small blocks of scores keep its products
+slow; with AVX-512 it takes a tenth less. Queries, keys and values are read where they lie, unless that is slow, and the
+heads of a token are adjacent in the result, so that nothing has to be copied afterwards.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ CACHE_BYTES = 2**18  # of the scores of some heads
 MOST_BYTES = 2**25  # of the scores of a head; PyTorch's operator never has them all in memory
 LEAST_QUERIES, LEAST_KEYS = 8, 4  # fewer are no products of matrices
 LEAST_PRODUCTS = 2**18  # of a sample: for fewer, three calls take longer than one
-PAGE_BYTES, CROWD = 2**12, 64  # so many rows, whole pages apart, are copied
+PAGE_BYTES, CROWD = 2**12, 64  # as many rows as this, whole pages apart, are copied
 BLOCK, MOST_BLOCKS = 64, 8  # queries that are computed together, at least; blocks of them
 
 
@@ -54,9 +54,9 @@ class Attention(Writer):
     def __init__(
         self, shapes: Sequence[tuple[int, ...]], scale: float | None, causal: bool, same_mask: bool = False
     ) -> None:
-        """The attention of queries, keys and values of these shapes; ``causal`` queries do not read later keys.
+        """Prepare attention for queries, keys and values of these shapes; ``causal`` queries do not read later keys.
 
-        With ``same_mask``, a mask never changes, so that what it hides is looked at once and not computed.
+        With ``same_mask``, the mask never changes: it is inspected once, and hidden keys are not computed.
         """
         (batch, heads, rows, depth), (*_, columns, _), (*_, width) = shapes
         strides = (rows * heads * width, width, heads * width, 1)
@@ -129,7 +129,7 @@ def _readable(x: torch.Tensor) -> torch.Tensor:
 
 
 def _kept_blocks(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> Sequence[_Block]:
-    """The blocks of a mask that never changes, without keys that no query of a block reads."""
+    """Return the blocks of a mask that never changes, without keys that no query of a block reads."""
     key = q.shape[1:3]
     of_mask: dict[tuple[int, ...], Sequence[_Block]]
     of_mask = _of_masks.setdefault(mask, {})  # type: ignore[no-untyped-call]  # torch has no types here
@@ -189,7 +189,7 @@ class _Primitives:
         shape = 1, heads, rows, columns
         scores = dnnl.layout(*astuple(Strided.contiguous(shape)))
         self._scores = scratchpad(4 * prod(shape), "scores")
-        # the softmax scales and masks, since steps behind a product make it up to a quarter slower
+        # the softmax scales and masks, since steps after a product make the product up to a quarter slower
         score = dnnl.describe("matmul", dnnl.engine, q_layout, k_layout, None, scores, dnnl.attributes())
         self._score = Execution(dnnl, score, {SOURCE: q_layout, WEIGHTS: k_layout, DESTINATION: scores})
         self._form, self._scale = np.array([heads, rows, columns, *over[1:3]], np.int64), scale
@@ -216,7 +216,7 @@ class _Primitives:
 def _seen(
     block: _Block, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """What a block reads and writes of queries, keys, values and result."""
+    """Return views of the parts of queries, keys, values and result that a block reads and writes."""
     rows, keys = slice(*block.rows), slice(*block.keys)
     return q[:, :, rows], k[:, :, keys], v[:, :, keys], y[:, :, rows]
 
@@ -233,7 +233,7 @@ def _steps(strides: Sequence[int], heads: int) -> tuple[int, int]:
 
 
 def _added(mask: torch.Tensor) -> torch.Tensor:
-    """What a mask adds to the scores, with as many axes as they have."""
+    """Return the term that a mask adds to the scores, with four axes like theirs; -inf where a bool mask is False."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape).masked_fill_(mask.logical_not(), -torch.inf)
     return mask[(None,) * (4 - mask.dim())].contiguous()

@@ -1,8 +1,8 @@
-"""Memory of results that is planned in advance: one block, in which a result lies where results lay that nobody reads.
+"""Memory of results that is planned in advance: one block, in which results reuse the place of those no longer needed.
 
-A result that gets fresh memory is written to memory that no core has in its cache, and other results go from the cache
-for it. Planned memory also spares each kernel the allocation. It holds results of kernels that write where they are
-told, as long as no operator that may keep or return them reads them.
+A result in fresh memory is written to memory that no core has in its cache, and evicts other results from the cache.
+Planned memory also spares each kernel the allocation. It holds results of kernels that write to a given tensor, as long
+as no operator that may keep or return them reads them.
 
 PyTorch takes 4 to 12 µs for a view, of which a layer of a transformer has ten. A view of a result that always lies at
 the same place is always the same tensor, so it is made once, and no kernel runs for it.
@@ -25,7 +25,7 @@ LINE = 16  # float32 numbers in a line of the cache, at which PyTorch's memory b
 
 
 class PlannedMemory(NamedTuple):
-    """Results of kernels that run one behind the other, by name."""
+    """Memory for the results of kernels that run one after another, by name."""
 
     buffers: Mapping[str, torch.Tensor]  # memory to write results to
     fixed: Mapping[str, torch.Tensor]  # results that are the same tensors in every run, such as views of buffers
@@ -54,11 +54,11 @@ def planned_memory(
 
 
 def buffers_of(program: Program, kernels: Sequence[Kernel], kept: Collection[str]) -> dict[str, torch.Tensor]:
-    """Planned memory for results of kernels that run one behind the other, as in `planned_memory`.
+    """Return planned memory for results of kernels that run one after another, by name, as in `planned_memory`.
 
     The largest results are placed first, each at the lowest offset where no other one lies as long as it is needed
     ("greedy by size for offset calculation", Pisarchyk and Lee 2020, https://arxiv.org/abs/2001.03288).
-    There is none for a device of several cores, whose products are PyTorch's, which writes where it likes.
+    There is none on a device of several cores: PyTorch computes its products, and chooses where to write them.
     """
     lifetimes = _lifetimes(program, kernels, kept) if torch.get_num_threads() == 1 else {}
     layouts = {kernel.op.outputs[0]: kernel.result for kernel in kernels if kernel.result}

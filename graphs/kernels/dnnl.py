@@ -21,7 +21,7 @@ from graphs.rewrites.patterns import Step
 WHEEL, FILE = "onednn-cpu-gomp", "libdnnl.so.3"
 CPU, IN_ORDER, INFERENCE, DIRECT, FLOAT32, ANY = 1, 1, 96, 1, 3, 1
 SOURCE, DESTINATION, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80  # arguments of a primitive
-OTHER = 32768 | 2  # the second operand of the first operation behind a primitive
+OTHER = 32768 | 2  # the second operand of a primitive's first post-operation
 IMPLEMENTATION, WEIGHTS_LAYOUT, SCRATCHPAD_LAYOUT = 8, 131, 136  # what the description of a primitive can be asked for
 PACKS_NOTHING = "gemm"  # what computes "matmul" on processors without AVX-512; it reads a weight as it lies
 CALLER_S = 1  # scratchpad of the caller: PyTorch's threads come and go, and oneDNN's own belongs to a thread
@@ -45,7 +45,7 @@ class _Argument(ctypes.Structure):
 
 
 class Object(c_void_p):
-    """What oneDNN has made, until nothing refers to it."""
+    """An object of oneDNN, destroyed once nothing refers to it."""
 
     destroy: Callable[["Object"], int] | None = None
 
@@ -122,7 +122,7 @@ class Library:
         return layout, self._dnnl.dnnl_memory_desc_get_size(layout)
 
     def attributes(self, steps: Sequence[Step] = (), other: Object | None = None) -> Object:
-        """What a primitive does with each element of its result before it writes the result.
+        """Return the attributes of a primitive that applies steps to each element of its result before writing it.
 
         ``other`` is the layout of the second operand of a step.
         """

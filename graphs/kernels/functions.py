@@ -1,8 +1,7 @@
-"""Operators as one Python function: what a run calls for a stage, and what a calibration times.
+"""Operators as one Python function, which a run calls for a stage and a calibration times.
 
-The function has one line for each kernel and drops each value behind its last use. So it costs no more per operator
-than the eager module does, and what Python does between two operators is the same when they are timed and when they
-run.
+The function has one line for each kernel and drops each value after its last use. So it costs no more per operator than
+the eager module does, and Python does the same between two operators when they are timed and when they run.
 """
 
 import operator
@@ -35,16 +34,16 @@ class DeviceState(Protocol):
     """The state of a network on one device."""
 
     def get(self, name: str) -> torch.Tensor:
-        """A parameter or buffer."""
+        """Return a parameter or buffer."""
         ...
 
     def packed(self, kernel: Kernel, name: str) -> torch.Tensor:
-        """A weight as a kernel packs it."""
+        """Return a weight as a kernel packs it."""
         ...
 
 
 class Subgraph(NamedTuple):
-    """Operators of a network that run one behind the other."""
+    """Operators of a network that run one after another."""
 
     program: Program  # the network
     kernels: KernelsOf  # see `graphs.kernels.kernels.kernels_of`
@@ -60,16 +59,16 @@ def compile_operators(
     turns: Sequence[Turn] = (),
     restart: Callable[[], object] = lambda: None,
 ) -> Function:
-    """Compile operators, whose outputs the function returns; the calling thread is that of their device.
+    """Compile operators into a function that returns their outputs; the calling thread is that of their device.
 
     Args:
         subgraph: the operators.
-        state: what they read of it. Other tensors are the function's last arguments, see `inputs_of`.
-        seeded: for operators that draw random numbers by name, what takes a generator in their place. The generators
+        state: weights and buffers that they read. Other tensors are the function's last arguments, see `inputs_of`.
+        seeded: functions with a generator that replace operators which draw random numbers, by name. The generators
             are the function's first arguments, in this order; operators that are not named draw from PyTorch's own.
-        behind: called behind each operator.
+        behind: called after each operator.
         turns: for a function of two micro-batches, see `graphs.kernels.pairs`: it takes the arguments of the second
-            one behind those of the first, and so returns results; nothing may draw random numbers.
+            one after those of the first, and returns results in the same order; nothing may draw random numbers.
         restart: called before a call begins again, see `graphs.kernels.giving_way`.
     """
 
@@ -130,7 +129,7 @@ def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.
 
 
 class _Run(NamedTuple):
-    """What a function knows of one micro-batch."""
+    """Values of one micro-batch in the graph of a function, and where they have to lie."""
 
     strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
     buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
@@ -215,7 +214,7 @@ def _bound(program: Program, kernel: Kernel, reads: Iterable[fx.Node]) -> tuple[
 
 
 def _results(graph: fx.Graph, program: Program, kernel: Kernel, result: fx.Node) -> tuple[fx.Node, ...]:
-    """What a kernel returned, in the order of its operator's outputs."""
+    """Return the results of a kernel's call, in the order of its operator's outputs."""
     if not kernel.unpacks(program):
         return (result,)
     return tuple(_item(graph, result, i) for i in range(len(kernel.op.outputs)))

@@ -12,7 +12,7 @@ from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
 VIEW = torch.ops.aten.view.default
-RESULT = "result"  # name of the argument that a `Writer` is told by where to write
+RESULT = "result"  # name of the argument that is the tensor to which a `Writer` writes
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Strided:
 
     @classmethod
     def channels_last(cls, shape: Sequence[int]) -> "Strided":
-        """The layout of images [n, channels, height, width], or sequences, whose channels lie beside each other."""
+        """Return the layout of images [n, channels, height, width], or sequences, with adjacent channels."""
         n, c, *sizes = shape
         return cls((n, c, *sizes), (prod(sizes) * c, 1, *(prod(sizes[i + 1 :]) * c for i in range(len(sizes)))))
 
@@ -70,28 +70,28 @@ class Writer:
     memory_format = torch.contiguous_format
 
     def __init__(self, name: str, x_strides: tuple[int, ...], result: Strided) -> None:
-        """The function, which torch.fx calls by a name, of a first operand with these strides."""
+        """Prepare for a first operand with these strides; torch.fx calls the function by ``name``."""
         self.__name__ = name
         self._x_strides = x_strides
         self.result = result
 
     def ends(self, x: torch.Tensor, result: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first operand as it is read, and the tensor to write."""
+        """Return the first operand in the layout that is read, and the tensor to write."""
         if x.stride() != self._x_strides:
             x = self.as_read(x)
         return x, self.room(x) if result is None else result
 
     def as_read(self, x: torch.Tensor) -> torch.Tensor:
-        """A tensor whose elements lie as they are read."""
+        """Return a tensor in the layout that is read, itself if it has that layout."""
         return x.contiguous(memory_format=self.memory_format)
 
     def room(self, x: torch.Tensor) -> torch.Tensor:
-        """A new tensor to write, on the device of another."""
+        """Return a new tensor to write, on the device of ``x``."""
         return x.new_empty_strided(self.result.shape, self.result.strides)
 
     @staticmethod
     def written(computed: torch.Tensor, result: torch.Tensor | None) -> torch.Tensor:
-        """What PyTorch has computed, in the tensor to write if there is one."""
+        """Return PyTorch's result, copied to the tensor to write if there is one."""
         return computed if result is None else result.copy_(computed)
 
 
@@ -132,7 +132,7 @@ class Kernel:
 
     @property
     def result(self) -> Strided | None:
-        """How its result lies, if it writes where it is told."""
+        """Layout of the result, if the kernel writes it to a given tensor."""
         return self.target.result if isinstance(self.target, Writer) else None
 
     @property
@@ -174,6 +174,6 @@ def as_they_are(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def held(program: Program, *names: str | None) -> bool:
-    """Whether tensors, of those that there are, are weights that do not change from run to run."""
+    """Return whether all given tensors are weights that do not change from run to run; None is skipped."""
     given = [name for name in names if name]
     return all(program.graph.tensor[name].role in STATE for name in given) and program.statistics.isdisjoint(given)

@@ -23,7 +23,7 @@ from graphs.kernels.quick import quick_kernel
 from graphs.program.program import Program
 
 VERSION = 26
-"""Of the kernels, the handling of memory and weights, and the references of the pace: measurements depend on these."""
+"""Version of kernels, of the handling of memory and weights, and of the pace references: measurements depend on it."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector
 LEAST_ELEMENTS = 2**13  # for fewer elements the copies take longer than they save
@@ -33,9 +33,9 @@ EXACT = (torch.float32, torch.float64)  # in other dtypes the bits of NaN differ
 def kernels_of(
     program: Program, op: Op, torch_device: torch.device, inference: Kernels | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels that compute an operator one after the other; see `kernel_of`.
+    """Return the kernels that compute an operator, one after another; see `kernel_of`.
 
-    A fused operator has one where there is a kernel for it, else those of its members.
+    A fused operator has one kernel if there is one for it, otherwise those of its members.
     """
     if not op.members:
         return (kernel_of(program, op, torch_device, inference),)

@@ -44,20 +44,20 @@ LOSE_NAN = ("relu", "hardtanh")
 BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
 
 OWN = {Step("gelu", algorithm="tanh"): tanh_gelu, Step("swish"): swish, Step("sigmoid"): sigmoid}
-"""Activations that a pass of our own computes behind a primitive, if they are its last step."""
+"""Activations that a pass of our own computes after a primitive, if they are its last step."""
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """What oneDNN needs to know of a multiplication of float32 tensors.
+    """A multiplication of float32 tensors, described for oneDNN.
 
     Attributes:
         kind: oneDNN's name.
         x, y: layouts of the input and of the result; a second operand of a step lies as the result does.
         weight: shape of the weight.
         bias: layout of the bias, if there is one.
-        steps: what follows; the first may have a second operand.
-        geometry: of a convolution, for each axis: strides, dilations (0 for none), paddings before and behind.
+        steps: operations on the result; the first may have a second operand.
+        geometry: of a convolution, for each axis: strides, dilations (0 for none), paddings before and after.
     """
 
     kind: Literal["convolution", "matmul"]
@@ -202,7 +202,7 @@ class Multiply(Writer, ABC):
         return result.copy_(self._by_operators(x, packed, bias, other)) if spoilt else result
 
     def _execution(self, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
-        """What computes with a packed weight on the calling thread, of addresses; it returns True if it cannot."""
+        """Return this thread's function of addresses that multiplies by a packed weight; it returns True on failure."""
         dnnl = library()
         return (lambda *_: True) if dnnl is None or _is_plain(packed) else self.primitive.bound(dnnl, packed, bias)
 
@@ -255,7 +255,7 @@ def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
 
 
 def _is_plain(packed: torch.Tensor) -> bool:
-    """Whether a weight was not packed: oneDNN's are bytes."""
+    """Return whether a weight was not packed: oneDNN's packed weights are bytes."""
     return packed.dtype == torch.float32
 
 
@@ -274,11 +274,11 @@ class PackedConvolution(Multiply):
         border: Sequence[int] | None = None,
         winograd: bool = False,
     ) -> None:
-        """The convolution of images of a shape with filters of a shape.
+        """Prepare the convolution of images of the shape ``x`` with filters of the shape ``filters``.
 
         ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
-        above and below, beside this padding. With ``winograd``, Winograd's algorithm computes it where that is quicker,
-        and rounds otherwise than PyTorch.
+        above and below, in addition to this padding. With ``winograd``, Winograd's algorithm computes it where that is
+        quicker; its rounding differs from PyTorch's.
         """
         given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
         stride, padding, dilation, groups = given
@@ -333,7 +333,7 @@ class SequenceConvolution(PackedConvolution):
     def __init__(
         self, x: Sequence[int], filters: Sequence[int], geometry: Sequence[Any], bias: bool, steps: Sequence[Step] = ()
     ) -> None:
-        """The convolution of sequences of a shape with filters of a shape; see `PackedConvolution`."""
+        """Prepare the convolution of sequences of a shape with filters of a shape; see `PackedConvolution`."""
         one_row = (*((row, *own) for row, own in zip((1, 0, 1), geometry, strict=False)), *geometry[3:])
         super().__init__((*x[:2], 1, x[2]), (*filters[:2], 1, filters[2]), one_row, bias, steps)
         n, channels, _, length = self.result.shape
@@ -341,7 +341,7 @@ class SequenceConvolution(PackedConvolution):
         self._x_strides = Strided.channels_last(x).strides
 
     def as_read(self, x: torch.Tensor) -> torch.Tensor:
-        """Sequences whose channels lie beside each other."""
+        """Return the sequences with adjacent channels, copied if they lie differently."""
         return x.mT.contiguous().mT
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """CPU kernels of norms, in one pass where PyTorch takes two to ten.
 
-Images are in channels-last layout here, so that neighbouring channels lie beside each other.
+Images are in channels-last layout here: neighbouring channels are adjacent in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,15 @@ BELOW_SIGN, LEAST_KEY = np.array([2**31 - 1, -(2**31)], np.int32)
 class Norm(Writer):
     """A norm of the rows of tensors of a shape: of their last axis, or of the channels of images.
 
-    It takes the tensor, and the vectors and numbers that the kernel takes behind it.
+    It takes the tensor, followed by the vectors and numbers that the kernel takes after it.
     """
 
     def __init__(
         self, kernel: Callable[..., int | None], others: str, x: Strided, images: bool, result: Strided | None = None
     ) -> None:
-        """The norm by a kernel, whose further parameters are ``others`` (see `graphs.common.compiled.compiled`).
+        """Prepare a norm by a kernel, whose further parameters are ``others`` (see `graphs.common.compiled.compiled`).
 
-        The result lies as ``x`` does if it is not said how.
+        The result has the layout of ``x`` if ``result`` is left out.
         """
         super().__init__(kernel.__name__.removeprefix("_"), x.strides, result or x)
         self.memory_format = torch.channels_last if images else torch.contiguous_format
@@ -150,7 +150,7 @@ def _sum_of_three(x: Any, n_rows: int, n: int, y: Any, z: Any, result: Any) -> N
 
 
 def soften(x: Any, form: Any, scale: Any) -> None:
-    """Replace the rows of x by the softmax of each times a scale above 0.
+    """Replace each row of x by the softmax of the row times a scale above 0.
 
     The form is the number of heads, of rows of each and of elements of a row, for x [heads, rows, elements].
     """
@@ -160,9 +160,9 @@ def soften(x: Any, form: Any, scale: Any) -> None:
 
 
 def soften_masked(x: Any, form: Any, scale: Any, mask: Any) -> None:
-    """Replace the rows of x by the softmax of each times a scale, plus a row of the mask.
+    """Replace each row of x by the softmax of the row times a scale plus a row of the mask.
 
-    Behind what `soften` reads of it, the form is how far the mask goes on from one head and from one row to the next.
+    The form is that of `soften`, followed by the strides of the mask from one head and from one row to the next.
     """
     heads, rows, n, head_step, row_step = form[0], form[1], form[2], form[3], form[4]
     for head in range(heads):

@@ -143,7 +143,7 @@ ONE_PASS = {
     rms_norm: _rms_norm,
     sum_of_three: _sum_of_three,
 }
-"""What builds the kernel of operators that take one pass, by what finds them."""
+"""Builders of the kernel of operators that take one pass, by the function that finds the operators."""
 
 
 def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
@@ -188,13 +188,13 @@ def _multiplication(
 
 
 def _epsilon(program: Program, norm: Op) -> float | None:
-    """What a batch norm adds to variances; None if its numbers change."""
+    """Return the number that a batch norm adds to variances; None if its weights or statistics change."""
     eps = norm.attrs.get("eps")
     return eps if isinstance(eps, float) and held(program, *norm.inputs[1:]) else None
 
 
 def _scale(gamma: torch.Tensor, variance: torch.Tensor, eps: float) -> torch.Tensor:
-    """What a batch norm multiplies by."""
+    """Return the factors by which a batch norm multiplies, [channels]."""
     return gamma * torch.rsqrt(variance + eps)
 
 
@@ -329,7 +329,7 @@ def _scaled_channels(program: Program, op: Op) -> Kernel | None:
 
 
 def _recurrent(kind: type[SequenceRecurrence], program: Program, op: Op) -> Kernel | None:
-    """The kernel of an LSTM or a GRU of one sequence; libraries multiply the rows of several together."""
+    """Return the kernel of an LSTM or a GRU of one sequence; libraries multiply the rows of several together."""
     if not packs_recurrent(program, op):
         return None
     tensor = program.graph.tensor
@@ -346,13 +346,13 @@ def _recurrent(kind: type[SequenceRecurrence], program: Program, op: Op) -> Kern
 
 
 def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """So many arguments of an operator by position, None for what is left out, and those by keyword."""
+    """Return the first ``count`` positional arguments of an operator, None for those left out, and its keyword ones."""
     args, kwargs = program.arguments(op, str)
     return (*args[:count], *[None] * (count - len(args))), kwargs
 
 
 def _target(program: Program, op: Op) -> Any:
-    """PyTorch's operator that others may follow."""
+    """Return PyTorch's operator that others may follow."""
     return program.calls[op.leading.name].node.target
 
 
@@ -363,7 +363,7 @@ MULTIPLICATIONS = {
     torch.ops.aten.addmm.default: _product,
     torch.ops.aten.mm.default: _product,
 }
-"""What builds the kernel of a multiplication and of what follows it, by its operator."""
+"""Builders of the kernel of a multiplication and the steps that follow it, by its operator."""
 
 SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.layer_norm.default: _layer_norm,
@@ -376,4 +376,4 @@ SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.lstm.input: partial(_recurrent, SequenceLstm),
     torch.ops.aten.gru.input: partial(_recurrent, SequenceGru),
 }
-"""What builds the kernel of an operator that is no multiplication."""
+"""Builders of the kernel of an operator that is no multiplication, by the operator."""

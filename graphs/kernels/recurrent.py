@@ -93,7 +93,7 @@ class SequenceRecurrence(ABC):
     steps: ClassVar[Callable[..., None]]  # runs the steps of a direction of a layer
 
     def __init__(self, steps: int, widths: Sequence[int], size: int) -> None:
-        """Prepare for so many steps and states of a size; ``widths`` of inputs are one for each layer and direction."""
+        """Prepare for ``steps`` steps and states of ``size``; ``widths`` are those of inputs by layer and direction."""
         self.products = [PackedProduct((steps, width), self.n_gates * size, bias=False) for width in widths]
 
     def __call__(self, *call: Any) -> tuple[torch.Tensor, ...]:

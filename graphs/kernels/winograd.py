@@ -1,8 +1,8 @@
-"""Convolutions by Winograd's algorithm on one core: oneDNN multiplies tiles, in which a filter is one number for each.
+"""Convolutions by Winograd's algorithm on one core: oneDNN multiplies transformed tiles by transformed filters.
 
-A filter of r by r turns a tile of 6 by 6 pixels into one of m by m, with m = 7 - r. Input and filters are transformed,
-so that each of the 36 numbers of a tile is a product of matrices by itself; 4 by 4 results of a filter of 3 by 3 then
-take 36 multiplications instead of 144 (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308). The transform evaluates
+A filter of r by r turns a tile of 6 by 6 pixels into one of m by m, with m = 7 - r. After the transforms of input and
+filters, each of the 36 positions of a tile is one matrix product; 4 by 4 results of a filter of 3 by 3 then take 36
+multiplications instead of 144 (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308). The transform evaluates
 polynomials at 0, at plus and minus the square roots of 1/2 and of 2, and at infinity. At 0, 1, -1, 2 and -2, as usual,
 rounding is three to four times as large; so it is four times that of a direct convolution.
 
@@ -44,7 +44,7 @@ LEAST_GAIN = 1.2  # expected
 WEIGHT_TILES = 12  # how many tiles can be multiplied while filters come from memory
 TRANSFORM = 1400  # operations in whose time a number of a tile of a channel is transformed to and fro
 BAND_BYTES = 2**21  # of transformed tiles, which then stay in a cache
-PANEL = 128  # outputs of filters that lie beside each other
+PANEL = 128  # adjacent outputs of filters
 LARGE = np.float32(2.0**60)  # of the squares of a band's results
 BLOCK = 64  # channels that are transformed at once, in the first cache
 
@@ -57,7 +57,7 @@ class _Products(NamedTuple):
 
     description: Object
     tiles: Object  # layout before the products
-    results: Object  # layout behind them
+    results: Object  # layout after them
     width: int
 
 
@@ -82,11 +82,11 @@ class Winograd:
 
     @property
     def growth(self) -> float:
-        """Bytes of packed filters, with the filters behind them, over those of the filters."""
+        """Bytes of packed filters, which the filters themselves follow, over those of the filters."""
         return NUMBERS / self.filters[-1] ** 2 + 1
 
     def gains(self) -> bool:
-        """Whether it is quicker than a direct convolution, by operations and by the size of the filters."""
+        """Return whether it is quicker than a direct convolution, by operations and by the size of the filters."""
         outputs, inputs, size, other_size = self.filters
         if size != other_size or size not in SIZES or any(step.function == "mul" for step in self.steps):
             return False
@@ -102,7 +102,7 @@ class Winograd:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Tiles above and beside each other."""
+        """Rows and columns of tiles in an image."""
         return ceil(self.y.shape[2] / self.step), ceil(self.y.shape[3] / self.step)
 
     @property
@@ -168,9 +168,9 @@ class Winograd:
         return _Bound(self, dnnl, Execution(dnnl, products.description, moving, held), bias)
 
     def bands(self, images: Strided) -> NDArray[np.int64]:
-        """What transforms of a band to or from images are told, [bands, 11], as `_origin` and they read it.
+        """Return the parameters of the transforms for each band, [bands, 11]; `_origin` reads the same columns.
 
-        Height, width and channels of the images, tiles above and beside each other, pixels from one tile to the next,
+        These are height, width and channels of the images, rows and columns of tiles, pixels from one tile to the next,
         tiles of the band and the first of them, rows and columns of zeros before an image, and whether a step adds.
         """
         last = self.n_tiles - self.band  # the last band may have tiles of the one before
@@ -232,7 +232,7 @@ def of_filters(size: int) -> NDArray[np.float64]:
 
 
 def _origin(band: Any, tile: int) -> Any:
-    """The image of a tile of a band, and the row and column of the result's pixels where the tile begins."""
+    """Return the image of a tile of a band, and the row and column of the result's pixels where the tile begins."""
     rows, columns, step, number = band[3], band[4], band[5], band[7] + tile
     place = number % (rows * columns)
     return number // (rows * columns), place // columns * step, place % columns * step

@@ -45,7 +45,7 @@ class Pieces:
         return cls(slices, shapes)
 
     def to_dict(self, names: Collection[str]) -> dict[str, Any]:
-        """Those of the parts that are named as a JSON document; a part without ranges is the whole."""
+        """Return the named parts as a JSON document; a part without ranges is the whole tensor."""
         document = {}
         for name in (name for name in self.slices if name in names):
             source, region = self.slices[name]

@@ -148,7 +148,7 @@ class Program(Brief):
     def execute(self, op: Op, env: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Run one operator on tensors by name, and return its outputs in the order of ``op.outputs``.
 
-        The members of a fused operator run one behind the other.
+        The members of a fused operator run one after another.
         """
         if op.members:
             inner = dict(env)

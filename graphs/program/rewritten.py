@@ -18,7 +18,7 @@ from graphs.rewrites.split import Split, SplitGraph
 
 
 def rewritten_program(program: Program, rewrites: Iterable[Rewrite]) -> Program:
-    """The program after one rewrite behind the other.
+    """Return the program after all rewrites, applied one after another.
 
     Raises:
         InputError: if one does not fit.

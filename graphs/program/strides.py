@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-UNDIVIDED = 2**15 - 1  # elements, of which PyTorch copies so many on the calling thread
+UNDIVIDED = 2**15 - 1  # the most elements that PyTorch copies on the calling thread
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Dtypes that numpy knows, by their bytes."""
 
 
 def repeats(tensor: torch.Tensor) -> bool:
-    """Whether several elements share memory, as after ``expand`` and in overlapping windows."""
+    """Return whether several elements share memory, as after ``expand`` and in overlapping windows."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return False
     reach = 0  # from the first element to the last one along the dimensions so far

@@ -81,7 +81,7 @@ def lying_as_traced(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def _traced(program: Program) -> dict[str, tuple[int, ...]]:
-    """Return the strides of the results in the trace; of some they cannot be told."""
+    """Return the strides of results in the trace, by name; results whose strides are unknown are missing."""
     ops = [*unfused(program.graph.ops)]
     values = [program.calls[op.name].node.meta.get("val") for op in ops]
     if any(value is None for value in values):  # the program is from a file, or was split
@@ -105,7 +105,7 @@ def _on_fake_tensors(program: Program, ops: Sequence[Op]) -> dict[str, torch.Ten
         for op in ops:
             try:
                 fake.update(zip(op.outputs, program.execute(op, fake), strict=True))
-            except Exception:  # an operator without a fake kernel: what reads it is left as it lies
+            except Exception:  # an operator without a fake kernel: its readers' results keep their strides
                 continue
     return fake
 

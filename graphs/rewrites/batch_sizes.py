@@ -31,7 +31,7 @@ class SizedGraphs:
         self._known: dict[int, Graph] = {}
 
     def __call__(self, samples: int) -> Graph:
-        """The graph for so many samples.
+        """Return the graph for a number of samples.
 
         Raises:
             InputError: from the import.
@@ -46,7 +46,7 @@ class SizedGraphs:
         return self._known[samples]
 
     def imported(self, samples: int) -> Graph:
-        """The graph as an import for so many samples makes it.
+        """Return the graph as an import for a number of samples makes it.
 
         Raises:
             InputError: from the import.
@@ -57,7 +57,7 @@ class SizedGraphs:
 
 
 def resized(one: tuple[int, Graph], other: tuple[int, Graph], samples: int) -> Graph | None:
-    """The graph for a number of samples, from the graphs for two others; None if it does not follow from them."""
+    """Return the graph for a number of samples from those for two other numbers; None if they do not imply it."""
     size = _Resize(one[0], other[0], samples)
     try:
         ops = tuple(size.op(*pair) for pair in zip(one[1].ops, other[1].ops, strict=True))
@@ -84,16 +84,16 @@ class _Resize:
         return made
 
     def footprint(self, one: Footprint | None, other: Footprint | None) -> Footprint | None:
-        """Bytes, of which a part may grow with the samples."""
+        """Return bytes, of which a part may grow with the samples."""
         made: Footprint | None = self.value(one, other, self.line)
         return made
 
     def record(self, one: Any, other: Any) -> Any:
-        """A record of sizes, which grow with the samples or do not."""
+        """Return a record of sizes, each of which is constant or in proportion to the samples."""
         return self.value(one, other, self.share)
 
     def value(self, one: Any, other: Any, number: Callable[[int, int], int]) -> Any:
-        """Any value of a graph, whose numbers are worked out by a rule."""
+        """Return any value of a graph; where the two given ones differ, ``number`` works out its numbers."""
         if type(one) is not type(other):
             raise ValueError
         if one == other:
@@ -118,7 +118,7 @@ class _Resize:
             raise ValueError
 
     def share(self, one: int, other: int) -> int:
-        """A size that is so many times the samples."""
+        """Return a size that is in proportion to the samples; raise ValueError if the two sizes are not."""
         each, rest = divmod(one, self.one)
         if rest or each * self.other != other:
             raise ValueError

@@ -5,8 +5,8 @@
     pad ─► conv ─► bn ─► relu ─► pool          conv (members pad, conv, bn, relu) ─► pool
 
 A fused operator reads and writes what crosses the border of its group, under the names of the network, and has the name
-of the member that multiplies by weights, else of its first one. Its members, run one behind the other, compute the
-same: where no kernel knows the group, they do.
+of the member that multiplies by weights, else of its first one. Its members, run one after another, compute the same:
+they run where no kernel knows the group.
 """
 
 from collections.abc import Mapping, Sequence

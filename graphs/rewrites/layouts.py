@@ -43,18 +43,18 @@ class Indices(NamedTuple):
 
 
 Wanted: TypeAlias = Indices | None
-"""What a reader needs of a tensor; None for the whole."""
+"""The part of a tensor that a reader needs; None for the whole."""
 
 
 class Reader(NamedTuple):
-    """Who reads: one of the parts of an operator, or a whole operator."""
+    """The reader of a tensor: one of the parts of an operator, or a whole operator."""
 
     part: int = 0
     parts: int = 1
 
     @property
     def suffix(self) -> str:
-        """Ends the names of what is made for one part only."""
+        """End of the names of tensors that are made for one part only."""
         return f"@{self.part}/{self.parts}" if self.parts > 1 else ""
 
 
@@ -85,10 +85,10 @@ class LayoutWriter:
     slices: dict[str, Slice] = field(default_factory=dict)  # the new parameters and buffers
     layouts: dict[str, Layout] = field(default_factory=dict)  # the layouts of tensors that are not whole
     written: set[str] = field(default_factory=set)
-    module: str = ""  # of the operator that is being written, and so of what puts together what it reads
+    module: str = ""  # of the operator that is being written, and so of the operators that put together its inputs
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor of the new graph."""
+        """Return a tensor of the new graph."""
         return self.tensors.get(name) or self.old.tensor[name]
 
     def add(self, op: Op, shapes: Mapping[str, Sequence[int]], like: Sequence[str]) -> None:
@@ -99,17 +99,17 @@ class LayoutWriter:
         self.written.update(op.outputs)
 
     def piece(self, name: str, wanted: Wanted, reader: Reader) -> str:
-        """The name of a tensor that holds the wanted part of another, written if there is none."""
+        """Return the name of a tensor that holds the wanted part of another; write it if there is none."""
         pieces, axis = self._pieces(name, wanted, reader)
         return self.cat(self._named(name, wanted, reader), pieces, axis)
 
     def _named(self, name: str, wanted: Wanted, reader: Reader) -> str:
-        """The name of what is put together for a reader; the whole has the name that it had."""
+        """Return the name of the tensor that is put together for a reader; the whole tensor keeps its name."""
         wanted = self._unless_whole(name, wanted)
         return f"{name}{wanted.text if wanted else ''}{reader.suffix}"
 
     def _unless_whole(self, name: str, wanted: Wanted) -> Wanted:
-        """What is wanted of a tensor; None if that is all of it."""
+        """Return the wanted part of a tensor; None if it is the whole tensor."""
         extent = self.old.tensor[name].shape[wanted.axis] if wanted else 0
         return None if wanted and wanted.ranges == ((0, extent),) else wanted
 

@@ -1,7 +1,7 @@
 """Groups of operators that one kernel computes.
 
-Behind a convolution or a product may follow a batch norm, an activation, an addition; before a convolution, a border of
-zeros.
+A batch norm, an activation or an addition may follow a convolution or a product; a border of zeros may precede a
+convolution.
 
 ::
 
@@ -10,7 +10,7 @@ zeros.
               shortcut ──────┘
     addmm ─► view ─► gelu                       Step(gelu)
 
-The steps of a group are read off its members, so that whoever has a kernel for them need not know the members.
+The steps of a group are read off its members, so that the builder of a kernel need not know the members.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -29,7 +29,7 @@ PADS = frozenset({"aten.pad", "aten.constant_pad_nd"})
 
 @dataclass(frozen=True)
 class Step:
-    """What a kernel does with each element of its result before it writes it."""
+    """An operation of a kernel on each element of its result, before the element is written."""
 
     function: str  # "batch_norm", "add", "mul", or an activation by oneDNN's name
     scalars: tuple[float, ...] = ()  # parameters of an activation
@@ -38,7 +38,7 @@ class Step:
 
 
 def activation(steps: Sequence[Step]) -> Step | None:
-    """The activation among steps behind a multiplication, if there is one; the others have a second operand."""
+    """Return the activation among the steps after a multiplication, or None; the others have a second operand."""
     return next((step for step in steps if not step.other), None)
 
 
@@ -150,13 +150,13 @@ class Readers:
 
 
 Found: TypeAlias = "tuple[list[int], Step | None] | None"
-"""Operators that follow with the step that they are, which is None if they only pass a tensor on."""
+"""Operators that follow, and the step that they compute, which is None if they only pass a tensor on."""
 
 
 def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[list[int], list[Step]]:
-    """The operators that one kernel can compute with an anchor, which is the first, and the steps behind the anchor.
+    """Return the operators that one kernel can compute with an anchor, which is the first, and the steps after it.
 
-    Operators that are ``taken`` belong to other kernels.
+    The operators in ``taken`` belong to other kernels.
 
     A kernel folds a batch norm into the weights of a convolution, adds or multiplies by another tensor, and applies an
     activation, each at most once and in this order; a product has one of the last two.
@@ -267,14 +267,14 @@ def adds(graph: Graph, op: Op) -> bool:
 
 
 ONE_PASS = (response_norm, scaled_relu, rms_norm, sum_of_three)
-"""What finds operators that read and write each element once: those of a norm, and sums."""
+"""Functions that find operators which read and write each element once: norms, a scaled ReLU, sums."""
 
 
 def constants(readers: Readers) -> list[list[int]]:
-    """Operators whose results are always the same, such as masks and positions, in groups that read each other.
+    """Return operators whose results are always the same, such as masks and positions, in groups that read each other.
 
-    They read nothing but buffers. What the caller gets or an operator writes to, and what that is made of, is computed
-    each time.
+    They read nothing but buffers. Tensors that the caller gets or that an operator writes to, and the tensors that
+    these are made of, are computed each time.
     """
     graph = readers.graph
     given = {name for op in graph.ops if _writes_what_it_reads(op) for name in op.inputs}.union(graph.outputs)
@@ -317,7 +317,7 @@ def _reading(readers: Readers, numbers: Sequence[int]) -> set[int]:
 
 
 def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Found:
-    """What follows the members in their kernel."""
+    """Return the operators and the step that follow the members in their kernel, or None."""
     graph = readers.graph
     tensor, convolves = graph.ops[members[-1]].outputs[0], plain(graph.ops[members[0]].kind) in CONVOLUTIONS
     number = readers.only(tensor)
@@ -334,7 +334,7 @@ def _next(readers: Readers, members: Sequence[int], steps: Sequence[Step]) -> Fo
 
 
 def _may_follow(step: Step, steps: Sequence[Step], convolves: bool) -> bool:
-    """Whether a kernel can do a step behind others: see `chain`."""
+    """Return whether a kernel can apply a step after others: see `chain`."""
     done = [each.function for each in steps if each.function != "batch_norm"]
     if step.function == "batch_norm":
         return convolves and not steps
@@ -342,7 +342,7 @@ def _may_follow(step: Step, steps: Sequence[Step], convolves: bool) -> bool:
 
 
 def _step(graph: Graph, op: Op, tensor: str) -> Step | None:
-    """What an operator does to each element of a tensor."""
+    """Return the step that an operator applies to each element of a tensor; None if no kernel knows it."""
     kind = plain(op.kind)
     if kind == "aten.batch_norm":
         return Step("batch_norm") if _folds(graph, op) else None

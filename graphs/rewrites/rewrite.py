@@ -17,7 +17,7 @@ REWRITES: tuple[RewriteName, ...] = get_args(RewriteName)
 
 
 def rewritten(graph: Graph, rewrites: Iterable[Rewrite]) -> Graph:
-    """The graph after one rewrite behind the other.
+    """Return the graph after all rewrites, applied one after another.
 
     Raises:
         InputError: if one does not fit the graph.

@@ -23,7 +23,7 @@ from graphs.common.errors import InputError
 REPLICATED, CHANNELS = "replicated", "channels"
 
 Range: TypeAlias = tuple[int, int]
-"""The first index and the one behind the last."""
+"""The first index and the one after the last."""
 
 
 class Shard(NamedTuple):
@@ -68,7 +68,7 @@ class Sharding(Brief):
     halo: Halo | None = None  # which rows of the first input are read, if parts share some
 
     def refined(self, runs: int) -> "Sharding":
-        """The sharding that divides each of several runs of the loop; neighbours may need it."""
+        """Return the sharding that divides each of several runs of the loop; neighbours may need it."""
 
         def shard(one: Shard | None) -> Shard | None:
             return one and Shard(one.axis, one.runs * runs)
@@ -78,13 +78,13 @@ class Sharding(Brief):
         return replace(self, name=name, units=self.units // runs, inputs=shards[0], outputs=shards[1])
 
     def refines(self, runs: int) -> bool:
-        """Whether `refined` can make so many runs."""
+        """Return whether `refined` can divide the loop into this number of runs."""
         divisible = self.units % runs == 0 and self.units > runs > 1
         return divisible and self.halo is None and self.name != REPLICATED
 
 
 def shares(units: int, parts: int) -> tuple[Range, ...]:
-    """The units of each part, as equal as can be.
+    """Return the range of units of each part, as equal as possible.
 
     Raises:
         InputError: if there are fewer units than parts.
@@ -96,7 +96,7 @@ def shares(units: int, parts: int) -> tuple[Range, ...]:
 
 
 def ranges(shard: Shard, extent: int, units: int, share: Range) -> tuple[Range, ...]:
-    """The indices along the axis of a tensor, of this extent, that belong to a share of the units of a loop."""
+    """Return the indices along a tensor's axis of this extent that belong to a share of the units of a loop."""
     run = extent // shard.runs
     block = run // units
     start, stop = share
@@ -105,7 +105,7 @@ def ranges(shard: Shard, extent: int, units: int, share: Range) -> tuple[Range, 
 
 
 def joined(pieces: list[Range]) -> Iterator[Range]:
-    """The ranges, where one that begins at the end of another continues it."""
+    """Yield the ranges; one that begins at the end of another is merged with it."""
     start, stop = pieces[0]
     for first, last in pieces[1:]:
         if first != stop:

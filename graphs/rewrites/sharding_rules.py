@@ -89,7 +89,7 @@ def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _image_rows(graph: Graph, op: Op, window: int, fill: float = 0.0) -> Iterator[Sharding]:
-    """The rows of an image, with those beside a part that its window reads."""
+    """Yield the sharding by rows of an image, where a part also reads the neighbouring rows that its window needs."""
     shape = graph.tensor[op.outputs[0]].shape
     stride, before, dilation = (_first(op.attrs.get(name), default) for name, default in _WINDOW.items())
     if len(shape) != 4 or stride is None or before is None or dilation is None or op.attrs.get("ceil_mode"):

@@ -76,10 +76,10 @@ class Split:
     shared: bool = False  # whether parts that read a whole parameter share it and a device, as training needs
 
     def __call__(self, graph: Graph) -> Graph:
-        """The split graph.
+        """Return the split graph.
 
         Raises:
-            InputError: if an operator does not exist, cannot be split so, or not into so many parts.
+            InputError: if an operator does not exist, or cannot be split this way or into this number of parts.
         """
         return self.applied(graph).graph
 
@@ -110,7 +110,7 @@ class _Chosen:
         return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
 
     def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Wanted:
-        """What a part has of a tensor."""
+        """Return the region of a tensor that a part has; None for the whole tensor."""
         if shard is None:
             return None
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
@@ -264,7 +264,7 @@ class _Splitting:
         self.writer.cat(written, names, 1)
 
     def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
-        """What a part writes of each output."""
+        """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
 
@@ -353,7 +353,7 @@ def _as_reshape(op: Op, shape: Sequence[int]) -> Op:
 
 
 def _footprint(op: Op, writer: LayoutWriter, part: Op) -> Footprint | None:
-    """The memory of a part: temporary memory as of the whole; None for views, whose kinds tell what they share."""
+    """Return the memory of a part, with all of the temporary memory; None for views: kinds say what they share."""
     if op.footprint is None or not all(isinstance(each, int) for each in op.footprint.inference.writes):
         return None
     n_bytes = tuple(writer.tensors[name].n_bytes for name in part.outputs)

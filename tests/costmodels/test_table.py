@@ -105,7 +105,7 @@ def test_accelerators_beside_a_host_have_no_slowdown() -> None:
     with pytest.raises(InputError) as error:
         replace(TABLE, offload=offload, slowdown=np.full((3, 2), 0.5))
     assert str(error.value) == (
-        "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave out "
+        "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave out "
         "the slowdown"
     )
 

@@ -163,7 +163,7 @@ def test_weights_may_lie_beside_the_file(tmp_path: Path) -> None:
     assert module(torch.ones(2)).tolist() == [1.5, -2]
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(
-        InputError, match=r"^.*model.onnx keeps weights in files beside it.*; copy them along with"
+        InputError, match=r"^.*model.onnx keeps weights in separate files.*; copy them along with"
     ) as error:
         onnx_module(path)
     assert "\n" not in str(error.value)

@@ -13,18 +13,18 @@ MOST_ROUNDS = 2000  # more of them make a graph that nobody can plan for
 
 
 class Frame(Protocol):
-    """What is computed so far, by name."""
+    """The values computed so far, by name."""
 
     keys: dict[str, str]  # name -> key
 
     def read(self, name: str, reader: str) -> str:
-        """The key of a name."""
+        """Return the key of a name."""
 
     def write(self, name: str, value: torch.Tensor) -> str:
         """Give a value a key and bind the name to it."""
 
     def value(self, name: str, reader: str) -> torch.Tensor:
-        """The tensor of a name, on the meta device if it depends on the inputs."""
+        """Return the tensor of a name, on the meta device if it depends on the inputs."""
 
     def run(self, graph: GraphProto) -> None:
         """Compute all nodes of a graph."""

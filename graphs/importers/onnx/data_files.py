@@ -23,14 +23,14 @@ def data_files(path: Path) -> tuple[Path, ...]:
 
 
 def held_outside(graph: GraphProto) -> Iterator[TensorProto]:
-    """The weights and constants that other files hold, including those of branches and loop bodies."""
+    """Yield the weights and constants that other files hold, including those of branches and loop bodies."""
     for inner in graphs_of(graph):
         constants = (t for node in inner.node for each in node.attribute for t in (each.t, *each.tensors))
         yield from filter(external_data_helper.uses_external_data, (*inner.initializer, *constants))
 
 
 def read_outside(tensor: TensorProto, folder: Path) -> np.ndarray:
-    """The elements that a file beside the model holds, which the system reads from there once they are needed.
+    """Return a tensor's elements from a file in the model's folder, mapped into memory, so that they are read on use.
 
     Raise ValueError, OSError or onnx.checker.ValidationError if the file lies elsewhere, can't be read or is too short.
     """

@@ -154,7 +154,7 @@ def _check_data(model: ModelProto, path: Path) -> None:
             read_outside(tensor, path.parent)
     except (OSError, ValueError, checker.ValidationError) as error:
         raise InputError(
-            f"{path} keeps weights in files beside it, and one can't be read: {one_line(error)}; "
+            f"{path} keeps weights in separate files, and one can't be read: {one_line(error)}; "
             f"copy them along with the model"
         ) from error
 

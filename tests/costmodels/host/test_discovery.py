@@ -141,7 +141,7 @@ def test_a_division_leaves_no_core_over_and_no_device_across_nodes(tmp_path: Pat
 
 
 def test_a_host_without_memory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this host does not tell MemTotal in /proc/meminfo; write "):
+    with pytest.raises(InputError, match="this host does not report MemTotal in /proc/meminfo; write "):
         cpu_devices(tmp_path, {0}, 1)
 
 

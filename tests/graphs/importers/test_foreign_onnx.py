@@ -53,5 +53,5 @@ def test_weights_lie_beside_the_file(place: str, tmp_path: Path) -> None:
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, value in (("location", place.format(tmp_path)), ("offset", "0"), ("length", "16")):
         weight.external_data.append(onnx.StringStringEntryProto(key=key, value=value))
-    with pytest.raises(InputError, match="keeps weights in files beside it, and one can't be read"):
+    with pytest.raises(InputError, match="keeps weights in separate files, and one can't be read"):
         load_program(str(file_of(folder, weight)))

@@ -378,12 +378,12 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     ),
     "writes what shows an element twice": (
         Function(write_expanded),
-        "writes in place ('copy_') to a tensor of which several elements are one in memory, as behind expand; "
+        "writes in place ('copy_') to a tensor of which several elements are one in memory, as after expand; "
         "write out of place there (x = x + 1 for x += 1)",
     ),
     "writes windows that overlap": (
         Function(write_windows),
-        "writes in place ('relu_') to a tensor of which several elements are one in memory, as behind expand; "
+        "writes in place ('relu_') to a tensor of which several elements are one in memory, as after expand; "
         "write out of place there (x = x + 1 for x += 1)",
     ),
     "cannot be removed": (

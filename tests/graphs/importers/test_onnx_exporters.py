@@ -286,5 +286,5 @@ def test_a_file_of_weights_that_is_too_short_is_named(tmp_path: Path) -> None:
     path = large(tmp_path, 4)
     with (tmp_path / "weights.bin").open("r+b") as data:
         data.truncate(100)
-    with pytest.raises(InputError, match=r"^.*model.onnx keeps weights in files beside it, and one can't be read"):
+    with pytest.raises(InputError, match=r"^.*model.onnx keeps weights in separate files, and one can't be read"):
         load_program(str(path))

@@ -111,9 +111,9 @@ def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
 
 
 def _mask(node: Node, query: Tensor, n_keys: int, given: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """What is added to the scores [batch, heads, steps, keys] of a query [batch, steps, width], or None.
+    """Return the term to add to the scores [batch, heads, steps, keys] of a query [batch, steps, width], or None.
 
-    ``given`` is 1 for keys to look at and 0 for others: [batch, keys] or [batch, steps, keys].
+    ``given`` is 1 for keys to attend to and 0 for others: [batch, keys] or [batch, steps, keys].
     """
     hidden, total, n_steps = node.number("mask_filter_value", -10000.0), bias, query.shape[1]
     if given is not None:
