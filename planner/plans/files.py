@@ -44,16 +44,16 @@ from simulator.placement import Placement
 
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source")
-"""Of each operator on each device."""
+"""The columns of costs in a file, for each operator on each device."""
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
+    """Return a plan as a JSON object. Nothing in it depends on when or how fast the plan was made."""
     return {**answer_to_dict(plan), "costs": _costs(plan.table), "graph": graph_to_dict(plan.graph)}
 
 
 def answer_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan without its graph and its costs."""
+    """Return a plan as a JSON object without its graph and its costs."""
     return {
         "version": VERSION,
         "model": plan.graph.name,

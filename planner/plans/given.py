@@ -1,4 +1,4 @@
-"""What callers may give instead of a record: the name of the file that holds it, or of a model."""
+"""Arguments that callers may give instead of a record: the name of the file that holds it, or of a model."""
 
 from __future__ import annotations
 

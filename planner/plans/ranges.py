@@ -1,11 +1,11 @@
-"""Ranges: between which two times eight of ten runs of a plan are expected.
+"""Ranges: two times between which eight of ten runs of a plan are expected.
 
-A run takes longer or shorter than predicted for three reasons that have nothing to do with each other::
+A run takes longer or shorter than predicted for three independent reasons::
 
     pace     the machine is faster or slower than usual: from the moments of a profile, and from
              how much the passes of its measurement differ
-    costs    of operators that nobody measured: those of one kind are wrong together, those of two kinds are not
-    model    what the simulation leaves out: from networks that were planned and run, see `tests.benchmarks.accuracy`
+    costs    of operators that nobody measured: errors of one kind of operator go together, those of two kinds do not
+    model    effects that are not simulated: from networks that were planned and run, see `tests.benchmarks.accuracy`
 
 Each is a relative spread, the standard deviation of a logarithm; their squares add up.
 """
@@ -23,22 +23,22 @@ from graphs.common.arrays import Floats
 from graphs.ir import Graph
 from simulator.placement import Placement
 
-WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
+WIDTH = 1.2816  # standard deviations to either side that hold 80 % of a normal distribution
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
 MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.01, 0.02, 0.015
-"""What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
+"""Spread of effects that are not simulated: on one device; in a stream over several; for one that they run in turn."""
 LEFT = 0.5  # of the deviation of passes over a network, in the means of some seconds of a calibration and of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Between these two times 80 % of runs are expected."""
+    """Two times between which 80 % of runs are expected."""
 
     low_s: float
     high_s: float
 
     def __contains__(self, seconds: float) -> bool:
-        """Whether a measured time is as expected."""
+        """Return whether a measured time is in the range."""
         return self.low_s <= seconds <= self.high_s
 
     @property
@@ -78,14 +78,14 @@ class Spread:
         return replace(self, pace=0.0)
 
     def beside(self, other: "Spread") -> "Spread":
-        """The spread of the ratio of two runs on one machine, which have one pace."""
+        """Return the spread of the ratio of two runs on one machine, which have one pace."""
         return Spread(0.0, hypot(self.costs, other.costs), hypot(self.model, other.model))
 
 
 def spreads_of(
     graph: Graph, table: CostTable, placement: Placement, pace_spread: Mapping[str, float]
 ) -> Mapping[bool, Spread]:
-    """By how much runs of a placement differ from what is predicted: micro-batches that stream, and one alone (True).
+    """Return the spread of runs around the prediction: of a micro-batch alone (True), and of those that stream (False).
 
     ``pace_spread`` is that of `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """

@@ -1,4 +1,4 @@
-"""MeasuredRun: what was measured of a plan, and run.json, which keeps it to be drawn beside what was predicted.
+"""MeasuredRun: the measurements of a plan's run, and run.json, which keeps them for comparison with the prediction.
 
 ::
 

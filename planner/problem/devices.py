@@ -1,4 +1,4 @@
-"""What devices have in common, so that a search need not try the same thing twice."""
+"""Classes of equal devices, so that a search need not try the same placement twice."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from graphs.common.arrays import Ints
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
+    """Return the classes of devices that have the same numbers, each ascending, in the order of their first devices.
 
     The numbers are [..., n_devices] each.
     """
@@ -21,7 +21,7 @@ def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that can swap places without any change to any number, each ascending.
+    """Return the classes of devices that can swap places without any change to any number, each ascending.
 
     Two devices can swap if exchanging their rows and columns maps costs, memory and links to themselves and renames
     the channels one to one.

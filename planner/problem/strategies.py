@@ -45,7 +45,7 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True)
 class StrategyProblem(Brief):
-    """What there is to choose, and what it costs."""
+    """The strategies to choose from, with their costs."""
 
     node_cost: tuple[Floats, ...]  # for each node, [n_strategies]; infinite where a strategy is forbidden
     edges: tuple[Edge, ...] = ()  # costs of strategies together
@@ -66,7 +66,7 @@ class StrategyProblem(Brief):
                 )
 
     def cost(self, choice: Sequence[int]) -> float:
-        """The cost of a strategy for each node; infinite if something is forbidden. It does not look at memory."""
+        """Return the cost of a strategy for each node; infinite if one is forbidden. Memory is not checked."""
         own = sum(float(cost[chosen]) for cost, chosen in zip(self.node_cost, choice, strict=True))
         return own + sum(float(cost[tuple(choice[node] for node in nodes)]) for nodes, cost in self.edges)
 

@@ -172,14 +172,14 @@ def _described(module: Any, layer: Shapes, rows: int, tokens: int, flash: bool) 
 
 
 def _key_heads(config: Any, heads: int) -> int:
-    """Heads of keys and values; families that say so in one word have a single one."""
+    """Return the number of heads of keys and values; a config with ``multi_query`` has one."""
     if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
         return 1
     return int(_first(config, KEY_HEADS) or heads)
 
 
 def _window(config: Any, tokens: int) -> tuple[int, bool]:
-    """How many tokens a token attends to, 0 for all; and whether that is so in some layers only, which then differ."""
+    """Return how many tokens a token attends to, 0 for all, and whether only some of the layers have this window."""
     window = _first(config, ("sliding_window", "window_size"))
     if not isinstance(window, int):
         return 0, False
@@ -191,7 +191,7 @@ def _window(config: Any, tokens: int) -> tuple[int, bool]:
 
 
 def _architecture(config: Any, other_biases: bool) -> Architecture:
-    """What costs do not depend on."""
+    """Return the parts of a model's description that costs do not depend on."""
     rotary = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
     base = rotary.get("rope_theta") or getattr(config, "rope_theta", None) or getattr(config, "rotary_emb_base", None)
     share = rotary.get("partial_rotary_factor") or _first(config, ("partial_rotary_factor", "rotary_pct"))
@@ -211,7 +211,7 @@ def _architecture(config: Any, other_biases: bool) -> Architecture:
 
 
 def _rotary_scaling(rotary: Mapping[str, Any]) -> str:
-    """How rotations are scaled; Llama 3's way with other limits than its own is not its way."""
+    """Return how rotary angles are scaled; Llama 3's scaling with other limits has a name of its own."""
     name = str(rotary.get("rope_type") or rotary.get("type") or "default")
     other = any(rotary.get(limit, value) != value for limit, value in LLAMA3_LIMITS.items())
     return f"{name} with other limits" if name == "llama3" and other else name

@@ -1,16 +1,16 @@
-"""Search: stages alike, then the best layers of each stage, then the best degrees of each stage.
+"""Search: equal stages first, then the best layers of each stage, then the best degrees of each stage.
 
 ::
 
-    1  each shape × recomputation, stages alike    by a quick bound, ascending; one price each, unless a row that is
+    1  each shape × recomputation, equal stages    by a quick bound, ascending; one price each, unless a row that is
                                                    faster than the bound has as few devices and less memory than the
                                                    shape's states; what no other row dominates is kept
     2  shapes by their bound, ascending            until a bound is no less than the fastest step that was found;
                                                    layers of the stages by dynamic programming
-    3  stages that differ in degrees and ZeRO, by  likewise; `degrees`
+    3  stages that differ in degrees and ZeRO, by  as in 2; `degrees`
        their number and the size of micro-batches
 
-When all parts end by themselves, no configuration of the space takes a shorter step.
+If no part is cut short by the time limit, no configuration of the space takes a shorter step.
 """
 
 from bisect import bisect_left, insort
@@ -57,15 +57,15 @@ class ConfigRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         rows: configurations of which none is as fast as another with no more memory and devices, the fastest first.
         status: optimal if the first row is proved to be the fastest; infeasible if nothing fits.
         bound_s: no configuration takes a shorter step.
-        shapes: how many there are whose stages have the same degrees.
-        left_out: of these, how many were not priced for want of time; rows with less memory may be missing.
-        least_need: of a device, what the way takes that lacks the least memory; None if none was priced.
+        shapes: the number of shapes whose stages have the same degrees.
+        left_out: the number of these that were not priced for lack of time; rows with less memory may be missing.
+        least_need: memory of the shape that lacks the least; None if no shape was priced.
         wall_s: seconds of the search.
     """
 

@@ -28,14 +28,14 @@ class StageFill:
 
 
 class LayerTable:
-    """The least times of numbers of layers, by stage, worked out when they are asked for."""
+    """The least seconds of a number of layers on a stage, computed on demand."""
 
     def __init__(self, prices: ShapePrices) -> None:
         self._prices = prices
         self._known: dict[tuple[int, int], tuple[float, StageLayers | None]] = {}
 
     def at(self, stage: int, layers: int) -> tuple[float, StageLayers | None]:
-        """The least time of so many layers on a stage, infinite if they do not fit, and what runs again of them."""
+        """Return the least seconds of ``layers`` on a stage and their recomputation; infinite and None if none fits."""
         if (stage, layers) not in self._known:
             own = self._prices.of(stage)
             found = own.cheapest(layers)
@@ -44,9 +44,9 @@ class LayerTable:
 
 
 def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
-    """The fastest layers of the stages, if they stream in less than ``most_s``; None if none do.
+    """Return the layers of the stages that stream fastest; None if none stream in less than ``most_s`` seconds.
 
-    Interleaved and zero-bubble schedules need stages alike, of which each recomputes what it must.
+    Interleaved and zero-bubble schedules need the same number of layers on each stage; recomputation may differ.
     """
     table, shape = LayerTable(prices), prices.shape
     layers = prices.book.setting.network.layers

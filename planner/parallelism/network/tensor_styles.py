@@ -32,7 +32,7 @@ class Style(StrEnum):
 
     COLUMN = "column"  # by output features, which stay divided
     ROW = "row"  # by input features; results are summed
-    GATHERED = "gathered column"  # by output features, which are put together
+    GATHERED = "gathered column"  # by output features, which are then gathered
     VOCABULARY = "vocabulary"  # by words of an embedding; results are summed
 
 
@@ -54,7 +54,7 @@ class TensorStyles:
 
     @classmethod
     def of(cls, graph: Graph, ops: Sequence[int], parts: int) -> "TensorStyles":
-        """The styles of some operators that run behind each other, for a number of devices."""
+        """Return the styles of some operators that run one after another, for a number of devices."""
         return _StyleSearch(graph, ops, parts).found() if parts > 1 else cls()
 
 
@@ -63,17 +63,17 @@ WEIGHT_AT = {"aten.linear": 1, "aten.embedding": 0}
 
 
 def read_by(op: Op) -> str:
-    """What a layer reads beside its weight."""
+    """Return the tensor that a layer multiplies by its weight."""
     return op.inputs[1 - WEIGHT_AT[plain(op.kind)]]
 
 
 def weight_of(op: Op) -> str:
-    """The weight of a layer."""
+    """Return the weight of a layer."""
     return op.inputs[WEIGHT_AT[plain(op.kind)]]
 
 
 def tensor_styles(graph: Graph, stages: Sequence[Sequence[int]], parts: int) -> tuple[TensorStyles, ...]:
-    """The styles of each stage.
+    """Return the styles of each stage.
 
     Raises:
         InputError: if the devices could share no layer; the error names the nearest number that can.

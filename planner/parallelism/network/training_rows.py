@@ -76,7 +76,7 @@ class Choice:
 
     @property
     def recomputed(self) -> str:
-        """What runs again, of each stage where they differ."""
+        """The recomputation, of each stage where stages differ."""
         return self.config.recompute if self.config else self.recompute
 
     @property
