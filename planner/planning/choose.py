@@ -69,7 +69,7 @@ class TransformerChoices(Brief):
 
     @property
     def advice(self) -> str:
-        """What to change where there are no rows; empty if there are some."""
+        """The changes that would give rows; empty if there are rows."""
         if self.found.rows:
             return ""
         if self.found.status is Status.UNKNOWN:
@@ -86,7 +86,7 @@ class TransformerChoices(Brief):
         Args:
             output: the file.
             row: its number among the `rows`, from 1.
-            all: whether it counts among all rows.
+            all: whether the number counts all rows.
 
         Raises:
             InputError: if there is no such row, or the file cannot be written.
@@ -99,9 +99,9 @@ class NetworkChoices(Brief):
     """Ways to train any network, priced operator by operator.
 
     Attributes:
-        cluster: its devices, as far as they may be used.
-        optimizer: what steps.
-        sweep: all ways that were found and keep what is asked.
+        cluster: the devices that may be used.
+        optimizer: of the training step.
+        sweep: all ways that were found and meet the demands.
         graph_of: the network for a number of samples.
     """
 
@@ -116,7 +116,7 @@ class NetworkChoices(Brief):
 
     @property
     def advice(self) -> str:
-        """What to change where there are no rows; empty if there are some."""
+        """The changes that would give rows; empty if there are rows."""
         if self.sweep.choices:
             return ""
         return NO_TIME if self.sweep.unsearched else NO_ROOM
@@ -127,7 +127,7 @@ class NetworkChoices(Brief):
         Args:
             output: the file.
             row: its number among the `rows`, from 1.
-            all: whether it counts among all rows.
+            all: whether the number counts all rows.
 
         Raises:
             InputError: if there is no such row, or the file cannot be written.

@@ -23,7 +23,7 @@ class FasterRow(NamedTuple):
 
 
 class OnlyRowError(NoPlanError):
-    """No plan trains the batch, but ranks that share layers or states do: ``row`` is how."""
+    """No plan trains the batch, but ranks that share layers or states can: ``row`` is their configuration."""
 
     def __init__(self, result: Result, row: FasterRow) -> None:
         super().__init__(result)
@@ -32,14 +32,14 @@ class OnlyRowError(NoPlanError):
 
 @dataclass(frozen=True)
 class FoundTraining:
-    """What a search among ways to train has found.
+    """The result of a search among ways to train.
 
     Attributes:
         plan: the best one.
-        first: the plan for the workload as it is by default; the same where nothing is faster.
+        first: the plan for the default workload; equal to ``plan`` if nothing is faster.
         cluster: all devices, before they are divided among replicas.
-        beyond: a choice that is faster still, which ranks of its own or devices that share layers or states run.
-        row: the fastest configuration of the latter kind, where it is faster than the plan.
+        beyond: a faster choice, which needs ranks of its own, or devices that share layers or states.
+        row: the fastest configuration with shared layers or states, if it is faster than the plan.
     """
 
     plan: Plan

@@ -41,7 +41,7 @@ from simulator.placement import Placement
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
 MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with more, its parts stay side by side
-HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
+HASTE = 1e-6  # share of the time for a search for any plan after an interrupt
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
 
@@ -55,9 +55,9 @@ class Search:
         time_limit_s: of the search.
         gap: the relative gap that is good enough; costs are hardly known to 5 %.
         seed: of every random choice.
-        robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
-            least; 0 to trust the costs.
-        reporter: is told of progress.
+        robust: how many times to draw errors of the costs, if time allows, to find the placement that loses least; 0 to
+            trust the costs.
+        reporter: receives the progress.
         rewrites: which changes of the network a plan may make, with commas between: with "copies", micro-batches that
             stream may take turns among several copies of it; with "fuse", one kernel computes several operators. "auto"
             for those that help, "none" for none.

@@ -119,7 +119,7 @@ class SplitSearch:
         return Split({name: (one.name, self.team.size) for name, one in picked.items() if one is not None})
 
     def _own_s(self, number: int) -> Floats:
-        """[n_strategies], seconds of an operator, and of putting together what the caller gets of it."""
+        """Return [n_strategies], seconds of an operator, and of gathering its outputs for the caller."""
         op, whole_s, launch_s = self.graph.ops[number], float(self.seconds[number]), self.team.device.launch_s
         own = []
         for sharding in self.strategies[number]:
@@ -132,7 +132,7 @@ class SplitSearch:
         return np.array(own)
 
     def _share(self, number: int, sharding: Sharding | None) -> float:
-        """What the largest part takes of the whole operator, by a roofline of arithmetic and memory."""
+        """Return the time of the largest part as a share of the whole operator's, by a roofline."""
         if sharding is None or sharding.name == REPLICATED:
             return 1.0
         op, device = self.graph.ops[number], self.team.device
@@ -154,7 +154,7 @@ class SplitSearch:
         return [_layout(op, sharding, tensor) for sharding in self.strategies[number]]
 
     def _read(self, number: int, tensor: str) -> list[Held]:
-        """[n_strategies], the layout that an operator needs of a tensor; everywhere, if in more than one layout."""
+        """Return [n_strategies], the layout in which an operator reads a tensor; everywhere, if in several layouts."""
         op, needs = self.graph.ops[number], list[Held]()
         for sharding in self.strategies[number]:
             if sharding is None:
@@ -165,7 +165,7 @@ class SplitSearch:
         return needs
 
     def _needed(self, op: Op, sharding: Sharding, number: int) -> Held:
-        """The layout that parts need of one of their inputs."""
+        """Return the layout in which parts read one of their inputs."""
         shard, halo = sharding.inputs[number], sharding.halo
         if shard is None:
             return EVERYWHERE
@@ -177,7 +177,7 @@ class SplitSearch:
         return np.array([[self.team.relaid_s(one, other, n_bytes) for other in read] for one in written])
 
     def _memory(self) -> tuple[tuple[Live, ...], float]:
-        """What the first device holds of parameters and buffers, if it cannot hold all of them."""
+        """Return the memory that parameters and buffers need on the first device, and its limit; nothing if all fit."""
         limit = self.team.device.usable_bytes
         usage = [self._held(op, strategies) for op, strategies in zip(self.graph.ops, self.strategies, strict=True)]
         if sum(float(each[0]) for each in usage) <= limit:
@@ -185,7 +185,7 @@ class SplitSearch:
         return tuple(Live(number, 0, 1, each) for number, each in enumerate(usage) if each.any()), limit
 
     def _held(self, op: Op, strategies: Sequence[Sharding | None]) -> Floats:
-        """[n_strategies], bytes of parameters and buffers that an operator reads on the first device."""
+        """Return [n_strategies], bytes of parameters and buffers that an operator reads on the first device."""
         state = [
             (number, tensor.n_bytes)
             for number, name in enumerate(op.inputs)

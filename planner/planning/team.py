@@ -52,15 +52,15 @@ class Team:
         return len(self.numbers)
 
     def send_s(self, n_bytes: float) -> float:
-        """Seconds until another device has a tensor."""
+        """Return the seconds until another device has a tensor."""
         return float(self.link.seconds(np.array([n_bytes]))[0]) + 2 * self.device.overhead_s
 
     def copy_s(self, n_bytes: float) -> float:
-        """Seconds of an operator that reads and writes so many bytes."""
+        """Return the seconds of an operator that reads and writes ``n_bytes`` bytes."""
         return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
 
     def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
-        """Seconds to bring a tensor from one layout into another."""
+        """Return the seconds to bring a tensor from one layout into another."""
         if written in (read, EVERYWHERE):
             return 0.0
         others = (self.size - 1) / self.size

@@ -219,22 +219,22 @@ class TuningLoop:
         return why or f"the {self._deadline.limit_s:g} s are over"
 
     def _taking_part(self, candidate: int) -> list[int]:
-        """The numbers of the first, the best and the new plan."""
+        """Return the numbers of the first, the best and the new plan."""
         return sorted({0, self._best, candidate})
 
     @property
     def _run_s(self) -> float:
-        """The time of a plan for its part of a round: the longest until now, at first a guess."""
+        """The seconds of one plan's turn in a round: the longest so far, at first a guess."""
         n_least = 2 * self._first.workload.in_flight + LEAST_STREAMED
         return self._longest_s or START_S + max(TURN_S, n_least * self._first.predicted_s)
 
     def _has_time_for(self, candidate: int) -> bool:
-        """Whether a turn and planning after it end in time, if they take as long as the longest until now."""
+        """Return whether a turn and the planning after it end in time, if they take as long as the longest so far."""
         n_plans = len(self._taking_part(candidate))
         return self._deadline.left_s > n_plans * LEAST_ROUNDS * self._run_s + self._planning_s
 
     def _take_turn(self, candidate: int) -> None:
-        """Run a plan beside the first and the best one, and keep what was measured."""
+        """Run a plan in turns with the first and the best one, and keep the measurements."""
         from planner.runtime.benchmark.load import Load
 
         best, numbers = self._best, self._taking_part(candidate)
@@ -327,17 +327,17 @@ class TuningLoop:
 
 
 def explained(plan: Plan, measured_s: float) -> bool:
-    """Whether a measured time, after the machine's pace, is in the range of the predicted one."""
+    """Return whether a measured time, corrected by the machine's pace, is in the range of the predicted one."""
     return measured_s in plan.spread(plan.goal is Goal.LATENCY).without_pace().range(plan.predicted_s)
 
 
 def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | None) -> list[StageTime]:
-    """What the stages of a plan took for one micro-batch, after the machine's pace.
+    """Return the measured seconds of a plan's stages for one micro-batch, corrected by the machine's pace.
 
     Args:
-        plan: that ran.
-        recorded: its runs, of which the one in the middle counts; in a stream, the mean of the steady part.
-        pace: of the machine meanwhile; None if it is not known.
+        plan: the plan that ran.
+        recorded: its runs, of which the median counts; in a stream, the mean of the steady part.
+        pace: of the machine during the runs; None if it is not known.
     """
     table, graph = plan.table, plan.graph
     if plan.goal is Goal.TRAINING:

@@ -90,7 +90,7 @@ class Solver(Protocol):
         ...
 
     def refuses(self, problem: Problem) -> str:
-        """What the solver cannot handle in this problem, in a few words; empty if it can solve the problem."""
+        """Return what the solver cannot handle in a problem, in a few words; empty if it can solve the problem."""
         ...
 
     def search(self, problem: Problem, budget: Budget) -> Answer:

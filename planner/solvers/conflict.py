@@ -59,13 +59,13 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be placed, apart from constraints.
+    """A problem of placement without its constraints.
 
     Attributes:
         table: the costs.
         graph: the network.
-        goal: what is minimised.
-        kinds: [n_devices], by which constraints may name devices; empty without.
+        goal: the objective to minimise.
+        kinds: [n_devices], kinds of devices, by which constraints may name them; may be empty.
         step: of training.
     """
 

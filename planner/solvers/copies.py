@@ -155,12 +155,12 @@ def _of_teams(table: CostTable, teams: Teams) -> CostTable:
 
 
 def _bound(problem: Problem, teams: Teams) -> float:
-    """What no placement on these teams streams faster than."""
+    """Return a lower bound of the period over all placements on these teams."""
     return lower_bound(replace(problem, table=_of_teams(problem.table, teams)))
 
 
 def _of_members(found: Placement, teams: Teams) -> Placement:
-    """The placement on the members of the teams, which take micro-batches in turns."""
+    """Return the placement on the members of the teams, which take micro-batches in turns."""
     used = [teams[team] for team in found.used]
     return _in_turns(
         [

@@ -209,13 +209,13 @@ class _Heard(Reporter):
         self._reporter.on_incumbent(solver, objective_s, bound_s, wall_s)
 
     def on_placement(self, placement: Placement) -> None:
-        """Remember it, and pass it on."""
+        """Keep a placement, and pass it on."""
         self.placement = placement
         self._reporter.on_placement(placement)
 
 
 class _SearchState:
-    """What is known so far: the best placement, who found it, and the best bound."""
+    """The state of a search: the best placement, the solver that found it, and the best bound."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
@@ -271,10 +271,11 @@ class _SearchState:
         self._complete = self._complete or answer.complete
 
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
-        """What a solver finds and proves.
+        """Return the answer of a solver.
 
-        All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
-        on several devices; those on one are tried before. For devices that pause, see `planner.problem.bounds`.
+        All solvers except the exhaustive one assume that all devices compute all the time. Their bounds hold for every
+        placement on several devices; single devices are tried before. For devices that pause, see
+        `planner.problem.bounds`.
         """
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
@@ -330,7 +331,7 @@ class _SearchState:
         self._objective_s = objective_of(self._problem, self._placement)
 
     def climb(self) -> None:
-        """Move single operators as long as that helps; whoever found the placement remains its finder."""
+        """Move single operators as long as that helps; the finder of the placement stays the same."""
         if self._placement is not None and not self._proved and not self._complete:
             moved = climbed(self._problem, self._placement, CLIMB * self._budget.time_limit_s)
             self.offer(self._finder, moved, tell=True)

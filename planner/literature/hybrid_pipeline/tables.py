@@ -1,4 +1,4 @@
-"""Tables: the stages that a network can be cut into, and how long each takes, for the sweep over downsets."""
+"""Tables: the stages that a network can be cut into, and the seconds of each, for the sweep over downsets."""
 
 from collections.abc import Sequence
 from math import inf
@@ -19,18 +19,18 @@ MOST_TIMES = 50_000_000  # of stages, by tensor-parallel degree and micro-batche
 
 
 class StageCuts(NamedTuple):
-    """What stages there are."""
+    """The stages that the search considers."""
 
     network: HybridNetwork
     rows: Rows  # [n_stages, n_nodes]
-    degrees: Sequence[int]  # tensor-parallel ones that the devices suffice for
+    degrees: Sequence[int]  # tensor-parallel degrees, at most the number of devices
     most_copies: int  # of all stages
     blank: StageTable  # without compute times
     complete: bool  # whether the stages are those between all downsets
 
     @property
     def n_downsets(self) -> int:
-        """How many downsets there are, and so ways to cut the network in two."""
+        """The number of downsets, and so of ways to cut the network in two."""
         return len(self.blank.before_s)
 
 
@@ -39,7 +39,7 @@ class TooManyStages(Exception):  # noqa: N818  # no error: fewer are tried then
 
 
 def stage_cuts(network: HybridNetwork, most: int = MOST_DOWNSETS) -> StageCuts:
-    """The stages between all downsets, or between those of a few orders of the nodes if there are too many."""
+    """Return the stages between all downsets, or between those of a few orders of the nodes if there are too many."""
     every = _downsets(network, most)
     downsets = every or _in_orders(network, most)
     n = len(network.node_ids)
@@ -58,7 +58,7 @@ def stage_cuts(network: HybridNetwork, most: int = MOST_DOWNSETS) -> StageCuts:
 
 
 def least_work_s(network: HybridNetwork) -> list[float]:
-    """The least time of each node, added up over the devices that share it."""
+    """Return the least seconds of each node, added up over the devices that share it."""
     return [
         min(degree * variant.compute_s for degree, own in by_degree.items() for variant in own.variants)
         for by_degree in network.sharing
@@ -66,17 +66,17 @@ def least_work_s(network: HybridNetwork) -> list[float]:
 
 
 def stage_tables(cuts: StageCuts, limit_s: float) -> tuple[StageTable, StageTable]:
-    """The times of stages with the variants that are found, and lower bounds of them.
+    """Return the seconds of stages with the variants that are found, and lower bounds of them.
 
-    A stage that takes long needs many copies to keep a limit, and then has few micro-batches in flight in each; more
-    of them are left out.
+    A slow stage needs many copies to keep the limit, and each copy then has few micro-batches in flight; entries for
+    more of them are left out.
 
     Args:
         cuts: the stages.
         limit_s: the tables are for this limit and for smaller ones.
 
     Raises:
-        TooManyStages: if there is no room for so many.
+        TooManyStages: if the tables would have more than `MOST_TIMES` entries.
     """
     sizes = [_most_in_flight(cuts, number, limit_s) for number in range(len(cuts.degrees))]
     at = np.cumsum([0, *np.concatenate(sizes).tolist()])

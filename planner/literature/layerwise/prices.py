@@ -28,11 +28,11 @@ STATES = 4  # parameters, gradients and two states of Adam, each as large as the
 ACCUMULATION = 5 / 4  # gradients of several micro-batches are added up in 4 bytes
 ZERO_REST = 0.003  # of the states, which ZeRO does not divide
 TENSOR_MESSAGES, SEQUENCE_MESSAGES = 6, 4  # all-gathers, or all-to-alls, of a layer forward and backward
-AGAIN = 1.5  # times as many where the forward pass is repeated
+AGAIN = 1.5  # times as many messages if the forward pass is repeated
 
 
 class Degrees(NamedTuple):
-    """What a strategy means on the GPUs of a stage."""
+    """The division of a stage's GPUs and samples under a strategy."""
 
     shards: int  # k
     replicas: int  # d
@@ -44,7 +44,7 @@ class LayerTime(NamedTuple):
     """One micro-batch through one layer, forward and backward."""
 
     plain_ms: float
-    synced_ms: float  # if gradients are added up over the replicas meanwhile
+    synced_ms: float  # if gradients are added up over the replicas at the same time
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class StagePrices(Brief):
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """How many layers each stage has; the last has the rest."""
+        """[n_stages], the number of layers of each stage; the last one has the rest."""
         each = self.setting.layers // self.stages
         return (*(each,) * (self.stages - 1), self.setting.layers - each * (self.stages - 1))
 
     def degrees(self, strategy: LayerStrategy) -> Degrees | None:
-        """What a strategy means; None if it does not fit the GPUs and the samples."""
+        """Return the degrees of a strategy; None if it does not fit the GPUs and the samples."""
         setting, shards = self.setting, max(strategy.tensor, strategy.sequence)
         replicas, left = divmod(setting.gpus, self.stages * shards)
         samples = setting.batch // setting.micro_batches
@@ -71,7 +71,7 @@ class StagePrices(Brief):
 
     @cached_property
     def strategies(self) -> tuple[LayerStrategy, ...]:
-        """All strategies of a layer; one replica knows no ZeRO."""
+        """All strategies of a layer; a single replica has no ZeRO."""
         powers = [1 << exponent for exponent in range(self.setting.gpus.bit_length())]
         shared = [LayerStrategy(k, 1) for k in powers] + [LayerStrategy(1, k) for k in powers[1:]]
         return tuple(
@@ -137,7 +137,7 @@ class StagePrices(Brief):
         return tuple(map(ceil, held))
 
     def buffer_mb(self, widest: int) -> int:
-        """The buffer for gathered activations, which a stage has if anything is tensor-parallel, in whole MB."""
+        """Return the buffer for gathered activations in whole MB, which a stage with tensor parallelism has."""
         setting = self.setting
         replicas = setting.gpus // self.stages // widest
         buffer_mb = setting.batch / setting.micro_batches / replicas * self._sample_mb
@@ -150,17 +150,17 @@ class StagePrices(Brief):
 
     @cached_property
     def _layer_ms(self) -> float:
-        """Of one sample, by a parabola through what was measured."""
+        """Milliseconds of a layer for one sample, by a parabola through the measurements."""
         return _fitted(self.setting.layer_ms, 2, self.setting.sequence)
 
     @cached_property
     def _outer_ms(self) -> float:
-        """Of one sample, by a line through what was measured."""
+        """Milliseconds of embedding and head for one sample, by a line through the measurements."""
         return _fitted(self.setting.outer_ms, 1, self.setting.sequence)
 
     @property
     def _sample_mb(self) -> float:
-        """The activations of a sample between two layers."""
+        """MB of a sample's activations between two layers."""
         return self.setting.sequence * self.setting.hidden * ACTIVATION_BYTES / MB
 
     def _message_mb(self, strategy: LayerStrategy) -> float:

@@ -53,16 +53,16 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerwiseSetting(Brief):
-    """What is trained, and on what."""
+    """A model to train, the GPUs, and measurements of both."""
 
-    layers: int  # how many there are
+    layers: int  # the number of layers
     hidden: int  # values of a token between layers
     sequence: int  # tokens of a sample
     batch: int  # samples of a step
     micro_batches: int  # parts of the batch
     uniform: bool  # whether layers, embedding and head share one strategy
-    gpus: int  # how many there are
-    limit_mb: int  # what one GPU may hold
+    gpus: int  # the number of GPUs
+    limit_mb: int  # the most that one GPU may hold
     context_mb: float  # of every GPU before anything is placed
     overlap: float  # how many times as long computing and communication take while both run
     layer_ms: Curve  # of one sample, by tokens

@@ -130,7 +130,7 @@ def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -
 
 def _check_must_split(where: str, op: TensorOp, split: MeshSplit) -> None:
     if op.kind != "dot":
-        raise InputError(f"{where} names {op.name}; only a dot can be told what to split")
+        raise InputError(f"{where} names {op.name}; only a dot can be asked to split an axis")
     if split.axis >= len(op.shape) or split.mesh_axis > 1:
         most = len(op.shape) - 1
         raise InputError(

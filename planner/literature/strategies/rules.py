@@ -20,29 +20,29 @@ Spec = tuple[int | None, ...]
 Loop = TypeVar("Loop", int, int | str)
 
 MESH_AXES = (0, 1)
-REPLICATED_PARAMETER = 2.0  # a little more than nothing, so that parameters are split where that is free
+REPLICATED_PARAMETER = 2.0  # a little more than nothing, so that parameters are split if that is free
 ALL_REDUCE_TIE, ALL_GATHER_TIE = 0.01, 0.1  # decide between collectives of the same price
 
 
 class Strategy(NamedTuple):
-    """What an operator can do."""
+    """A way to compute an operator."""
 
     spec: Spec  # of its output
     cost: float
-    wants: tuple[Spec | None, ...] = ()  # the spec of each input; None where it takes what comes
+    wants: tuple[Spec | None, ...] = ()  # the spec of each input; None for any
 
 
 # --- prices ----------------------------------------------------------------------------------------------------------
 
 
 def all_reduce(case: MeshCase, n_bytes: float, axis: int) -> float:
-    """The price of an all-reduce of shards of ``n_bytes`` on an axis of the mesh."""
+    """Return the price of an all-reduce of shards of ``n_bytes`` on an axis of the mesh."""
     n = case.mesh[axis]
     return int(case.alpha[axis] + case.beta[axis] * 2 * (n - 1) / n * n_bytes) + ALL_REDUCE_TIE
 
 
 def all_gather(case: MeshCase, n_bytes: float, axis: int) -> float:
-    """The price of an all-gather that ends with ``n_bytes`` on every device of an axis of the mesh."""
+    """Return the price of an all-gather that ends with ``n_bytes`` on every device of an axis of the mesh."""
     n = case.mesh[axis]
     return case.all_gather_price or int(case.alpha[axis] + case.beta[axis] * (n - 1) / n * n_bytes) + ALL_GATHER_TIE
 
@@ -117,7 +117,7 @@ def _loop_splits(case: MeshCase, n_batch: int, shape: Shape) -> Iterator[dict[in
 
 
 def _spec(loops: Sequence[Loop], split: Mapping[Loop, int]) -> Spec:
-    """The spec of a tensor whose axes belong to these loops."""
+    """Return the spec of a tensor whose axes belong to these loops."""
     return tuple(split.get(loop) for loop in loops)
 
 
@@ -125,7 +125,7 @@ def _spec(loops: Sequence[Loop], split: Mapping[Loop, int]) -> Spec:
 
 
 def follow(op: TensorOp, case: MeshCase, have: Spec, read: Shape) -> Strategy | None:
-    """What an operator does with the spec of the input that it follows (shape ``read``); None if it cannot keep it."""
+    """Return how an operator keeps the spec of its main input, of shape ``read``; None if it cannot."""
     cost = 0.0
     if op.kind == "broadcast":
         spec = _spec(range(len(op.shape)), {a: m for a, m in zip(op.axes, have, strict=False) if m is not None})

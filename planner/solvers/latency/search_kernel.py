@@ -48,7 +48,7 @@ class Walk(NamedTuple):
     free_bytes: Floats  # [n_devices]
     fits: NDArray[np.bool_]  # [n_blocks, n_devices]
     piece: Ints  # [MOST_PIECES], the blocks that move
-    critical: Ints  # [2 * n_ops + 1], a number, then so many operators at the ends of stages on the critical path
+    critical: Ints  # [2 * n_ops + 1], a count, then that many operators at the ends of stages on the critical path
 
 
 class Heat(NamedTuple):

@@ -54,8 +54,8 @@ class ListScheduler:
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """It schedules operators one by one on devices that exchange tensors directly."""
-        return "accelerators beside a host" if problem.table.offload else ""
+        """Refuse a host with accelerators: devices exchange tensors directly."""
+        return "a host with accelerators" if problem.table.offload else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Make the two schedules."""

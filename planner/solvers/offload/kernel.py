@@ -1,4 +1,4 @@
-"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing of placements beside a host.
+"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing for a host with accelerators.
 
 The latency of each placement, as in `simulator.simulate`, takes microseconds.
 """
@@ -50,10 +50,10 @@ class Scratch(NamedTuple):
 
 @compiled
 def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
-    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle.
+    """Return the seconds until the last operator of a placement, [n_ops], ends; infinite if accelerators deadlock.
 
-    Operators may be without a device, which is then -1. They do not delay the others, but what is behind these takes
-    its least time, so no placement of the rest takes less.
+    The device of an operator that is not placed yet is -1. Such operators delay no others, and operators after them
+    take their least time, so the result is a lower bound for any placement of the rest.
     """
     waiting = _count(costs, device, room)
     k = len(costs.host)

@@ -1,4 +1,4 @@
-"""Offload latency: annealing for accelerators beside a host, each of which is called once.
+"""Offload latency: annealing for a host with accelerators, each of which is called once.
 
 A call starts when all tensors that it fetches are there, and ends for all of its operators at once. So a good placement
 has a few compact regions, one on each accelerator, and the rest on the host. A move takes a region from one device to
@@ -44,7 +44,7 @@ class OffloadLatency:
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """It solves only problems with linked accelerators beside a host and without contiguity."""
+        """Refuse problems without a host, with contiguity, or with devices that have no link."""
         if problem.table.offload is None:
             return "devices that exchange tensors without a host between them"
         if problem.contiguous:

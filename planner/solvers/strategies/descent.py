@@ -88,7 +88,7 @@ class Descent:
         return True
 
     def _costs(self, node: int, choice: list[int]) -> Floats:
-        """The costs of a node's strategies beside the choice for its neighbours."""
+        """Return [n_strategies], the costs of a node's strategies, given the choice for its neighbours."""
         cost = self._problem.node_cost[node].copy()
         for nodes, table in self._edges[node]:
             cost += table[tuple(slice(None) if other == node else choice[other] for other in nodes)]

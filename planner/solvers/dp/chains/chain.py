@@ -98,11 +98,11 @@ class Chain:
 
 
 def chains(blocks: Blocks) -> Iterator[Chain]:
-    """The lines to try, each once.
+    """Yield the lines to try, each once.
 
-    They are the graph's own order; operators on demand, each right behind its inputs; operators as late as possible,
-    level by level, which keeps constants with their readers; and that last line reordered branch by branch, without
-    the nets that run backward there because a block stands where its first operator stands.
+    They are the graph's own order; operators on demand, each right after its inputs; operators as late as possible,
+    level by level, which keeps constants with their readers; and the last line reordered branch by branch, without the
+    nets that run backward in it because a block stands at the place of its first operator.
     """
     n_ops, edges = blocks.table.n_ops, blocks.table.edges
     backward = [(reader, writer) for writer, reader in edges]
@@ -117,15 +117,15 @@ def chains(blocks: Blocks) -> Iterator[Chain]:
 
 
 def _line(blocks: Blocks, order: Sequence[int]) -> tuple[int, ...]:
-    """The blocks in the order of their first operators."""
+    """Return the blocks in the order of their first operators."""
     return tuple(dict.fromkeys(blocks.block[list(order)].tolist()))
 
 
 def entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(end j, first, last, sign): from j on, the net enters the intervals that start in [first, last), or no longer.
+    """Yield (end j, first, last, sign): from j on, the net enters the intervals that start in [first, last), or not.
 
-    The net enters for its first reader inside. If that reader is behind the writer, the interval starts between the
-    two. If it is before the writer, the net enters until the interval reaches the writer.
+    The net enters for its first reader inside. If that reader comes after the writer, the interval starts between the
+    two. If it comes before the writer, the net enters until the interval reaches the writer.
     """
     before = [reader for reader in readers if reader < writer]
     behind = [reader for reader in readers if reader > writer]

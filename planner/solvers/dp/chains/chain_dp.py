@@ -20,9 +20,9 @@ from simulator.placement import Placement
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
 MOST_COSTS = 50_000  # places of cuts times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
-SHARE = 0.5  # of the time limit that its work takes at most; the rest is for slower machines
+SHARE = 0.5  # of the time limit that the work may take; the rest is for slower machines
 END_S, STEP_S, CELL_S = 3e-5, 3e-5, 2e-9
-"""Of each place on the line, each leg that ends there, and each interval and state of it; on one core of 2.5 GHz."""
+"""Seconds of a place on the line, of a leg that ends there, and of an interval and state of the leg; at 2.5 GHz."""
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
 
@@ -46,7 +46,7 @@ class Route:
 
 @dataclass(frozen=True)
 class ChainDP:
-    """The best contiguous placement, by dynamic programming over the line of blocks and the devices used.
+    """Finds the best contiguous placement by dynamic programming over the line of blocks and the devices used.
 
     ``F[S, j]`` is the busiest device's time when the devices S have taken the blocks before position j::
 
@@ -54,13 +54,13 @@ class ChainDP:
 
     ``cost(d, i, j)`` is the time of device d for the interval [i, j): computing and the overhead of each message, plus
     entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
-    through one channel each way. Accelerators beside a host fetch each tensor that enters and store once each tensor
-    that leaves. The program only considers intervals within a limit, which grows until an answer is within it; that
+    through one channel each way. Accelerators of a host fetch each tensor that enters, and store each tensor that
+    leaves once. The program only considers intervals within a limit, which grows until an answer is within it; that
     answer is the optimum. It tries several lines and both ways of counting the traffic that leaves (see
     `Chain.changes`).
 
-    The result is the best contiguous placement of these lines with accelerators beside a host, or if links are uniform,
-    each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
+    The result is the best contiguous placement of these lines for accelerators of a host, or if links are uniform, each
+    net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
     Otherwise the traffic is estimated, and `evaluate` decides between the answers of several device counts. Without
     uniform links, devices are in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
 
@@ -177,11 +177,11 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, effort: _Effo
 
 
 def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
-    """[n_states] each, the first and the last position at which a state can be within the limit.
+    """Return the first and the last position at which a state can be within the limit, [n_states] each.
 
-    Let each block of some devices pay the price of its cheapest device. For any prices, they pay at most what the
-    devices' time within the limit is worth. So the devices in use bound the work before the position, and the other
-    devices bound the work behind it. The price of a device is the inverse of its time for all blocks.
+    Let each block of some devices cost its time on the cheapest device, at any price of a device's second. All blocks
+    cost at most what the devices' time within the limit is worth. So the used devices bound the work before the
+    position, and the other devices the work after it. The price of a device is the inverse of its time for all blocks.
     """
     all_s = chain.seconds[-1]
     price = np.divide(1.0, all_s, out=np.zeros_like(all_s), where=all_s > 0)

@@ -57,8 +57,8 @@ class Pipeline:
     goals: frozenset[Goal] = frozenset({Goal.TRAINING})
 
     def refuses(self, problem: Problem) -> str:
-        """Stages exchange tensors directly."""
-        return "accelerators beside a host" if problem.table.offload else ""
+        """Refuse a host with accelerators: stages exchange tensors directly."""
+        return "a host with accelerators" if problem.table.offload else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best cuts; it proves no bound."""
@@ -146,9 +146,9 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
 
 
 def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats:
-    """[n_cuts, n_cuts], seconds of the interval from one cut to another on a device; infinite where it cannot run.
+    """Return [n_cuts, n_cuts], seconds of the interval between two cuts on a device; infinite if it cannot run.
 
-    ``enters`` is the link class from the stage before, ``leaves`` that to the stage behind; -1 without such a stage.
+    ``enters`` is the link class from the stage before, ``leaves`` that to the stage after; -1 without such a stage.
     """
     table, seconds, barred = line.blocks.table, line.seconds[:, device], line.barred[:, device]
     cost = seconds[None, :] - seconds[:, None]

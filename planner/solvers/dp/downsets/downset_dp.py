@@ -51,9 +51,9 @@ class DownsetDP:
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
     def refuses(self, problem: Problem) -> str:
-        """Its states are counts of devices of each kind; it refuses too many."""
+        """Refuse more than `MOST_STATES` states, which are counts of devices of each kind."""
         states = prod(len(devices) + 1 for devices in kinds_of(problem.table).devices)
-        return "so many different devices" if states > MOST_STATES else ""
+        return "this many different devices" if states > MOST_STATES else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best contiguous placement, whatever the gap: any other placement proves little.

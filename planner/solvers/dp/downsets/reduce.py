@@ -1,11 +1,11 @@
-"""Reduce: operators that share a device in every placement worth looking at, merged before the search.
+"""Reduce: merges operators that share a device in every placement that can be best, before the search.
 
 ::
 
-    contiguous operators   a ─► b ─► c      a and c on one device, b on another: to and fro, so all three are together
+    contiguous operators   a ─► b ─► c      a and c on one device, b on another: back and forth, so all are together
     a limit of 10 s        a ─ 20 s ─► b    apart, one of the two devices would send or fetch for 20 s: together
-    one that can           a and b run on one device alone: there, together
-    an unordered block x   a ◄─► x ─► b     if a pays less with x beside it, and so does the device x leaves: together
+    a single device        only one device can run a and b: together
+    an unordered block x   a ◄─► x ─► b     if a pays less on the device of x, and so does the device x leaves: together
 """
 
 from collections.abc import Sequence

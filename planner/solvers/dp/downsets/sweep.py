@@ -237,7 +237,7 @@ def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = 
 
 
 class DownsetSweep:
-    """The table F of `DownsetDP`, with the choice behind each of its values."""
+    """The table F of `DownsetDP`, with the choice that led to each value."""
 
     def __init__(self, posed: Posed) -> None:
         lattice, self._states, opened, limit_s = posed
