@@ -273,9 +273,8 @@ class _SearchState:
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
         """Return the answer of a solver.
 
-        All solvers except the exhaustive one assume that all devices compute all the time. Their bounds hold for every
-        placement on several devices; single devices are tried before. For devices that pause, see
-        `planner.problem.bounds`.
+        All except the exhaustive one assume that all devices compute all the time. Their bounds hold for placements on
+        several devices; single devices are tried before. For devices that pause, see `planner.problem.bounds`.
         """
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))

@@ -36,8 +36,7 @@ class StepPrice(NamedTuple):
     Attributes:
         step_s: seconds of the whole step.
         computing_s: seconds in which the slowest stage computes.
-        communicating_s: seconds of that stage for tensor parallelism, messages, and the part of ZeRO 2 and 3 that
-            computing does not hide.
+        communicating_s: seconds of that stage for tensor parallelism, messages, and unhidden traffic of ZeRO 2 and 3.
         bubble_s: seconds in which the pipeline fills and drains.
         sync_s: seconds of gradients and optimizer.
         memory_bytes: bytes of a device of each stage.
