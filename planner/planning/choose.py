@@ -247,7 +247,7 @@ def _network(model: Any, example_inputs: Any, cluster: Cluster, batch: int, opti
 
 
 def _keeps(choice: Choice, options: ChooseOptions) -> bool:
-    """Whether a choice keeps the demands."""
+    """Return whether a choice meets the demands."""
     pairs = (
         (options.pipeline, len(choice.devices)),
         (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
@@ -257,7 +257,7 @@ def _keeps(choice: Choice, options: ChooseOptions) -> bool:
 
 
 def _none_kept(choices: Sequence[Choice], options: ChooseOptions, model: object) -> str:
-    """That no choice keeps the demands, with the nearest number of stages that one has."""
+    """Return the message that no choice meets the demands, with the nearest number of stages."""
     known = {len(choice.devices) for choice in choices}
     if options.pipeline is None or options.pipeline in known:
         return "no way keeps all that is asked for at once; leave one of the options open"

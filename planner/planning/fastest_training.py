@@ -78,7 +78,7 @@ def fastest_training(first: Plan, question: PlanQuestion) -> FoundTraining:
 
 
 def row_without_plan(question: PlanQuestion) -> FasterRow | None:
-    """The configuration that trains the batch where no plan does; None if there is none or the question is closed."""
+    """Return the configuration that trains the batch if no plan can; None without one or if the question is closed."""
     if not question.leaves_training_open:
         return None
     (cluster,), work = question.wholes, question.workload_on(1)
@@ -90,7 +90,7 @@ def row_without_plan(question: PlanQuestion) -> FasterRow | None:
 
 
 def _fastest_row(choice: Choice | None, question: PlanQuestion, optimizer: str, batch: int) -> FasterRow | None:
-    """The faster of a choice and of what the closed forms find for a config.json; None for neither."""
+    """Return the faster of a choice and the closed forms' configuration for a config.json; None without either."""
     rows = [FasterRow(choice.config, choice.samples_per_s)] if choice and choice.config else []
     if network := question.transformer:
         search = question.search.part(CLOSED_FORM_SHARE)

@@ -117,7 +117,7 @@ def make_plan(
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
 
     def asked(network: Graph, *splits: Rewrite) -> Plan:
-        """A plan without an answer for the network, which is split or as it is."""
+        """Return a plan without an answer for the network, whole or split."""
         others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
         own = rewritten(network, others)
         table = tabulate(own, cluster, workload, profiles, learned_costs)
@@ -138,7 +138,7 @@ def make_plan(
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
-    """The best plan of the network as it is and of the split one, of which a plan is given."""
+    """Return the better plan, of the whole network or of the split one, for which ``in_step`` is a plan."""
     half = search.part((1 - ASIDE) / 2)
     alone, parts_alone = (best_single_device(plan.problem) for plan in (whole, in_step))
     if alone and parts_alone and parts_alone[1]:
@@ -202,7 +202,7 @@ def search_plan(asked: Plan, search: Search) -> Plan:
 
 
 def _contiguous(found: Plan, search: Search) -> Plan:
-    """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
+    """Return the best contiguous plan if a micro-batch comes back to a device that it has left, otherwise ``found``."""
     if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
@@ -210,7 +210,7 @@ def _contiguous(found: Plan, search: Search) -> Plan:
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:
-    """The best placement, or the best contiguous one if that takes hardly more."""
+    """Return the best placement, or the best contiguous one if that takes hardly more time."""
     result = search.solve(problem)
     if not result.placement or not is_scattered(problem, result.placement):
         return result
@@ -232,6 +232,6 @@ def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
 
 
 def batch_of(graph: Graph) -> int:
-    """The first dimension of the first input that has one; else 1."""
+    """Return the first dimension of the first input that has one; 1 if none has."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)

@@ -73,7 +73,7 @@ class OpenWorkload:
         return (self.schedule, self.micro_batches, self.recompute, self.replicas) == (None,) * 4
 
     def closed(self, batch: int, n_devices: int, training: bool) -> Workload:
-        """The workload with a number or a word for everything.
+        """Return the workload with a value for everything that was left open.
 
         Args:
             batch: samples of one micro-batch.

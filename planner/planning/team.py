@@ -33,7 +33,7 @@ class Team:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Team | None:
-        """The largest team of a host, else of hosts with a device each; None if no two equal devices are linked."""
+        """Return the largest team on a host, or of one device of each host; None if no two equal devices are linked."""
         kinds: dict[str, list[int]] = {}
         of_host: dict[tuple[str, str], list[int]] = {}
         for number, device in enumerate(cluster.devices):

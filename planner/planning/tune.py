@@ -302,9 +302,9 @@ class TuningLoop:
         return self._fastest(surely=True)
 
     def _fastest(self, surely: bool) -> int:
-        """The number of the fastest plan of those that are faster than the first one by `TIE` in the median; else 0.
+        """Return the number of the fastest plan whose median is below the first plan's by `TIE`; 0 if there is none.
 
-        Rounds of a disturbed machine scatter widely: a plan is surely faster that is so in `SURE` of them.
+        Rounds of a disturbed machine scatter widely: a plan is surely faster if it is faster in a share `SURE` of them.
         """
         faster = []
         for number in range(1, len(self._plans)):

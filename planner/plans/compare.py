@@ -140,7 +140,7 @@ def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: flo
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
-    """A training step for `compare`: one span for each stage and micro-batch, as long as forward and backward together.
+    """Return a training step for `compare`: a span for each stage and micro-batch, forward and backward together.
 
     The transfers of a stage and micro-batch over one link are one span too; what is done once a step, like the
     optimizer, is left out. ``labels`` has [n_stages], for people.

@@ -89,7 +89,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_dict(document: Mapping[str, Any]) -> Plan:
-    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed, see `planner.plans.files`.
+    """Return the plan of a JSON object. Predicted figures are computed again, not believed, see `planner.plans.files`.
 
     Raises:
         InputError: if the version is newer, a field is missing, the parts do not fit together, or something contradicts
@@ -144,7 +144,7 @@ def _network(document: Mapping[str, Any]) -> str:
 
 
 def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
-    """Where the operators of one copy of the network are, and their order if it is not that of the graph."""
+    """Return the devices of the operators of one copy of the network, and their order if it is not the graph's."""
     ops, devices = plan.graph.ops, plan.table.devices
     return {
         "placement": {op.name: devices[device] for op, device in zip(ops, copy.device, strict=True)},
@@ -197,13 +197,13 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
-    """The inverse of `_costs`, from what is known of each device; what several have in common is read once."""
+    """Return the times of operators, the inverse of `_costs`; columns that devices share are read once."""
     read = {number: _columns(cost) for number, cost in {id(cost): cost for cost in costs}.items()}
     return OperatorTimes(**{name: np.array([read[id(cost)][name] for cost in costs]).T for name in COSTS})
 
 
 def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """[n_ops] of each kind of number, infinite where there is none, and of the sources."""
+    """Return [n_ops] of each kind of number, infinite where there is none, and of the sources."""
     zeros = [0.0] * len(cost["forward_s"])
     columns = {name: np.array(cost.get(name, zeros), dtype=float) for name in COSTS if name != "source"}
     sources = {source: str(Source(source)) for source in set(cost["source"])}
@@ -212,7 +212,7 @@ def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _costs(table: CostTable) -> list[dict[str, Any]]:
-    """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
+    """Return the operators' times and their sources, once for equal devices; without columns of zeros."""
     numbers = {name: getattr(table, name) for name in COSTS}
     return [
         {"devices": [table.devices[device] for device in devices]}
@@ -235,7 +235,7 @@ SLACK = 1e-4  # relative, of bounds by another version of the library for linear
 
 
 def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
-    """A plan as its file has it, or as one that was made by hand if its figures and its status are not its own."""
+    """Return a plan as in its file, or as a plan made by hand if the figures or the status do not fit the placement."""
     if plan.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
         raise InputError(f"the plan has a placement and the status '{plan.status}'; plan again")
     if not (isfinite(plan.bound_s) and plan.bound_s >= 0):

@@ -78,7 +78,7 @@ ModelName: TypeAlias = Named | NamedModel
 
 
 def given_cluster(value: Cluster | Named) -> Cluster:
-    """A cluster, or what its cluster.toml holds. Raise InputError for anything else, or a file that holds none."""
+    """Return a cluster, or the one in a cluster.toml. Raise InputError for anything else, or a file without one."""
     if isinstance(value, Cluster):
         return value
     return read_cluster(checks.path(value, "the cluster", "a Cluster or the path of a cluster.toml"))
@@ -93,7 +93,7 @@ def given_clusters(value: Iterable[Cluster | Named]) -> list[Cluster]:
 
 
 def given_plan(value: Plan | Named) -> Plan:
-    """A plan, or what its plan.json holds. Raise InputError for anything else, or a file that holds none."""
+    """Return a plan, or the one in a plan.json. Raise InputError for anything else, or a file without one."""
     return value if isinstance(value, Plan) else load_plan(checks.path(value, "the plan", "a Plan or the path of one"))
 
 
@@ -112,7 +112,7 @@ def running(model: Program | Graph) -> Program:
 
 
 def _is_model(value: Any) -> bool:
-    """Whether it is a module, or what an importer made of one; a name does not load torch."""
+    """Return whether a value is a module or a program; torch is not loaded for a name."""
     if isinstance(value, str | PathLike):
         return False
     from graphs.program.program import Program

@@ -321,7 +321,7 @@ class Plan:
 
 
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:
-    """The same question as that of a plan, with another answer, judged as any other.
+    """Return a plan with another placement for the same problem, evaluated as any other.
 
     Its status is "feasible", or "unknown" if it breaks what the plan keeps (memory, parameters shared between devices).
 
@@ -338,5 +338,5 @@ def plan_by_hand(found: Plan, placement: Placement) -> Plan:
 
 
 def step_of(workload: Workload) -> TrainingStep:
-    """How a training step is run."""
+    """Return the schedule, micro-batches and recomputation of a training step."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)

@@ -70,7 +70,7 @@ class Spread:
         return exp(WIDTH * self.total)
 
     def range(self, predicted_s: float) -> Range:
-        """Where 80 % of runs are expected that are predicted to take so long."""
+        """Return the range in which 80 % of runs with this prediction are expected."""
         return Range(predicted_s / self.factor, predicted_s * self.factor)
 
     def without_pace(self) -> "Spread":

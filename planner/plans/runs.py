@@ -48,7 +48,7 @@ def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) ->
 
 
 def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
-    """A run of a plan as what JSON can hold."""
+    """Return a run of a plan as a JSON object."""
     return {
         "version": VERSION,
         "model": plan.graph.name,
@@ -63,7 +63,7 @@ def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
 
 
 def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
-    """The inverse of `run_to_dict`.
+    """Return the run of a JSON object, the inverse of `run_to_dict`.
 
     Raise InputError if the version is newer, a field is missing, or the run is one of another plan.
     """

@@ -16,7 +16,7 @@ from planner.plans.plan import Plan
 
 
 def tokens_per_sample(graph: Graph, batch: int) -> int | None:
-    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one.
+    """Return the tokens of a sample: the most that an embedding reads of an input; None if no embedding reads one.
 
     It may read what elementwise operators make of the input, such as positions counted from the front.
     """

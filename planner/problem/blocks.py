@@ -110,7 +110,7 @@ def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks
 
 
 def successors(n: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[int]]:
-    """[n] each: where the edges of each operator lead, in the order of the edges, and how many edges lead to it."""
+    """Return the readers of each operator, in the order of the edges, and its number of writers, [n] each."""
     after: list[list[int]] = [[] for _ in range(n)]
     n_before = [0] * n
     for first, second in edges:

@@ -40,7 +40,7 @@ class Busiest:
 
 
 def busiest(problem: Problem, placement: Placement) -> Busiest:
-    """The busiest device or channel; among equals the first device, else the first channel.
+    """Return the busiest device or channel; among equals the first device, or the first channel.
 
     Raises:
         InputError: if the placement does not fit the problem's table, or its schedule cannot run it.

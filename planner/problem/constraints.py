@@ -242,7 +242,7 @@ class _Names:
 
 
 def _named(names: Mapping[str, object], pattern: str) -> list[str]:
-    """The names that a pattern names; one without wildcards is looked up."""
+    """Return the names that match a pattern; one without wildcards is looked up."""
     if not WILD.search(pattern):
         return [pattern] if pattern in names else []
     return [name for name in names if fnmatchcase(name, pattern)]

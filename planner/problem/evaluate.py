@@ -162,7 +162,7 @@ def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | N
 
 
 def memory(table: CostTable, placement: Placement) -> Floats:
-    """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
+    """Return [n_devices], bytes of the operators placed there, and working memory if there are any."""
     memory_bytes = placement.held_bytes(table.placed_bytes, table.n_devices)
     memory_bytes[list(placement.used)] += table.working_bytes
     return memory_bytes

@@ -71,7 +71,7 @@ class StrategyProblem(Brief):
         return own + sum(float(cost[tuple(choice[node] for node in nodes)]) for nodes, cost in self.edges)
 
     def peak(self, choice: Sequence[int]) -> float:
-        """The most memory that is used at any time."""
+        """Return the most memory that a choice uses at any time."""
         used = [float(live.usage[choice[live.node]]) for live in self.live]
         return max((sum(used[i] for i in together) for together in self.moments), default=0.0)
 
@@ -92,7 +92,7 @@ class StrategyProblem(Brief):
         )
 
     def below(self, most: float) -> "StrategyProblem":
-        """The problem without what alone costs more than ``most``, if no cost is negative: that becomes forbidden."""
+        """Return the problem with strategies forbidden that alone cost more than ``most``, if no cost is negative."""
         if (
             min((float(cost.min(initial=0.0)) for cost in (*self.node_cost, *(e.cost for e in self.edges))), default=0)
             < 0
@@ -117,7 +117,7 @@ class StrategyProblem(Brief):
         return [sorted(moment) for moment in kept]
 
     def allows(self, choice: Sequence[int]) -> bool:
-        """Whether a choice keeps the limit and takes nothing that is forbidden."""
+        """Return whether a choice is within the limit and has no forbidden strategy."""
         return self.cost(choice) < inf and (self.limit == inf or self.peak(choice) <= self.limit)
 
 

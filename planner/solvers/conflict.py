@@ -77,7 +77,7 @@ class Asked:
 
 
 def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
-    """An irreducible set of demands without a placement; None unless it is the demands that are proved to leave none.
+    """Return an irreducible set of demands without a placement; None unless the demands are proved to be the reason.
 
     The demands are the constraints and the memory of each device. When the time is over, what is known by then is the
     answer.
@@ -104,7 +104,7 @@ def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s:
 
 
 def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demands, new: bool) -> Demands:
-    """The demands that are needed besides those that are ``given`` for it to be impossible to meet all.
+    """Return the demands that, together with the ``given`` ones, are needed to leave no placement.
 
     Args:
         impossible: whether some demands cannot be met; all that are asked and given cannot.
@@ -132,7 +132,7 @@ class _ConflictSearch:
         self.late = False  # whether a search was left out because there was no time
 
     def barred(self, demands: Demands) -> bool:
-        """Whether some operators are left without a device, or the memory is too little in all, without a search."""
+        """Return whether, without a search, an operator has no device left or the total memory is too small."""
         try:
             problem = self._problem(demands)
         except CollisionError:

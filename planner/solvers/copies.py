@@ -121,7 +121,7 @@ def _partitions(n_devices: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def _members(devices: Sequence[int], sizes: Sequence[int]) -> Teams:
-    """The teams of these sizes. Neighbouring devices are of one copy, so that a copy lies on few hosts."""
+    """Return the teams of these sizes. Neighbouring devices belong to one copy, so that a copy is on few hosts."""
     teams: list[list[int]] = [[] for _ in sizes]
     places = [team for copy in range(max(sizes)) for team, size in zip(teams, sizes, strict=True) if copy < size]
     for team, device in zip(places, devices, strict=True):
@@ -130,7 +130,7 @@ def _members(devices: Sequence[int], sizes: Sequence[int]) -> Teams:
 
 
 def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
-    """Seconds of an average tensor on the slowest link of the first copy, and how many copies there are."""
+    """Return the seconds of a mean tensor on the first copy's slowest link, and the number of copies."""
     typical_s = np.append(table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s, inf)
     first = [team[0] for team in teams]
     slowest_s = max((float(typical_s[table.link_class[ends]]) for ends in pairwise(first)), default=0.0)
@@ -138,9 +138,9 @@ def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
 
 
 def _of_teams(table: CostTable, teams: Teams) -> CostTable:
-    """The table with each team as one device, which is as many times as fast as it has members.
+    """Return the table with each team as one device, whose speed is multiplied by the number of members.
 
-    A member of a team holds all that is placed there, and takes one of as many messages as there are members.
+    A member of a team holds everything placed on the team, and takes its turn of the messages.
     """
     one_each = table.of_devices([team[0] for team in teams])
     sizes = np.asarray([len(team) for team in teams], dtype=float)

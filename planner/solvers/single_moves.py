@@ -23,9 +23,9 @@ LEAST_GAIN = 1e-3  # relative; for less no operator goes elsewhere
 def climbed(
     problem: Problem, placement: Placement, time_limit_s: float, helps: Callable[[Placement], bool] | None = None
 ) -> Placement:
-    """The placement after single moves, each of which makes the objective smaller; none is left that does.
+    """Return the placement after moves of single operators that each reduce the objective, until none does.
 
-    It ends before that when it has judged as many as the usual machine does in the time.
+    It ends earlier after as many evaluations as the usual machine makes in the time.
 
     Args:
         problem: whose objective counts.
@@ -71,7 +71,7 @@ def moved_to(placement: Placement, ops: tuple[int, ...], device: int, copy: int 
 
 
 def is_scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether in some copy a micro-batch comes back to a device that it has left."""
+    """Return whether, in some copy, a micro-batch comes back to a device that it has left."""
     everywhere = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
     return any(backward_edge(everywhere, copy) for copy in placement.copies)
 

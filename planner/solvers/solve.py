@@ -57,7 +57,7 @@ def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
 
 
 def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that take the same for everything, the others idle."""
+    """Return classes of devices that take the same time for everything while the others are idle."""
     numbers: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.capacity_bytes]
     if table.update:
         numbers += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
@@ -67,7 +67,7 @@ def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
 
 
 def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callable[[], bool]) -> Placement:
-    """The placement without the devices that it can do without: another one takes over all that a device does.
+    """Return the placement with fewer devices, if another device can take over all of a device's work.
 
     The least busy device goes first, to whichever of the others is then the least busy, as long as the objective is no
     more than ``most_s``.
@@ -85,7 +85,7 @@ def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callab
 
 
 def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[Placement]:
-    """Placements on one device less that are worth a look, the most promising first."""
+    """Yield promising placements on one device less, the best first."""
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
@@ -181,7 +181,7 @@ def solve(
 
 
 def _of_all(problem: Problem, found: Result) -> Result:
-    """An answer for one copy with a bound for all that the problem allows: any number of copies."""
+    """Return an answer for one copy with a bound for any number of copies, if the problem allows them."""
     if not problem.copies or found.status is Status.INFEASIBLE:
         return found
     bound_s = min(found.objective_s, lower_bound(problem))
@@ -289,7 +289,7 @@ class _SearchState:
         return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
 
     def ends(self, first: bool) -> bool:
-        """Whether to stop: nothing left to gain, or out of time, which does not count before the first solver."""
+        """Return whether to stop: nothing is left to gain, or no time is left (after the first solver)."""
         if self._good_enough:
             return True
         self._by_clock = self._by_clock or self._budget.left_s <= 0
@@ -323,7 +323,7 @@ class _SearchState:
         size, judged = self._problem.table.n_ops + len(self._problem.table.flows), count()
 
         def stop() -> bool:
-            """Whether it takes seconds, and there is no time."""
+            """Return whether many placements were judged and no time is left."""
             return next(judged) * size > MOST_JUDGED and self._budget.left_s <= 0
 
         self._placement = on_fewer(self._problem, self._placement, most_s, stop)

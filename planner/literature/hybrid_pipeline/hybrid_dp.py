@@ -79,7 +79,7 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
 
 
 def _begun(network: HybridNetwork) -> "tuple[_PipelineSearch, tuple[HybridStage, ...] | None]":
-    """The search among as many stages as there is room for, and a first pipeline."""
+    """Return the search among as many stages as memory allows, and a first pipeline."""
     most = MOST_DOWNSETS
     while True:
         search = _PipelineSearch(network, most)
@@ -131,7 +131,7 @@ def _bisected(
 
 
 def _bound_s(search: "_PipelineSearch", best_s: float, budget: Budget) -> float:
-    """A limit that no pipeline keeps, by bisection."""
+    """Return a time limit that no pipeline meets, by bisection."""
     low_s, high_s = search.least_s, best_s
     while low_s < high_s * (1 - BOUND_CLOSE) and budget.left_s > 0:
         limit_s = sqrt(low_s * high_s) if low_s > 0 else high_s / 2
@@ -171,7 +171,7 @@ class _PipelineSearch:
         self._sweep = StageSweep(*(np.zeros(sizes, np.int64) for _ in StageSweep._fields))
 
     def first(self) -> tuple[HybridStage, ...] | None:
-        """A first pipeline; None if there is none. Tables are made for a limit that it keeps."""
+        """Return a first pipeline; None if there is none. Tables are built for a limit that it meets."""
         for limit_s in (*(factor * self.least_s for factor in LIMITS if self.least_s > 0), ANY_S):
             self.found, self.bound = stage_tables(self._cuts, limit_s)
             stages = self.stages(self.found, limit_s)
@@ -230,7 +230,7 @@ class _PipelineSearch:
         return found
 
     def _stage(self, part: _Part) -> HybridStage:
-        """A stage with its variants; what was found for more micro-batches in flight may be faster, see `let_rise`."""
+        """Return a stage with its variants; those for more micro-batches in flight may be faster, see `let_rise`."""
         tensor, memory = self._cuts.degrees[part.degree], self._network.memory_bytes
         times = self.found.times(part.degree, part.stage)
         most_s = times[part.in_flight - 1] * (1 + ROUNDING)

@@ -155,7 +155,7 @@ def _in_orders(network: HybridNetwork, most: int) -> list[int]:
 
 
 def _between(bits: Rows) -> tuple[Ints, Ints, Rows]:
-    """The stages from each downset to those that contain it: where each one's start, where they end, their nodes."""
+    """Return the stages between nested downsets: where each downset's begin, their ends, their nodes."""
     ends, rows, start = [], [], [0]
     for i in range(len(bits)):
         above = i + 1 + np.flatnonzero(~(bits[i] & ~bits[i + 1 :]).any(axis=1))
@@ -166,7 +166,7 @@ def _between(bits: Rows) -> tuple[Ints, Ints, Rows]:
 
 
 def _traffic(network: HybridNetwork, rows: Rows, degrees: Sequence[int]) -> tuple[Floats, Floats]:
-    """[n_degrees, n_stages] seconds to send what crosses the border, and to add up gradients for one more copy."""
+    """Return [n_degrees, n_stages] seconds of messages across the border, and of gradients for one more copy."""
     crossing, reduced = np.zeros((len(degrees), len(rows))), np.zeros((len(degrees), len(rows)))
     has = np.ascontiguousarray(rows.T)
     own = [[by_degree.get(degree) for by_degree in network.sharing] for degree in degrees]

@@ -45,7 +45,7 @@ class VariantSteps(NamedTuple):
     less_bytes: Floats  # [n_steps], the memory that it frees
 
     def fastest_s(self, rows: Rows) -> Floats:
-        """[n_stages], the times of stages with all the memory that they want."""
+        """Return [n_stages], the times of stages with the fastest variants, whatever their memory."""
         able = ~(rows & (self.first < 0)).any(axis=1)
         return np.where(able, rows @ np.where(self.first < 0, 0.0, self.first_s), inf)
 

@@ -215,7 +215,7 @@ def _fitted(curve: Curve, degree: int, at: float) -> float:
 
 
 def _message_ms(curve: Curve, mb: float) -> float:
-    """As measured, or by a line between the sizes that were measured."""
+    """Return the milliseconds of a message, as measured or interpolated between measured sizes."""
     return curve.ms[curve.sizes.index(mb)] if mb in curve.sizes else _fitted(curve, 1, mb)
 
 
@@ -226,7 +226,7 @@ def _at(table: Mapping[int, T], ranks: int, where: str) -> T:
 
 
 def pace_factors(stages: int, micro_batches: int) -> tuple[tuple[float, ...], ...]:
-    """Factors of the stages' times; the largest of these sums is what a step takes to stream through the pipeline.
+    """Return factors of the stages' times; the largest of their sums is a step's time to stream through the pipeline.
 
     The last stage sets the pace, or the first one does, before or while the others are filled.
     """
@@ -240,7 +240,7 @@ def pace_factors(stages: int, micro_batches: int) -> tuple[tuple[float, ...], ..
 
 
 def step_ms(compute: Sequence[float], synced: Sequence[float], micro_batches: int) -> float:
-    """The time of a step: to stream through the pipeline, and to wait for gradients of the last micro-batch.
+    """Return the milliseconds of a step: streaming through the pipeline, and the gradients of the last micro-batch.
 
     Args:
         compute: of one micro-batch on each stage, without gradients.

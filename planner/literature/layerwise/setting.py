@@ -132,7 +132,7 @@ def layerwise_setting(document: Mapping[str, Any]) -> LayerwiseSetting:
 
 
 def _ranks(record: JsonObject) -> list[tuple[str, int]]:
-    """The keys of a table by ranks, and the numbers that they are."""
+    """Return the keys of a table by ranks, as text and as numbers."""
     wrong = next((key for key in record.content if not str(key).isdecimal()), None)
     if wrong is not None:
         raise InputError(f"{record.where} has the key {wrong!r}; it must be a number of ranks, such as '2'")

@@ -132,7 +132,7 @@ def _nodes(top: JsonObject) -> dict[int, _PublicNode]:
 
 
 def _edges(top: JsonObject, nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
-    """The readers of each node, and the milliseconds to move what it writes."""
+    """Return the readers of each node, and the milliseconds to move its output."""
     readers: dict[int, set[int]] = {node: set() for node in nodes}
     cost_ms: dict[int, float] = {}
     for position, content in enumerate(top.records("edges")):
@@ -164,7 +164,7 @@ def _topological(nodes: Mapping[int, _PublicNode], readers: Mapping[int, set[int
 
 
 def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
-    """A circle among nodes of which each waits for another one of them; it ends with its first node."""
+    """Return a cycle among nodes that wait for each other; it ends with its first node."""
     writer = {reader: node for node in sorted(stuck, reverse=True) for reader in readers[node]}
     path = [min(stuck)]
     while path[-1] not in path[:-1]:

@@ -107,7 +107,7 @@ def _known(key: int, where: str, place: Mapping[int, int]) -> int:
 
 
 def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -> list[MeshCase]:
-    """The meshes; a mesh that comes a second time is called "4x8 (2)"."""
+    """Return the meshes; the second mesh of a size is called "4x8 (2)"."""
     cases: list[MeshCase] = []
     for position, content in enumerate(top.records("cases")):
         record = JsonObject(f"case number {position + 1} of the list", content)

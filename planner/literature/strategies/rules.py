@@ -48,12 +48,12 @@ def all_gather(case: MeshCase, n_bytes: float, axis: int) -> float:
 
 
 def resharding(case: MeshCase, n_bytes: float, have: Spec, want: Spec) -> float:
-    """The price to turn one spec into another: an all-gather for every split that is not wanted there."""
+    """Return the price of turning one spec into another: an all-gather for every split that the other spec lacks."""
     return sum(all_gather(case, n_bytes, h) for h, w in zip(have, want, strict=True) if h is not None and h != w)
 
 
 def shard_bytes(case: MeshCase, op: TensorOp, spec: Spec) -> float:
-    """The bytes of what one device holds of the output."""
+    """Return the bytes of the output that one device holds."""
     return op.n_bytes / prod(case.mesh[axis] for axis in spec if axis is not None)
 
 
@@ -147,6 +147,6 @@ def follow(op: TensorOp, case: MeshCase, have: Spec, read: Shape) -> Strategy | 
 
 
 def _reshaped(old: Shape, new: Shape) -> dict[int, int]:
-    """The first new axis with as many values before it, for each old axis that has one."""
+    """Return for each old axis the new axis with equally many values before it, if there is one."""
     at = {prod(new[:axis]): axis for axis in reversed(range(len(new)))}
     return {axis: at[before] for axis in range(len(old)) if (before := prod(old[:axis])) in at}

@@ -59,17 +59,17 @@ def least_sync_s(prices: ShapePrices) -> float:
 
 
 def must_be_even(shape: ParallelShape) -> bool:
-    """Whether all stages have as many layers."""
+    """Return whether all stages must have the same number of layers."""
     return shape.schedule in EVEN_SCHEDULES or shape.pipeline == 1
 
 
 def sync_bound_s(prices: ShapePrices) -> float:
-    """Gradients and optimizer of a stage that has the mean of the layers or more, whichever it is."""
+    """Return a lower bound of gradients and optimizer: some stage has at least the mean number of layers."""
     layers = -(-prices.book.setting.network.layers // prices.shape.pipeline)
     stages = different_stages(prices.shape.pipeline) if prices.book.alike else range(prices.shape.pipeline)
     return min(prices.of(stage).sync_s(layers) for stage in stages)
 
 
 def different_stages(pipeline: int) -> set[int]:
-    """The first stage, the last one, and of those between the one that holds the least."""
+    """Return the first stage, the last one, and the stage between them that holds the least."""
     return {0, max(0, pipeline - 2), pipeline - 1}

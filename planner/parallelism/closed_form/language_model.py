@@ -41,7 +41,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def language_model_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
-    """The transformer that a config describes; arguments and errors as of `model_file.transformer_of`."""
+    """Return the transformer that a config describes; arguments and errors are those of `model_file.transformer_of`."""
     from graphs.importers.from_config import language_model
 
     module: Any = language_model(document)
@@ -81,7 +81,7 @@ def _check_kind(config: Any, document: Mapping[str, Any]) -> None:
 
 
 def _layer_of(module: Any) -> _Layer:
-    """The layers, which hold equal parameters, as one.
+    """Return the layer that stands for all layers, which have equal parameters.
 
     Raises:
         InputError: if there is no such stack, or layers differ.
@@ -99,7 +99,7 @@ def _layer_of(module: Any) -> _Layer:
 
 
 def _position_rows(module: Any, layers: str, config: Any) -> int:
-    """How many positions are learned: those of the config if there is a table besides that of words, and 0 if not."""
+    """Return the number of learned positions: the config's if there is a table of positions, otherwise 0."""
     words = _words(module)
     tables = [
         part
@@ -243,7 +243,7 @@ def _check_parameters(network: Transformer, module: Any, layer: _Layer) -> None:
 
 
 def _first(config: Any, names: Sequence[str]) -> Any:
-    """The first of these fields that a config has."""
+    """Return the value of the first of these fields that a config has."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 

@@ -119,14 +119,14 @@ class _Front:
         heappush(self._later, (step_s, row.config.devices, peak))
 
     def dominates(self, least_s: float, devices: int, least_bytes: float) -> bool:
-        """Whether a row dominates all that takes so long, and so much memory, or more; times must ascend."""
+        """Return whether a row dominates all rows with at least these seconds and bytes; ask in ascending time."""
         while self._later and self._later[0][0] <= least_s:
             _, enough, n_bytes = heappop(self._later)
             self._least_bytes[enough:] = np.minimum(self._least_bytes[enough:], n_bytes)
         return bool(self._least_bytes[devices] <= least_bytes)
 
     def undominated(self) -> Iterator[ConfigRow]:
-        """The rows that none with fewer devices dominates either, the fastest first."""
+        """Yield the rows that no row with fewer devices dominates either, the fastest first."""
         rows = [row for devices in self._by_devices.values() for *_, row in devices]
         rows.sort(key=lambda row: (row.price.step_s, row.config.devices, row.price.peak_bytes))
         kept: list[tuple[int, float]] = []  # devices and memory of faster rows
@@ -207,7 +207,7 @@ class _ConfigSearch:
         return proved_s
 
     def _possible(self, prices: ShapePrices) -> bool:
-        """Whether the parameters of the mean stage fit, with everything recomputed."""
+        """Return whether the mean stage fits with everything recomputed, and note what it needs."""
         layers = -(-self.setting.network.layers // prices.shape.pipeline)
         middle = StageLayers(0, 0, layers)
         stages = [prices.of(stage) for stage in different_stages(prices.shape.pipeline)]
@@ -218,7 +218,7 @@ class _ConfigSearch:
         return least <= self._most_bytes
 
     def _even_layers(self, shape: ParallelShape) -> Iterable[StageLayers]:
-        """All layers of a stage under each kind of recomputation."""
+        """Yield the layers of a stage under each mode of recomputation."""
         layers, rest = divmod(self.setting.network.layers, shape.pipeline)
         asked = self.setting.demands.recompute
         for position, mode in enumerate(RECOMPUTE_MODES):

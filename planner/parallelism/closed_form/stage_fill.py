@@ -71,7 +71,7 @@ def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
 
 
 def _most_layers(prices: ShapePrices, most_s: float) -> int:
-    """The most layers of a stage that is not alone too slow."""
+    """Return the most layers of a stage that does not alone make the step too slow."""
     layers = prices.book.setting.network.layers - prices.shape.pipeline + 1
     longest_s = most_s / max(prices.shape.micro_batches - prices.fill, 1e-9)
     return int(min(layers, longest_s / min(min(stage.layer.total_s) for stage in prices.each)))
@@ -86,7 +86,7 @@ def _filled(prices: ShapePrices, stages: Sequence[StageLayers | None], most_s: f
 
 
 def _least_sum(times: Sequence[Sequence[float]], counts: range, layers: int, longest_s: float) -> list[int] | None:
-    """The layers of each stage with the least sum of times, none longer than this; None if they are too few."""
+    """Return the layers of each stage with the least sum of times, each within a limit; None if there are none."""
     most = [max((n for n, s in zip(counts, stage, strict=True) if s <= longest_s), default=0) for stage in times]
     if sum(most) < layers or not all(most):
         return None

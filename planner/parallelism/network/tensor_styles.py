@@ -107,7 +107,7 @@ class _StyleSearch:
         self._reads: dict[str, tuple[int | None, ...]] = {}
 
     def found(self) -> TensorStyles:
-        """Regions first, then what is gathered at once, then the tokens in between."""
+        """Return the styles: first regions, then layers gathered at once, then division by tokens in between."""
         for op in self._ops:
             if self._is_linear(op) and op.name not in self._style and not self._shared(op):
                 siblings = [
@@ -145,7 +145,7 @@ class _StyleSearch:
     # --- columns, what follows, rows ---------------------------------------------------------------------------------
 
     def _add_region(self, columns: Sequence[Op]) -> bool:
-        """Divide these layers by columns and what follows until it is taken up by rows; False if that cannot be."""
+        """Divide layers by columns, and all operators up to row-parallel layers; return False if that is impossible."""
         if any(self._rows(op, 0) % self._parts or self._shared(op) for op in columns):
             return False
         style = {op.name: Style.COLUMN for op in columns}
@@ -163,7 +163,7 @@ class _StyleSearch:
         return True
 
     def _follow(self, op: Op, style: dict[str, Style], axis: dict[str, int]) -> bool:
-        """Divide one more operator of a region; False if it cannot be."""
+        """Divide one more operator of a region; return False if it cannot be divided."""
         if self._is_linear(op):
             last = len(self._graph.tensor[op.inputs[0]].shape) - 1
             fits = axis.get(op.inputs[0]) == last and self._rows(op, 1) % self._parts == 0 and not self._shared(op)
@@ -177,7 +177,7 @@ class _StyleSearch:
         return True
 
     def _along(self, op: Op, axis: Mapping[str, int]) -> Sharding | None:
-        """The sharding of an operator that goes with how its inputs are divided."""
+        """Return the sharding of an operator that fits its divided inputs; None if there is none."""
         for one in self._shardings(op):
             if one.units % self._parts or one.summed or one.halo or None in one.outputs:
                 continue
@@ -193,7 +193,7 @@ class _StyleSearch:
         return not self._axis.keys().isdisjoint(self._graph.ops[self._graph.index[name]].outputs)
 
     def _can_be_cut(self, name: str, shard: Shard | None) -> bool:
-        """Whether each device can take its part of a whole tensor; parameters stay whole, but for views."""
+        """Return whether each device can take its part of a whole tensor; parameters stay whole."""
         return shard is None or self._graph.tensor[name].role is not Role.PARAMETER
 
     def _shardings(self, op: Op) -> Iterable[Sharding]:
@@ -210,7 +210,7 @@ class _StyleSearch:
     # --- layers by themselves ----------------------------------------------------------------------------------------
 
     def _alone(self, op: Op) -> Style | None:
-        """How a layer could be shared that nothing divided leads to or from."""
+        """Return the style of a layer with whole inputs and outputs; None if it cannot be shared."""
         if self._weight(op) is None or self._rows(op, 0) % self._parts:
             return None
         if self._is_linear(op):

@@ -113,7 +113,7 @@ class TradeOffs:
 
 
 def choice_of(problem: Problem, placement: Placement, shape: Shape, costs: ShapeCosts) -> Choice:
-    """A placement as a choice."""
+    """Return a placement as a choice."""
     table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)

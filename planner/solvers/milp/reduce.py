@@ -209,7 +209,7 @@ def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
 
 
 def cohesive_sets(view: Beside) -> Iterator[tuple[int, int]]:
-    """Pairs of blocks that merge whole pieces, or else the two ends of a net, where `cohesive` allows it."""
+    """Return pairs of blocks that merge whole pieces, or the two ends of a net, if `cohesive` allows it."""
     if not view.alike:
         return
     half, _ = view.pieces

@@ -34,7 +34,7 @@ class Descent:
                 self._at[problem.live[i].node].append((moment, problem.live[i].usage))
 
     def improved(self, start: Sequence[int]) -> tuple[int, ...]:
-        """A choice no worse than the start, which keeps the limit if that succeeds."""
+        """Return a choice no worse than the start, within the limit if one is found."""
         choice = list(start)
         used = np.zeros(len(self._there))
         for node, at in enumerate(self._at):

@@ -63,7 +63,7 @@ def without_dominated(problem: StrategyProblem) -> Undominated:
 def _undominated(
     cost: Floats, usages: list[Floats], edges: list[Edge], node: int, kept: list[NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """The strategies of a node that no other one replaces."""
+    """Return the strategies of a node that no other strategy dominates."""
     own = kept[node]
     margin = _difference(cost[own][:, None]) if len(own) else np.zeros((0, 0))
     for usage in usages:

@@ -112,7 +112,7 @@ class _Buckets:
 
 
 def _groups(tables: Sequence[Edge], sizes: Sequence[int], most_cells: int) -> list[list[Edge]]:
-    """The tables in as few groups as come out first: each joins the first group whose joint table stays small."""
+    """Return the tables in groups: each table joins the first group whose joint table stays small."""
     groups: list[tuple[set[int], list[Edge]]] = []
     for table in sorted(tables, key=lambda table: -table.cost.size):
         for nodes, members in groups:

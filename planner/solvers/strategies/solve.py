@@ -77,7 +77,7 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
 
 
 def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
-    """Choices and a bound without the memory's limit, which has a price in its place."""
+    """Find choices and a bound with a price of memory instead of its limit."""
     problem = search.problem
     descent = Descent(problem)
 

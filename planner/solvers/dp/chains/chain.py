@@ -310,7 +310,7 @@ def line_of(chain: Chain, step: TrainingStep) -> Line:
 
 
 def quiet_places(chain: Chain, most: int) -> Ints:
-    """The places where a cut is worth a try, with both ends: all, or the one of each window with the least traffic.
+    """Return the places to try cuts at, with both ends: all, or the one with the least traffic of each window.
 
     Windows have equal shares of the line's time and of its blocks, so that a cut is found near every balance.
     """

@@ -283,7 +283,7 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
 
 
 def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The sequences without those that meet the same kinds of devices over the same links, as from equal hosts."""
+    """Return the sequences, only one of those that have the same kinds of devices and links, as from equal hosts."""
     kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s)
     kind = {device: number for number, devices in enumerate(kinds) for device in devices}
     first: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}

@@ -128,7 +128,7 @@ class _DownsetSearch:
         return pose(self._elements, limit_s, self._budget, most)
 
     def takes_at_most(self, work: int, step_s: float) -> bool:
-        """Whether a sweep within a limit looks at no more than this many pairs of downsets."""
+        """Return whether a sweep within a limit considers at most this many pairs of downsets."""
         posed = self.pose(step_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
 

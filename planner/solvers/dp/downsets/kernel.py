@@ -149,7 +149,7 @@ def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
 
 @inner
 def _is_ready(order: Order, tried: Ints, element: int) -> bool:
-    """Whether everything before an element is taken in."""
+    """Return whether all elements before an element are included."""
     for place in range(order.start[element], order.start[element + 1]):  # noqa: SIM110  # numba compiles no generator
         if tried[order.before[place]] != 2:
             return False

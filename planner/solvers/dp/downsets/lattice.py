@@ -99,7 +99,7 @@ class Elements:
         return Tied(Pins(*flat([list(neighbours) for neighbours in tied])), *_columns(costs, len(self.kinds.devices)))
 
     def lattice(self, pays: Floats, spans: Floats, most: int, budget: Budget) -> "Lattice | None":
-        """The downsets that pay an amount within a span; the empty one is first and the full one last, if they do.
+        """Return the downsets whose price is within a span; the empty one is first and the full one last, if within.
 
         Elements pay ``pays``, [n_elements], 0 or more; ``spans``, [n_spans, 2], have lower and upper ends.
 

@@ -113,7 +113,7 @@ def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
 
 
 def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
-    """Blocks that one and the same device alone can run within the limit."""
+    """Return blocks that only one device can run within the limit, the same one for all."""
     can = blocks.fits & (blocks.forward_s <= limit_s * (1 + ROUNDING))
     only, device = can.sum(axis=1) == 1, can.argmax(axis=1)
     found = [tuple(np.flatnonzero(only & (device == d)).tolist()) for d in range(can.shape[1])]
@@ -121,7 +121,7 @@ def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
 
 
 def _inseparable(blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> list[Group]:
-    """Pairs of which one device would have more than the limit to do if they were apart."""
+    """Return pairs of blocks that, if apart, would keep a device busy for more than the limit."""
     apart: dict[tuple[int, int], Floats] = {}
     seconds = blocks.forward_s[:, kinds.first]
     for net in blocks.nets:
