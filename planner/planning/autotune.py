@@ -182,7 +182,7 @@ def run_turn(plan: Plan, program: Program) -> TimedTurn:
 
 
 def _count(first_s: float) -> int:
-    """The number of repetitions in a turn."""
+    """Return the number of repetitions in a turn."""
     return max(1, round(TURN_S / first_s))
 
 

@@ -220,7 +220,7 @@ def _parts(
         return
 
     def known(graph: Graph) -> tuple[Graph, CostTable]:
-        """A network as it is planned for, and what is known of its costs."""
+        """Return a network as it is planned for, with its known costs."""
         planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
         return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
 
@@ -306,7 +306,7 @@ def _host_path(fingerprint: str) -> Path:
 
 
 def read_host(path: Path) -> Host:
-    """A host from the cache; a damaged file is an InputError."""
+    """Return a host from the cache; a damaged file is an InputError."""
     from costmodels.calibrate import Host
 
     with reading_cached("calibrated host", path, "calibrate"):
@@ -323,7 +323,7 @@ def write_host(host: Host, path: Path) -> None:
 
 
 def _with_overheads(cluster: Cluster, reporter: Reporter) -> Cluster:
-    """The cluster with the runtime's measured overheads: for each tensor between devices, and for each request."""
+    """Return the cluster with the runtime's measured overheads of a tensor between devices and of a request."""
     from planner.runtime.benchmark import overheads
 
     reporter.on_step("measuring the overhead between devices", 0, 2)

@@ -58,7 +58,7 @@ class Copies:
 
 
 def _answered(asked: Plan, placement: Placement, solver: str, bound_s: float) -> Plan:
-    """The plan with a placement, and the bound for any number of copies."""
+    """Return the plan with a placement, and the bound for any number of copies."""
     plan = replace(asked, placement=placement, solver=solver, robustness=None)
     bound_s = min(bound_s, plan.objective_s)
     proved = plan.objective_s <= bound_s * (1 + PROOF_TOLERANCE)

@@ -151,7 +151,7 @@ def _guessed(plan: Plan) -> float:
 
 
 def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = SILENT) -> PartitionChoice:
-    """The choice with autotuning of its plans on this host, or with the reason why they cannot run here.
+    """Return the choice with autotuning of its plans on this host, or with the reason why they cannot run here.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan that was chosen by prediction.

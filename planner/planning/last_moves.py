@@ -29,7 +29,7 @@ def is_better(plan: Plan, placement: Placement) -> bool:
 
 
 def settled(plan: Plan, time_limit_s: float) -> Plan:
-    """The plan after the moves of single operators that make it better, with its bound."""
+    """Return the plan after the moves of single operators that make it better, with its bound."""
     if plan.objective_s <= plan.bound_s * (1 + PROOF_TOLERANCE):
         return plan
     current = plan

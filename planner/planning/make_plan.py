@@ -219,7 +219,7 @@ def _unscattered(search: Search, problem: Problem) -> Result:
 
 
 def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
-    """The error for a result without a placement; it names the smallest set of constraints that collide."""
+    """Return the error for a result without a placement; it names the smallest set of constraints that collide."""
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None

@@ -242,7 +242,7 @@ def check_training_only(goal: Goal, asked: Mapping[str, object]) -> None:
 
 
 def imported_model(model: Any, example_inputs: Any, training: bool, reporter: Reporter = SILENT) -> Program | Graph:
-    """The program of a model, or a graph as it is; the reporter receives a step for a named model.
+    """Return the program of a model, or a graph as it is; the reporter receives a step for a named model.
 
     Raises:
         InputError: if it is none, cannot be imported, or was imported for training and is not trained.

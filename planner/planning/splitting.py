@@ -290,7 +290,7 @@ class Splits:
         return replace(divided, table=replace(costs, copies_slowdown=slowdown))
 
     def in_step(self, divided: Plan) -> Plan:
-        """A plan for the split network with the parts side by side."""
+        """Return a plan for the split network with the parts side by side."""
         placement = Placement(side_by_side(divided.graph, self.search.team))
         bound_s = lower_bound(divided.problem)
         return divided.answered(Result(Status.FEASIBLE, placement, inf, bound_s, 0.0, SPLIT))

@@ -315,7 +315,7 @@ class TuningLoop:
         return min(faster, default=(1.0, 0))[1]
 
     def _ratios(self, number: int) -> list[float]:
-        """The times of a plan divided by those of the first one, in their common rounds."""
+        """Return the times of a plan divided by those of the first one, in their common rounds."""
         return [times[number] / times[0] for times in self._rounds if {0, number} <= times.keys()]
 
     def _result(self, why: str) -> Tuned:

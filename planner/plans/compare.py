@@ -160,7 +160,7 @@ def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
 def _sums(
     resources: Iterable[str], expected: Mapping[tuple[str, int], float], seen: Mapping[tuple[str, int], float]
 ) -> tuple[Figure, ...]:
-    """A figure for each resource on which the run has a span."""
+    """Return a figure for each resource on which the run has a span."""
     used = {resource for resource, _ in seen}
 
     def total_s(name: str, times: Mapping[tuple[str, int], float]) -> float:
@@ -170,7 +170,7 @@ def _sums(
 
 
 def _seconds(timeline: Timeline, kind: Kind) -> dict[tuple[str, int], float]:
-    """The median seconds of each stage or transfer, by resource and number."""
+    """Return the median seconds of each stage or transfer, by resource and number."""
     durations: dict[tuple[str, int], list[float]] = {}
     for span in timeline.spans:
         if span.kind == kind:

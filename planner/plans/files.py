@@ -136,7 +136,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
 
 
 def _network(document: Mapping[str, Any]) -> str:
-    """The fingerprint of the network before its rewrites."""
+    """Return the fingerprint of the network before its rewrites."""
     network = document["network"]
     if not isinstance(network, str | None):
         raise TypeError(f"the network is {network!r}")
@@ -153,7 +153,7 @@ def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
 
 
 def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """The inverse of `_placed`."""
+    """Return the placement of a file, the inverse of `_placed`."""
     device_of, order = document["placement"], document["order"] or ()
     for op in graph.ops:
         if op.name not in device_of:
@@ -253,7 +253,7 @@ def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
 
 
 def _has_its_figures(plan: Plan, document: Mapping[str, Any]) -> bool:
-    """Whether the objective, the loads and the memory in the file are those of the placement and the costs."""
+    """Return whether the objective, the loads and the memory in the file are those of the placement and the costs."""
     predicted, judged = document["predicted"], plan.evaluation
     names = [device.name for device in plan.cluster.devices]
     return isclose(document["objective_s"], judged.objective_s, rel_tol=SAME) and all(

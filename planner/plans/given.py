@@ -98,14 +98,14 @@ def given_plan(value: Plan | Named) -> Plan:
 
 
 def given_model(value: Any) -> nn.Module | Program | Graph | NamedModel:
-    """A model, or its name. Raise InputError for anything else."""
+    """Return a model, or its name. Raise InputError for anything else."""
     if isinstance(value, Graph | NamedModel) or _is_model(value):
         return value  # type: ignore[no-any-return]  # it is one of them
     return NamedModel(checks.path(value, "the model", MODEL))
 
 
 def running(model: Program | Graph) -> Program:
-    """The program of an import; a graph does not run. Raise InputError for a graph."""
+    """Return the program of an import; a graph does not run. Raise InputError for a graph."""
     if isinstance(model, Graph):
         raise InputError(f"'{model.name}' is a graph, which cannot run; give the model it came from")
     return model

@@ -74,7 +74,7 @@ class Spread:
         return Range(predicted_s / self.factor, predicted_s * self.factor)
 
     def without_pace(self) -> "Spread":
-        """The spread of a run whose pace is known."""
+        """Return the spread of a run whose pace is known."""
         return replace(self, pace=0.0)
 
     def beside(self, other: "Spread") -> "Spread":
@@ -106,19 +106,19 @@ def spreads_of(
 
 
 def operator_seconds(table: CostTable, placement: Placement) -> Floats:
-    """[n_ops], seconds of each operator on its device, both passes together."""
+    """Return [n_ops], seconds of each operator on its device, both passes together."""
     return (table.forward_s + table.backward_s)[range(table.n_ops), placement.device]
 
 
 def _pass_spread(table: CostTable, device: Sequence[int], seconds: Floats) -> float:
-    """The standard deviation of the seconds of measured operators from pass to pass; a host slows all of them down."""
+    """Return the deviation of measured operators' seconds between passes; a host slows all of them down."""
     numbers = range(table.n_ops), device
     known = np.isin(table.source[numbers], SURE)
     return float((seconds * table.spread[numbers])[known].sum()) / QUARTILES
 
 
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:
-    """The standard deviation of the seconds of all operators that were not measured."""
+    """Return the standard deviation of the seconds of all operators that were not measured."""
     numbers = range(table.n_ops), device
     known = np.isin(table.source[numbers], SURE)
     deviations_s = np.where(known, 0.0, seconds * table.spread[numbers] / QUARTILES)

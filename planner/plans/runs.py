@@ -43,7 +43,7 @@ class MeasuredRun:
 
 
 def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> MeasuredRun:
-    """The run of a recorded stream, and of micro-batches alone."""
+    """Return the run of a recorded stream, and of micro-batches alone."""
     return MeasuredRun(stream.first(SHOWN), period_s, latency_s, plan.usage_of(stream))
 
 
@@ -89,7 +89,7 @@ def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
 
 
 def _measured(timeline: Timeline, document: Mapping[str, Any]) -> MeasuredRun:
-    """A run with its figures."""
+    """Return a run with its figures."""
     used = document["usage"]
     if used is not None:
         devices = {name: DeviceUsage(**fields) for name, fields in used["devices"].items()}

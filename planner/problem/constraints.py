@@ -249,13 +249,13 @@ def _named(names: Mapping[str, object], pattern: str) -> list[str]:
 
 
 def _modules_of(op: Op) -> list[str]:
-    """The names of every module that an operator or a member of it is in."""
+    """Return the names of every module that an operator or a member of it is in."""
     paths = [member.module.split(".") for member in op.members or (op,) if member.module]
     return list(dict.fromkeys(".".join(parts[: i + 1]) for parts in paths for i in range(len(parts))))
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:
-    """The devices that a constraint names."""
+    """Return the devices that a constraint names."""
     chosen: set[int] = set()
     for wanted in constraint.devices:
         matches = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}

@@ -38,7 +38,7 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
 
 
 def uniform_links(table: CostTable) -> bool:
-    """Whether all devices are linked and all links are equally fast (channels aside)."""
+    """Return whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
     link_class = table.link_class[between]
     return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
@@ -65,6 +65,6 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
 
 
 def _same_uplinks(uplink: Ints, swapped: Ints) -> bool:
-    """Whether the same rings share uplinks after a swap."""
+    """Return whether the same rings share uplinks after a swap."""
     shares = uplink[:, None] == uplink
     return np.array_equal(shares, shares[np.ix_(swapped, swapped)])

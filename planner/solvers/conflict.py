@@ -140,7 +140,7 @@ class _ConflictSearch:
         return bool(infeasible_because(problem.table, 0.0))
 
     def impossible(self, demands: Demands) -> bool:
-        """Whether a search proves that these cannot be met at once; False if there is no time for it."""
+        """Return whether a search proves that these cannot be met at once; False if there is no time for it."""
         key = frozenset(demands)
         if key not in self._known:
             self._known[key] = self.barred(demands) or self._searched(demands)
@@ -154,7 +154,7 @@ class _ConflictSearch:
         return solve(self._problem(demands), time_limit_s=limit_s, gap=0.99).status is Status.INFEASIBLE
 
     def because(self, demands: Demands) -> str:
-        """The reason why these demands leave no placement."""
+        """Return the reason why these demands leave no placement."""
         try:
             blocks = merge_blocks(self._problem(demands).table)
         except CollisionError as collision:
@@ -176,7 +176,7 @@ class _ConflictSearch:
         return "what must share a device, be linked or be contiguous has no place"
 
     def _problem(self, demands: Demands) -> Problem:
-        """The problem under these demands.
+        """Return the problem under these demands.
 
         Raises:
             CollisionError: if an operator has no device left.
@@ -191,7 +191,7 @@ class _ConflictSearch:
 
 
 def least_missing_bytes(blocks: Blocks) -> Floats:
-    """[n_devices], the least additional memory, in all, with which everything would fit if operators were divisible.
+    """Return [n_devices], the additional memory of the least sum with which all would fit, were operators divisible.
 
     ::
 

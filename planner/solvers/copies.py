@@ -35,7 +35,7 @@ Teams: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
-    """The fewest copies of the whole network that are within the gap of any number of them; None for one copy.
+    """Return the fewest copies of the whole network that are within the gap of any number of them; None for one copy.
 
     Those on devices of one host share its cache, see `Placement.shared_copies`. Each micro-batch goes to the device
     that is through with it first, which is best for devices of any speeds (Graham, Bounds on multiprocessing timing
@@ -65,7 +65,7 @@ def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
 def copies_of_stages(
     problem: Problem, solve: Callable[[Problem], Result], reached_s: float, gap: float
 ) -> Iterator[Placement]:
-    """Placements in which single stages have several copies. None has to be feasible.
+    """Yield placements in which single stages have several copies. None has to be feasible.
 
     The devices are divided into teams. With each team as one fast device, the problem is one of a single copy.
 
@@ -96,7 +96,7 @@ def _in_turns(copies: Sequence[Placement]) -> Placement:
 
 
 def _divisions(table: CostTable) -> Iterator[Teams]:
-    """Divisions of the devices into teams, at least one of which has several members."""
+    """Yield divisions of the devices into teams, at least one of which has several members."""
     classes = alike(table.forward_s, table.capacity_bytes, table.overhead_s)
     for division in product(*(_partitions(len(devices), MOST_COPIES) for devices in classes)):
         teams = tuple(team for part in map(_members, classes, division) for team in part)
@@ -105,7 +105,7 @@ def _divisions(table: CostTable) -> Iterator[Teams]:
 
 
 def _partitions(n_devices: int, most: int) -> Iterator[tuple[int, ...]]:
-    """The sizes of teams of at most ``most`` equal devices, the largest team first.
+    """Yield the sizes of teams of at most ``most`` equal devices, the largest team first.
 
     Many devices are divided into teams of one size, and what is left over into single devices.
     """

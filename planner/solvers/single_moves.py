@@ -52,7 +52,7 @@ def climbed(
 
 
 def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:
-    """Every placement with one block of one copy on another device in use, the ends of cuts first."""
+    """Yield every placement with one block of one copy on another device in use, the ends of cuts first."""
     seen: set[tuple[int, int, int]] = set()
     for copy, block, device in chain(_over_cuts(blocks, placement), _anywhere(blocks, placement)):
         if (copy, block, device) not in seen and blocks.fits[block, device]:
@@ -61,7 +61,7 @@ def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:
 
 
 def moved_to(placement: Placement, ops: tuple[int, ...], device: int, copy: int = 0) -> Placement:
-    """The placement with some operators of a copy on another device; the orders stay the same."""
+    """Return the placement with some operators of a copy on another device; the orders stay the same."""
     copies = list(placement.copies)
     home = list(copies[copy].device)
     for op in ops:

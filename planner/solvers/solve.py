@@ -33,7 +33,7 @@ MOST_JUDGED = 1_000_000  # operators and flows of all that are tried: a second o
 
 
 def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Placement]:
-    """Every placement on one device that could be better than what is enough, the most promising first.
+    """Yield every placement on one device that could be better than what is enough, the most promising first.
 
     One of each class of devices alike. What solvers prove of devices under contention does not hold for one alone, so
     every one that is not ruled out by its bound has to be judged. ``enough_s``, the seconds of the best placement so
@@ -48,7 +48,7 @@ def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterato
 
 
 def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
-    """The best placement on one device and its objective; None if no device alone can run and hold everything."""
+    """Return the best placement on one device and its objective; None if no device can run and hold everything."""
     judged: list[tuple[Placement, float]] = []
     for placement in worth_one_device(problem, lambda: min((seconds for _, seconds in judged), default=inf)):
         judged.append((placement, objective_of(problem, placement)))
@@ -336,7 +336,7 @@ class _SearchState:
             self.offer(self._finder, moved, tell=True)
 
     def result(self, asked: str) -> Result:
-        """The answer."""
+        """Return the answer."""
         if self._placement is None:
             if self._complete:
                 return self.nothing(Status.INFEASIBLE, asked, NO_PLACEMENT)
@@ -351,7 +351,7 @@ class _SearchState:
         )
 
     def nothing(self, status: Status, asked: str, advice: str) -> Result:
-        """The answer without a placement."""
+        """Return the answer without a placement."""
         bound_s = inf if status is Status.INFEASIBLE else self._bound_s
         by_clock = self._by_clock and status is Status.UNKNOWN
         return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice, by_clock)

@@ -116,7 +116,7 @@ def _better(
 def _bisected(
     search: "_PipelineSearch", stages: tuple[HybridStage, ...], low_s: float, budget: Budget
 ) -> tuple[HybridStage, ...]:
-    """The best stages with the variants that were found."""
+    """Return the best stages with the variants that were found."""
     best_s = search.time(stages)
     while low_s < best_s * (1 - (CLOSE if budget.left_s > 0 else ROUGH)):
         limit_s = sqrt(low_s * best_s) if low_s > 0 else best_s / 2
@@ -185,16 +185,16 @@ class _PipelineSearch:
         return sum(least_work_s(self._network)) / self._network.devices
 
     def reaches(self, table: StageTable, limit_s: float) -> bool:
-        """Whether the devices suffice for stages within a limit."""
+        """Return whether the devices suffice for stages within a limit."""
         sweep(table, limit_s, self._network.devices, self._sweep)
         return bool(self._sweep.devices[0].min() <= self._network.devices)
 
     def promising(self, limit_s: float) -> list[_Part] | None:
-        """A pipeline that lower bounds allow within a limit, or None."""
+        """Return a pipeline that lower bounds allow within a limit, or None."""
         return self._path(self.bound) if self.reaches(self.bound, limit_s) else None
 
     def stages(self, table: StageTable, limit_s: float) -> tuple[HybridStage, ...] | None:
-        """Stages within a limit that need the fewest devices, or None."""
+        """Return stages within a limit that need the fewest devices, or None."""
         return tuple(map(self._stage, self._path(table))) if self.reaches(table, limit_s) else None
 
     def refine(self, parts: Sequence[_Part]) -> bool:
@@ -216,11 +216,11 @@ class _PipelineSearch:
         return gained
 
     def time(self, stages: Sequence[HybridStage]) -> float:
-        """The time of the slowest stage."""
+        """Return the time of the slowest stage."""
         return max(load.time_s for load in loads_of(self._network, stages))
 
     def _path(self, table: StageTable) -> list[_Part]:
-        """The stages that the last sweep found."""
+        """Return the stages that the last sweep found."""
         downset, copies = 0, int(np.argmin(self._sweep.devices[0]))
         found = []
         while downset < len(self._sweep.devices) - 1:

@@ -83,7 +83,7 @@ class HybridNetwork:
 
 
 def hybrid_network(document: Mapping[str, Any]) -> HybridNetwork:
-    """A network from the content of its JSON file.
+    """Return a network from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, nodes wait for each other in a circle, or the variants
@@ -149,7 +149,7 @@ def _by_degree(node: JsonObject, around: tuple[set[int], set[int]], place: Mappi
 def _sharing(
     where: str, records: Sequence[JsonObject], around: tuple[set[int], set[int]], place: Mapping[int, int]
 ) -> Sharing:
-    """The variants of one degree."""
+    """Return the variants of one degree."""
     common = []
     for record in records:
         fw, bw = record.object("syncTimeFw"), record.object("syncTimeBw")

@@ -90,7 +90,7 @@ def crossing_bytes(network: HybridNetwork, sharing: dict[int, Sharing]) -> float
 
 
 def stages_document(network: HybridNetwork, stages: Sequence[HybridStage]) -> dict[str, Any]:
-    """The stages as the published evaluator reads them."""
+    """Return the stages as the published evaluator reads them."""
     ids = network.node_ids
     return {
         "stages": [

@@ -99,7 +99,7 @@ def stage_tables(cuts: StageCuts, limit_s: float) -> tuple[StageTable, StageTabl
 
 
 def _most_in_flight(cuts: StageCuts, number: int, limit_s: float) -> Ints:
-    """[n_stages], the most micro-batches that a copy of each stage can hold if it keeps the limit; 0 if none does."""
+    """Return [n_stages], the most micro-batches that a copy of each stage can hold within the limit, 0 or more."""
     network, degree = cuts.network, cuts.degrees[number]
     compute_s = variant_steps(network, degree, 1).fastest_s(cuts.rows)
     most = np.zeros(len(cuts.rows), np.int64)
@@ -112,7 +112,7 @@ def _most_in_flight(cuts: StageCuts, number: int, limit_s: float) -> Ints:
 
 
 def _downsets(network: HybridNetwork, most: int) -> list[int] | None:
-    """All downsets, as sets of bits, by rising size; None if there are too many."""
+    """Return all downsets, as sets of bits, by rising size; None if there are too many."""
     before = [0] * len(network.node_ids)
     for source, reader, _ in network.edges:
         before[reader] |= 1 << source
@@ -130,7 +130,7 @@ def _downsets(network: HybridNetwork, most: int) -> list[int] | None:
 
 
 def _in_orders(network: HybridNetwork, most: int) -> list[int]:
-    """The downsets that a few topological orders of the nodes go through, by rising size.
+    """Return the downsets that a few topological orders of the nodes go through, by rising size.
 
     The orders are that of the file, level by level, and branch by branch. Of many nodes, some follow each other in
     every stage.

@@ -83,7 +83,7 @@ class StagePrices(Brief):
         )
 
     def layer(self, strategy: LayerStrategy) -> LayerTime:
-        """The time of one layer."""
+        """Return the time of one layer."""
         setting, (shards, replicas, _, samples) = self.setting, self._fitting(strategy)
         forward_ms = self._layer_ms * samples / shards
         backward_ms = 2 * forward_ms + (forward_ms if strategy.recompute else 0.0)
@@ -100,7 +100,7 @@ class StagePrices(Brief):
         return LayerTime(forward_ms + backward_ms + more_ms, forward_ms + synced_ms + more_ms)
 
     def layer_mb(self, strategy: LayerStrategy, stage: int) -> int:
-        """The memory of one layer on a stage, in whole MB."""
+        """Return the memory of one layer on a stage, in whole MB."""
         setting, (shards, _, _, samples) = self.setting, self._fitting(strategy)
         if strategy.recompute:
             activation_mb = setting.recomputed_mb / shards
@@ -110,7 +110,7 @@ class StagePrices(Brief):
         return ceil(states_mb + activation_mb * samples * (self.stages - stage))
 
     def outer_ms(self, strategy: LayerStrategy) -> tuple[float, ...]:
-        """The time of one micro-batch in embedding and head, by stage."""
+        """Return the time of one micro-batch in embedding and head, by stage."""
         shards, replicas, _, samples = self._fitting(strategy)
         times = [0.0] * self.stages
         for stage, name in self._ends.items():
@@ -126,7 +126,7 @@ class StagePrices(Brief):
         return tuple(times)
 
     def outer_mb(self, strategy: LayerStrategy) -> tuple[int, ...]:
-        """The memory of embedding and head, and of the GPU's context, by stage, in whole MB."""
+        """Return the memory of embedding and head, and of the GPU's context, by stage, in whole MB."""
         shards, _, _, samples = self._fitting(strategy)
         held = [self.setting.context_mb] * self.stages
         for stage, name in self._ends.items():
@@ -185,7 +185,7 @@ class StagePrices(Brief):
         return (ranks - 1) / ranks * mb / _at(bandwidth, ranks, "allreduce_MB_per_ms")
 
     def _messages_ms(self, strategy: LayerStrategy) -> float:
-        """The collectives within one layer."""
+        """Return the collectives within one layer."""
         again = AGAIN if strategy.recompute else 1.0
         if strategy.tensor > 1:
             return TENSOR_MESSAGES * again * self._all_reduce_ms(strategy) / 2
@@ -199,7 +199,7 @@ class StagePrices(Brief):
         return _message_ms(curve, self._message_mb(strategy))
 
     def _held(self, strategy: LayerStrategy) -> float:
-        """The share of the states that one rank holds under ZeRO; stage 2 does not divide the parameters in use."""
+        """Return the share of the states that a rank holds under ZeRO; stage 2 does not divide parameters in use."""
         _, replicas, ranks, _ = self._fitting(strategy)
         if replicas == 1:
             return 1.0
@@ -210,7 +210,7 @@ class StagePrices(Brief):
 
 
 def _fitted(curve: Curve, degree: int, at: float) -> float:
-    """A polynomial of least squares."""
+    """Return a polynomial of least squares."""
     return float(np.polyval(np.polyfit(curve.sizes, curve.ms, degree), at))
 
 

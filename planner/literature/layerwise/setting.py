@@ -83,7 +83,7 @@ STAGES = ("only_stage", "first_stage", "last_stage")
 
 
 def layerwise_setting(document: Mapping[str, Any]) -> LayerwiseSetting:
-    """A setting from the content of its JSON file.
+    """Return a setting from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, or there are fewer samples than micro-batches.
@@ -144,7 +144,7 @@ def _by_ranks(record: JsonObject) -> BY_RANKS:
 
 
 def _curve(record: JsonObject, sizes: str, times: str, least: int) -> Curve:
-    """Times by size; a fit needs ``least`` points."""
+    """Return times by size; a fit needs ``least`` points."""
     points = len(record.records(sizes))
     if points < least:
         raise InputError(f"{record.where} has {points} values of {sizes}; give {least} at least")
@@ -152,7 +152,7 @@ def _curve(record: JsonObject, sizes: str, times: str, least: int) -> Curve:
 
 
 def _curves(messages: JsonObject, name: str) -> Mapping[int, Curve]:
-    """The curve of a collective for each number of ranks."""
+    """Return the curve of a collective for each number of ranks."""
     table = messages.object(name)
     sizes = messages.numbers("message_MB", len(messages.records("message_MB")))
     return {ranks: Curve(sizes, table.numbers(key, len(sizes))) for key, ranks in _ranks(table)}

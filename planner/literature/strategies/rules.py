@@ -61,12 +61,12 @@ def shard_bytes(case: MeshCase, op: TensorOp, spec: Spec) -> float:
 
 
 def chooses(op: TensorOp) -> bool:
-    """Whether an operator has strategies of its own; the others follow one of their inputs."""
+    """Return whether an operator has strategies of its own; the others follow one of their inputs."""
     return op.kind in ("parameter", "constant", "replicate", "dot")
 
 
 def strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Strategy, ...]:
-    """The strategies of an operator that chooses; ``ranks`` are those of its inputs. No two have the same spec."""
+    """Return the strategies of an operator that chooses, no two of one spec; ``ranks`` are those of its inputs."""
     whole: Spec = (None,) * len(op.shape)
     if op.kind == "parameter":
         one_axis = (
@@ -84,7 +84,7 @@ def strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Stra
 
 
 def _dot_strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Strategy, ...]:
-    """A strategy for each way to split the loops; no two give one spec."""
+    """Return a strategy for each way to split the loops; no two give one spec."""
     n_batch = len(op.batch[0])
     tensors: list[tuple[int | str, ...]] = [(*range(n_batch), "row", "column")]
     for rank, batch, summed, free in zip(ranks, op.batch, op.contract, ("row", "column"), strict=True):
@@ -100,7 +100,7 @@ def _dot_strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple
 
 
 def _loop_splits(case: MeshCase, n_batch: int, shape: Shape) -> Iterator[dict[int | str, int]]:
-    """The mesh axis of each loop that a strategy splits."""
+    """Yield the mesh axis of each loop that a strategy splits."""
     both = min(case.mesh) > 1
     if n_batch == 2 and both:
         yield {0: 0, 1: 1}

@@ -122,7 +122,7 @@ def load_config(path: str | PathLike[str]) -> ParallelConfig:
 
 
 def is_config(path: Path) -> bool:
-    """Whether a file holds a configuration rather than a plan."""
+    """Return whether a file holds a configuration rather than a plan."""
     if path.suffix != ".json" or not path.is_file():
         return False
     return "parallel" in read_json(path, "plan")

@@ -111,7 +111,7 @@ def _position_rows(module: Any, layers: str, config: Any) -> int:
 
 
 def _words(module: Any) -> Any:
-    """The embedding of words.
+    """Return the embedding of words.
 
     Raises:
         InputError: if the network takes no words, or has no head that tells them.

@@ -197,15 +197,15 @@ class SharedNetwork:
     # --- tensor parallelism ------------------------------------------------------------------------------------------
 
     def _divides(self, op: Op) -> bool:
-        """Whether each device does a part of an operator's work."""
+        """Return whether each device does a part of an operator's work."""
         return op.name in self.styles.style or op.name in self.styles.reads
 
     def _by_tokens(self, name: str) -> bool:
-        """Whether a divided tensor is divided by its tokens."""
+        """Return whether a divided tensor is divided by its tokens."""
         return self.styles.axis.get(name) == TOKENS and len(self.graph.tensor[name].shape) == TOKENS + 2
 
     def _reads_part(self, op: Op, name: str) -> bool:
-        """Whether an operator reads a divided tensor in parts, without gathering it."""
+        """Return whether an operator reads a divided tensor in parts, without gathering it."""
         style = self.styles.style.get(op.name)
         return name in self.styles.axis and (style is Style.ROW or (style is None and op.name in self.styles.reads))
 

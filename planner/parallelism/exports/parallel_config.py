@@ -30,7 +30,7 @@ TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 
 
 def export_config(setting: TrainingSetting, config: ParallelConfig, target: str) -> Export:
-    """A configuration in the format of another tool.
+    """Return a configuration in the format of another tool.
 
     Raise InputError if the tool cannot do it: the error names the reason and the way out.
     """

@@ -156,7 +156,7 @@ def _choices(
 
 
 def _best_of(placements: Iterable[Placement], problem: Problem) -> tuple[Placement | None, float]:
-    """The best of some placements, if one is feasible, and its seconds."""
+    """Return the best of some placements, if one is feasible, and its seconds."""
     best: Placement | None = None
     best_s = inf
     for known in placements:

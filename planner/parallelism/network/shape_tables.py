@@ -35,7 +35,7 @@ class ShapeCosts(NamedTuple):
     backward_s: Floats  # [n_ops, n_devices]
 
     def computing_s(self, placement: Placement, device: int, step: TrainingStep) -> float:
-        """Seconds of a step in which a device computes."""
+        """Return seconds of a step in which a device computes."""
         ops = list(placement.operators(device))
         computing = replace(self.table, forward_s=self.forward_s)
         seconds = self.forward_s + computing.again_s(step.recompute) + self.backward_s

@@ -130,12 +130,12 @@ class _StyleSearch:
         return plain(op.kind) == "aten.linear" and self._weight(op) is not None
 
     def _weight(self, op: Op) -> str | None:
-        """The weight of a linear layer or an embedding, if it is a parameter."""
+        """Return the weight of a linear layer or an embedding, if it is a parameter."""
         known = plain(op.kind) in WEIGHT_AT and self._graph.tensor[weight_of(op)].role is Role.PARAMETER
         return weight_of(op) if known else None
 
     def _shared(self, op: Op) -> bool:
-        """Whether another operator reads the weight, too."""
+        """Return whether another operator reads the weight, too."""
         weight = self._weight(op)
         return weight is not None and len(self._readers[weight]) > 1
 
@@ -197,7 +197,7 @@ class _StyleSearch:
         return shard is None or self._graph.tensor[name].role is not Role.PARAMETER
 
     def _shardings(self, op: Op) -> Iterable[Sharding]:
-        """The shardings of an operator; dropout is divided like any other that works element by element."""
+        """Return the shardings of an operator; dropout is divided like any other that works element by element."""
         if changes(op) and plain(op.kind) in ("aten.dropout", "aten.native_dropout", "aten.feature_dropout"):
             rank = len(self._graph.tensor[op.inputs[0]].shape)
             sizes = self._graph.tensor[op.inputs[0]].shape
@@ -220,7 +220,7 @@ class _StyleSearch:
         return Style.VOCABULARY if self._rows(op, 0) == largest else None
 
     def _same_for_all(self, op: Op) -> bool:
-        """Whether all readers of the weight divide it by rows of the weight."""
+        """Return whether all readers of the weight divide it by rows of the weight."""
         weight = self._weight(op)
         return all(self._weight(other) == weight and self._alone(other) for other in self._readers[weight or ""])
 

@@ -141,12 +141,12 @@ def choice_of(problem: Problem, placement: Placement, shape: Shape, costs: Shape
 
 
 def fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices in the order of their rows."""
+    """Return the choices in the order of their rows."""
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recomputed)))
 
 
 def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices that no other choice dominates in time and memory, the fastest first."""
+    """Return the choices that no other choice dominates in time and memory, the fastest first."""
     kept: list[Choice] = []
     for choice in sorted(choices, key=lambda choice: (choice.step_s, choice.peak_bytes)):
         if not kept or choice.peak_bytes < kept[-1].peak_bytes:

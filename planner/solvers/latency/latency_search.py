@@ -78,7 +78,7 @@ class LatencySearch:
         return budget.share(spent_s)
 
     def _rounds(self, most: float, last: bool) -> Iterator[tuple[float, int]]:
-        """The first temperature and the steps of each round: one cycle, then further ones if no other search follows.
+        """Yield the first temperature and the steps of each round: one cycle, then more if no other search follows.
 
         Args:
             most: steps that the time limit is enough for.

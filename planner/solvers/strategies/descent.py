@@ -58,7 +58,7 @@ class Descent:
                     break
 
     def _cheapest_freed(self, node: int, moment: int, choice: list[int]) -> tuple[float, int, int]:
-        """The least cost for each byte that a node frees at a moment, with the node and its strategy."""
+        """Return the least cost for each byte that a node frees at a moment, with the node and its strategy."""
         usage = np.sum([own for at, own in self._at[node] if at == moment], axis=0)
         freed = usage[choice[node]] - usage
         cost = self._costs(node, choice)
@@ -69,7 +69,7 @@ class Descent:
         return float(rate[strategy]), node, strategy if rate[strategy] < inf else choice[node]
 
     def _best(self, node: int, choice: list[int], used: Floats) -> int:
-        """The cheapest strategy within the limit; the present one if no other is cheaper."""
+        """Return the cheapest strategy within the limit; the present one if no other is cheaper."""
         cost = self._costs(node, choice)
         present = choice[node]
         for moment, usage in self._at[node]:

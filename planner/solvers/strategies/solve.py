@@ -111,7 +111,7 @@ class _BestChoice:
             self.choice, self.objective, self.finder = choice, cost, finder
 
     def result(self, small: Undominated, budget: Budget) -> StrategyResult:
-        """The answer, in the strategies of the whole problem."""
+        """Return the answer, in the strategies of the whole problem."""
         choice = None if self.choice is None else small.restored(self.choice)
         bound = min(self.bound, self.objective)
         return StrategyResult(self.status, choice, self.objective, bound, budget.wall_s, self.finder)

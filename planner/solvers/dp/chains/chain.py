@@ -58,7 +58,7 @@ class Chain:
         return _running(self.blocks.n_bytes[self.line])
 
     def earliest(self, device: int, limit_s: float) -> Ints:
-        """[n_blocks + 1], for each end the earliest start of an interval that fits and computes ``limit_s`` at most."""
+        """Return [n_blocks + 1], for each end the earliest start of an interval that fits and is within ``limit_s``."""
         seconds = self.seconds[:, device]
         barred = np.where(self.blocks.fits[self.line, device], 0, np.arange(self.blocks.n) + 1)
         barred = np.concatenate(([0], np.maximum.accumulate(barred)))
@@ -76,7 +76,7 @@ class Chain:
         return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.link_s, table.link_s)
 
     def changes(self, each: bool) -> list[list[TrafficChange]]:
-        """[n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
+        """Return [n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
 
         A net enters an interval once if it is written outside and read inside. It leaves an interval once if it is
         written inside and read outside or, if ``each``, once for each reader outside. The exact number lies between
@@ -147,12 +147,12 @@ def _leaving(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, in
 
 
 def _running(values: Floats) -> Floats:
-    """The sums of all values before each position, from 0 on."""
+    """Return the sums of all values before each position, from 0 on."""
     return np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
 
 
 def _on_demand(n: int, backward: Iterable[tuple[int, int]]) -> list[int]:
-    """A topological order that takes the operators without readers one by one, and before each all of its inputs."""
+    """Return a topological order that takes operators without readers one by one, each after all of its inputs."""
     inputs, n_readers = successors(n, backward)
     order: list[int] = []
     seen = [False] * n
@@ -169,7 +169,7 @@ def _on_demand(n: int, backward: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _topological(n: int, edges: Iterable[tuple[int, int]], by_level: bool) -> list[int]:
-    """A topological order that goes level by level, or that follows each branch as far as it can."""
+    """Return a topological order that goes level by level, or that follows each branch as far as it can."""
     after, waiting = successors(n, edges)
     ready = deque(op for op in reversed(range(n)) if not waiting[op])
     order: list[int] = []
@@ -244,7 +244,7 @@ class Line:
         return crossing(self.chain)[self.at]
 
     def placement(self, cuts: Sequence[int], devices: Sequence[int]) -> Placement:
-        """The placement with the blocks between ``at[cuts[r]]`` and ``at[cuts[r + 1]]`` on ``devices[r]``."""
+        """Return the placement with the blocks between ``at[cuts[r]]`` and ``at[cuts[r + 1]]`` on ``devices[r]``."""
         ends = self.at[list(cuts)]
         stage = np.repeat(np.arange(len(devices)), np.diff(ends))[self.chain.position]
         order = np.argsort(stage[self.blocks.block], kind="stable")
@@ -254,7 +254,7 @@ class Line:
         return Placement(placement.device, tuple(order.tolist())) if is_topological else placement
 
     def needed_bytes(self, held: int) -> Floats:
-        """[n_cuts, n_cuts], bytes that the interval from one cut to another needs while it holds some micro-batches."""
+        """Return [n_cuts, n_cuts], bytes that the interval between two cuts needs, with some micro-batches held."""
         resident_bytes, waiting_bytes, current_bytes = self._kept_bytes
         return resident_bytes + (held - 1) * waiting_bytes + current_bytes
 
@@ -292,7 +292,7 @@ class Line:
         return most
 
     def _before(self, values: Floats) -> Floats:
-        """The sums of the values of all operators before each cut."""
+        """Return the sums of the values of all operators before each cut."""
         of_block = np.zeros((self.blocks.n, *values.shape[1:]))
         np.add.at(of_block, self.blocks.block, values)
         sums = np.cumsum(of_block[self.chain.line], axis=0)
@@ -300,7 +300,7 @@ class Line:
 
 
 def line_of(chain: Chain, step: TrainingStep) -> Line:
-    """The line of a chain, with the places where it may be cut."""
+    """Return the line of a chain, with the places where it may be cut."""
     n = chain.blocks.n
     at = np.arange(n + 1)
     if n + 1 > MOST_CUTS:
@@ -326,7 +326,7 @@ def quiet_places(chain: Chain, most: int) -> Ints:
 
 
 def with_places(chain: Chain, most: int) -> Chain:
-    """The chain with fewer blocks, so that cuts are tried at ``most`` places; see `quiet_places`."""
+    """Return the chain with fewer blocks, so that cuts are tried at ``most`` places; see `quiet_places`."""
     if chain.blocks.n < most:
         return chain
     parts = np.split(chain.line, quiet_places(chain, most)[1:-1])
@@ -337,7 +337,7 @@ def with_places(chain: Chain, most: int) -> Chain:
 
 
 def crossing(chain: Chain) -> Floats:
-    """[n_blocks + 1, 1 + n_link_classes], messages that cross each place, and their seconds on each link class.
+    """Return [n_blocks + 1, 1 + n_link_classes], messages that cross each place, and their seconds on each link class.
 
     A flow crosses every place between its writer and its last reader; so does its gradient in the backward pass.
     """

@@ -127,7 +127,7 @@ class _Effort:
 
 
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
-    """Every line, route and way of counting the traffic that leaves, the most promising first."""
+    """Yield every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
     several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
     most, routes = MOST_COSTS // table.n_devices, _routes(table)
@@ -197,7 +197,7 @@ def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
 
 
 def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, start: int, end: int) -> Floats:
-    """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
+    """Return [end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
     if table.offload is None:
         compute = compute + table.overhead_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
@@ -209,7 +209,7 @@ def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, 
 
 
 def _worth(route: Route, value: Floats) -> list[int]:
-    """The best state of each count of devices at the end of the line, best first."""
+    """Return the best state of each count of devices at the end of the line, best first."""
     by_count: dict[int, int] = {}
     for state in np.argsort(value, kind="stable").tolist():
         if np.isfinite(value[state]):
@@ -218,7 +218,7 @@ def _worth(route: Route, value: Floats) -> list[int]:
 
 
 def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
-    """The placement that the choices lead to, from the end of the line back."""
+    """Return the placement that the choices lead to, from the end of the line back."""
     taken: list[tuple[int, int, int]] = []
     end = chain.blocks.n
     while end:
@@ -243,7 +243,7 @@ def _routes(table: CostTable) -> list[Route]:
 
 
 def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
-    """The route whose states are the numbers of devices used of each kind; a leg stands for any device of its kind."""
+    """Return the route whose states count the used devices of each kind; a leg stands for any device of a kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
     legs = []
@@ -258,7 +258,7 @@ def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
 
 
 def _along(table: CostTable, sequence: Sequence[int]) -> Route:
-    """The route whose states are the numbers of devices used of a sequence, with the tariffs of the neighbours."""
+    """Return the route whose states count the used devices of a sequence, with the tariffs of the neighbours."""
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
@@ -269,7 +269,7 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
 
 
 def _sequences(table: CostTable) -> list[tuple[int, ...]]:
-    """Sequences of linked devices: all of them if there are few devices, else from each class on to the nearest."""
+    """Return sequences of linked devices: all if there are few devices, or from each class on to the nearest."""
     classes = interchangeable(table)
     if table.n_devices > MOST_PERMUTED:
         return _unlike(table, [_nearest(table, devices[0]) for devices in classes])
@@ -294,7 +294,7 @@ def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
-    """The sequence up to its first missing link."""
+    """Return the sequence up to its first missing link."""
     for place, (src, dst) in enumerate(pairwise(order), 1):
         if not table.linked[src, dst]:
             return order[:place]
@@ -302,7 +302,7 @@ def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
-    """The sequence from a device on, always to the linked device that receives an average flow first."""
+    """Return the sequence from a device on, always to the linked device that receives an average flow first."""
     typical_s = table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s
     order = [first]
     while len(order) < table.n_devices:

@@ -116,7 +116,7 @@ class _DownsetSearch:
         self.kinds = kinds_of(problem.table)
 
     def pose(self, step_s: float, most: int | None = None) -> "Posed | None":
-        """The downsets within a limit and below the best placement; None if there are more than ``most``."""
+        """Return the downsets within a limit and below the best placement; None if there are more than ``most``."""
         with loading():
             from planner.solvers.dp.downsets.lattice import elements_of
             from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
@@ -143,7 +143,7 @@ def _proved(best: Incumbent, bound_s: float) -> bool:
 
 
 def _limits(table: CostTable, kinds: IntervalKinds, bound_s: float) -> Iterator[float]:
-    """Limits from the lower bound on; every placement is within the last one.
+    """Yield limits from the lower bound on; every placement is within the last one.
 
     No limit is 0, because twice the limit stands for infinity.
     """

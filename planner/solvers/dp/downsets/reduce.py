@@ -45,13 +45,13 @@ class IntervalKinds:
         return [devices[0] for devices in self.devices]
 
     def seconds(self, flows: Sequence[int]) -> tuple[Floats, Floats]:
-        """[n_kinds] each, to enter and to leave, of some flows together."""
+        """Return the seconds of some flows together to enter and to leave, [n_kinds] each."""
         rows = list(flows)
         return self.enter_s[rows].sum(axis=0), self.leave_s[rows].sum(axis=0)
 
 
 def kinds_of(table: CostTable) -> IntervalKinds:
-    """The kinds, in the order of their first devices."""
+    """Return the kinds, in the order of their first devices."""
     enter_s, leave_s = _charges(table)
     kinds = alike(table.forward_s, table.capacity_bytes, enter_s, leave_s)
     first = [devices[0] for devices in kinds]
@@ -59,7 +59,7 @@ def kinds_of(table: CostTable) -> IntervalKinds:
 
 
 def _charges(table: CostTable) -> tuple[Floats, Floats]:
-    """[n_flows, n_devices] each, seconds that a device is occupied at least by a flow that enters, or leaves."""
+    """Return the least seconds that a flow occupies a device to enter, and to leave, [n_flows, n_devices] each."""
     if table.offload:
         return table.offload.fetch_s, table.offload.store_s
     both = np.empty((2, len(table.flows), table.n_devices))
@@ -84,21 +84,21 @@ def reduce(table: CostTable, inside: frozenset[int], kinds: IntervalKinds, limit
 
 
 def unordered(blocks: Blocks, inside: frozenset[int]) -> NDArray[np.bool_]:
-    """[n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
+    """Return [n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
     held = np.zeros(blocks.n, dtype=bool)
     held[blocks.block[sorted(inside)]] = True
     return ~held
 
 
 def relations(blocks: Blocks, inside: frozenset[int]) -> list[tuple[int, int]]:
-    """Pairs of blocks of which the first may not come after the second."""
+    """Return pairs of blocks of which the first may not come after the second."""
     block = blocks.block.tolist()
     pairs = {(block[a], block[b]) for a, b in blocks.table.edges if a in inside and b in inside}
     return sorted((a, b) for a, b in pairs if a != b)
 
 
 def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
-    """Blocks that come before and after each other: their devices would, too."""
+    """Return blocks that come before and after each other: their devices would, too."""
     with loading():
         from scipy.sparse import coo_array  # late: scipy takes a third of a second to load
         from scipy.sparse.csgraph import connected_components
@@ -157,7 +157,7 @@ def _followers(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, lim
 
 
 def _follows(block: int, leader: int, blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> bool:
-    """Whether moving an unordered block to the device of another one never makes any device busier.
+    """Return whether moving an unordered block to the device of another one never makes any device busier.
 
     It compares what may be added with what is saved, on each device that they may come to or leave.
     """
