@@ -109,9 +109,9 @@ def training_bound(problem: Problem) -> float:
     With one stage on each device, a device's first forward pass waits for those of the stages before it, and these
     have their last backward passes still to do when the device has done its own. So a step S has ``S >= m T[r] + sum
     of T[q] for q < r`` for the times T of the stages. Their sum is all the work, and the largest sum that S allows is
-    ``S (1 - (1 - 1/m)^p)``. A device's first backward pass also waits for the way through all other stages, except
-    the stages before it on the way back, so ``S >= sum of T + (m - 1) B[r]`` for its m backward passes B, and the same
-    for its forward passes.
+    ``S (1 - (1 - 1/m)^p)``. And before a device's first backward pass, a micro-batch goes forward through all stages
+    and back through those after it; after its last one, back through those before it. So ``S >= sum of T + (m - 1)
+    B[r]`` for its backward passes B, and the same for its forward passes.
 
     Holds if ``held`` is at most the number of micro-batches that each device holds under the schedule, at least 1.
     """

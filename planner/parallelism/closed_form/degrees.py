@@ -55,7 +55,7 @@ class _Rest(NamedTuple):
 def stage_searches(book: LayerBook) -> list["StageSearch"]:
     """Return a search for each number of stages and size of micro-batches, by a lower bound of the step, ascending.
 
-    The list is empty if the user asks for degrees, which are then the same on all stages.
+    The list is empty if data or tensor, a size of micro-batches, or another schedule than 1F1B is asked for.
     """
     setting, ways = book.setting, WayBook(book)
     asked = setting.demands

@@ -18,7 +18,7 @@ LOOK_S = 0.1  # between two looks at the clock, about
 
 @dataclass(frozen=True)
 class OffloadBranch:
-    """Proves the least latency of up to about 24 blocks, which are placed in a topological order.
+    """Proves the least latency of one or two dozen blocks, which are placed in a topological order.
 
     A placement of the first blocks takes no longer than any placement that extends it: more operators on an accelerator
     lengthen its call, delay it, or make it wait in a circle.
