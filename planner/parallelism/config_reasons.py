@@ -1,4 +1,4 @@
-"""One line for each row of ``planner choose``: where the fastest step's time goes, and what other rows trade for it."""
+"""One line for each row of ``planner choose``: how the fastest step spends its time, and what other rows trade for it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ LEAST = 0.005  # share of the step that is worth saying
 
 
 class PricedRow(NamedTuple):
-    """A way to train: what a step takes, and on how many devices."""
+    """A way to train: the price of a step, and the number of devices."""
 
     price: StepPrice
     devices: int

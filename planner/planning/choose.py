@@ -56,7 +56,7 @@ class TransformerChoices(Brief):
     """Ways to train a transformer, priced in closed form.
 
     Attributes:
-        setting: what is trained, on what, and what is asked.
+        setting: the training problem with its demands.
         found: all configurations, with a proof of how good the fastest is.
     """
 
@@ -160,14 +160,14 @@ def choose(
         example_inputs: as for `planner.plan`; other numbers of samples repeat the first one.
         cluster: the devices, or the path of a cluster.toml.
         global_batch: samples of a step, of all replicas together.
-        choose_options: what is asked, and how long the search may take.
+        choose_options: the demands, and the time of the search.
 
     Returns:
         The rows, possibly none; ``advice`` then says what to change.
 
     Raises:
-        InputError: if something is not of its type, the model cannot be imported, or what is asked cannot be had at
-            once: the message names the nearest that works.
+        InputError: if something is not of its type, the model cannot be imported, or the demands cannot be met
+            together: the message names the nearest that can.
         Interrupted: on Ctrl-C, with the rows until then, for a network that is priced operator by operator.
     """
     options = ChooseOptions() if choose_options is None else choose_options

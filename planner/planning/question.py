@@ -1,4 +1,4 @@
-"""The question that a plan answers: a model, one or several clusters, a goal, and what is left open."""
+"""The question that a plan answers: a model, one or several clusters, a goal, and the open parts of the workload."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which operators to split among equal devices, so that one sample is through the network sooner.
+"""The choice of operators to split among equal devices, so that one sample passes the network sooner.
 
 ::
 
     strategies of an operator       whole on the first device, or divided by one of its shardings, part i on device i
     their costs                     the seconds of the largest part
-    costs of neighbours together    what it takes to bring a tensor from the writer's layout into the reader's
+    costs of neighbours together    the seconds to bring a tensor from the writer's layout into the reader's
 
 The devices compute one operator after the other in step, so that seconds add up. One strategy is chosen for each
 operator, with a bound (Alpa's problem: Zheng et al., OSDI 2022); the split network is then planned like any other.
@@ -221,7 +221,7 @@ def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Splits:
-    """A split network, and what is known of its costs from the whole one."""
+    """A split network, with the costs that are known from the whole one."""
 
     split: Split  # the rewrite
     graph: Graph  # the split network

@@ -1,4 +1,4 @@
-"""Teams: equal devices that compute operators together, and what it takes to hand a tensor on in another layout."""
+"""Teams: equal devices that compute operators together, and the time to pass a tensor on in another layout."""
 
 from __future__ import annotations
 

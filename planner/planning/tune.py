@@ -1,4 +1,4 @@
-"""tune: plan, run, learn what the stages really took, plan again; of the plans that ran, the fastest is kept.
+"""tune: plan, run, measure the stages, plan again; of the plans that ran, the fastest is kept.
 
 ::
 
@@ -7,9 +7,9 @@
                             └──────────── keep the fastest ◄───────┘
 
 Every turn of the loop measures the first plan too, so that plans of different turns compare by their ratio to it. The
-loop ends when a plan comes again that has run, when the best one runs as predicted and nothing is predicted to be
-faster, after some turns without success, or when its time is over; a turn that cannot be finished is not begun. A plan
-that was faster once takes part in one more turn, so that chance does not decide.
+loop ends when planning gives a plan that has run, when the best one runs as predicted and no faster one is predicted,
+after some turns without success, or at its time limit; a turn that cannot be finished is not begun. A plan that was
+faster once takes part in one more turn, so that chance does not decide.
 """
 
 from __future__ import annotations

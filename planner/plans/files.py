@@ -1,4 +1,4 @@
-"""plan.json, out and in. What a file says of a plan's proof is checked as far as that goes without searching again.
+"""Writes and reads plan.json. A proof in a file is checked as far as possible without another search.
 
 ::
 

@@ -39,24 +39,24 @@ BY_HAND = "by hand"  # the solver of a placement that no solver made
 
 @dataclass(frozen=True)
 class Plan:
-    """Where every operator of a network runs, and what that is worth.
+    """The device of every operator of a network, with the costs, the bound and the origin of this placement.
 
     Attributes:
         graph: the network.
         cluster: the devices.
         workload: what the network is used for.
         table: the costs that the plan rests on; it follows from the three above and the operators' times.
-        goal: what was minimised.
-        constraints: what was asked besides.
-        robustness: what it loses when costs are wrong; None where nobody asked.
+        goal: the objective that was minimised.
+        constraints: further demands.
+        robustness: the loss if costs are wrong; None if it was not asked for.
         placement: the answer.
         status: how the search ended, a word of `planner.problem.result.Status`.
-        solver: who found it.
-        bound_s: no placement of these operators can be better than this: for throughput in any number of copies, in
-            training under the same schedule.
-        pace: by kind of device, the pace that the measured times are given for, see `costmodels.operators.pace`.
-        pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
-        rewrites: what the graph was made by of the network as it was imported, in their order.
+        solver: the name of the solver that found it.
+        bound_s: a lower bound of all placements of these operators: for throughput in any number of copies, in training
+            under the same schedule.
+        pace: by kind of device, the pace of the measured times, see `costmodels.operators.pace`.
+        pace_spread: by kind of device, the spread of the pace over time, see `Profile.pace_spread`.
+        rewrites: the changes that turned the imported network into the graph, in order.
         whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
     """
@@ -323,10 +323,10 @@ class Plan:
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:
     """Return a plan with another placement for the same problem, evaluated as any other.
 
-    Its status is "feasible", or "unknown" if it breaks what the plan keeps (memory, parameters shared between devices).
+    Its status is "feasible", or "unknown" if it breaks a limit of the plan (memory, parameters shared between devices).
 
     Args:
-        found: what a solver answered; its bound holds for every placement.
+        found: a solver's plan; its bound holds for every placement.
         placement: of the same operators.
 
     Raises:

@@ -148,7 +148,7 @@ def total_s(table: CostTable, placement: Placement) -> float:
 
 
 def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | None:
-    """Two devices between which tensors of contiguous operators run to and fro, in the first copy of the network."""
+    """Return two devices between which tensors of contiguous operators go back and forth, in the first copy."""
     inside, device = problem.contiguous, placement.device
     after: dict[int, set[int]] = {}
     for writer, reader in problem.table.edges:

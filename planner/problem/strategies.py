@@ -83,7 +83,7 @@ class StrategyProblem(Brief):
 
     @property
     def leanest(self) -> "StrategyProblem":
-        """The problem of the least memory, added up over what is live: other costs are 0, or infinite as they are."""
+        """The problem whose costs are memory, added up over time: other costs are 0, or stay infinite."""
         node_cost = [_only_forbidden(cost) for cost in self.node_cost]
         for live in self.live:
             node_cost[live.node] = node_cost[live.node] + live.usage

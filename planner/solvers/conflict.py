@@ -1,8 +1,8 @@
-"""find_conflict: an irreducible set of demands that cannot be met at once, and what is missing.
+"""find_conflict: an irreducible set of demands that cannot be met at once, and the missing device or memory.
 
-The demands are the user's constraints and the memory of every device. The search divides them in halves and asks which
-of the one are needed besides the other (QuickXplain: Junker, AAAI 2004), first of what is seen at once: operators that
-are left without a device, and memory that is too little in all. Only what that does not rule out is searched.
+The demands are the user's constraints and the memory of every device. The search halves them and asks which demands of
+one half are needed in addition to the other (QuickXplain: Junker, AAAI 2004). Two causes are found without a search:
+operators without a device, and too little memory in total. Only other conflicts need a search for placements.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,8 +79,8 @@ class Asked:
 def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
     """Return an irreducible set of demands without a placement; None unless the demands are proved to be the reason.
 
-    The demands are the constraints and the memory of each device. When the time is over, what is known by then is the
-    answer.
+    The demands are the constraints and the memory of each device. After the time limit, the answer is the
+    set that is known by then.
     """
     search = _ConflictSearch(asked, constraints, Deadline(time_limit_s))
     rules = tuple(range(len(constraints)))

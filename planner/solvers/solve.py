@@ -28,16 +28,16 @@ from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
 ROUNDING = 1e-12  # relative; sums of seconds in another order
-MOST_MERGED = 16  # other devices that are tried, one after the other, to take over what a device does
-MOST_JUDGED = 1_000_000  # operators and flows of all that are tried: a second or two
+MOST_MERGED = 16  # devices that are tried one by one to take over the work of another one
+MOST_JUDGED = 1_000_000  # operators and flows of all placements that are tried: a second or two
 
 
 def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Placement]:
-    """Yield every placement on one device that could be better than what is enough, the most promising first.
+    """Yield every placement on one device that could be better than the best one so far, the most promising first.
 
-    One of each class of devices alike. What solvers prove of devices under contention does not hold for one alone, so
-    every one that is not ruled out by its bound has to be judged. ``enough_s``, the seconds of the best placement so
-    far, is asked for again and again.
+    It tries one device of each class of equal devices. Solvers prove bounds for contended devices only, so every single
+    device that its own bound does not exclude must be evaluated. ``enough_s`` returns the seconds of the best placement
+    so far, and is called before each device.
     """
     bound_s = one_device_bounds(problem)
     first = [devices[0] for devices in _classes(problem.table)]
@@ -89,7 +89,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
-    seconds = problem.table.forward_s  # at least what it takes
+    seconds = problem.table.forward_s  # a lower bound of the times
     gone = int(used[np.argmin(load_s[used])])
     mine = device == gone
     taken_s = seconds[mine][:, used].sum(axis=0)
@@ -119,21 +119,21 @@ def solve(
 ) -> Result:
     """Find a placement of one copy and say how good it is.
 
-    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. What
-    solvers prove holds for one copy, so that the bound is then that of `lower_bound`.
+    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. Solvers
+    prove bounds for one copy, so the bound is then that of `lower_bound`.
 
-    ``auto`` tries everything if that is little. Else it goes on from the best device alone: for throughput to the best
-    contiguous placement, for latency to list scheduling; and, if that is not within the gap, to integer programming.
-    The first two are made even if there is no time, and at last single operators move as long as that helps.
+    ``auto`` tries every placement if there are few. Otherwise it begins with the best single device, continues with the
+    best contiguous placement for throughput or list scheduling for latency and, if that is not within the gap, with
+    integer programming. The first two run even without time, and at the end single operators move while that helps.
 
     Args:
-        problem: what to place, and for what.
+        problem: the costs, the constraints and the goal.
         solver: one of `planner.solvers.portfolio.SOLVERS`, ``auto``, or a solver of your own.
         time_limit_s: seconds for everything; loading and compiling do not count. Searches count their work, so that
             the answer does not depend on the clock unless the result says so.
         gap: stop when the answer is at most this far from a bound, relative.
         seed: of every random choice.
-        reporter: hears of every better placement.
+        reporter: receives every better placement.
 
     Returns:
         The best placement of all that were tried, with the best bound for all that the problem allows; OPTIMAL only if
@@ -231,16 +231,16 @@ class _SearchState:
         self._runs = Counter[str]()
 
     def try_single_devices(self) -> None:
-        """Try everything on one device, for each device that could be the best one.
+        """Try each single device that could be the best placement.
 
-        All proofs rely on that: solvers prove what is best of devices under contention, and one alone may be quicker.
+        All proofs rely on this: solvers prove optima for contended devices, and a single device may be faster.
         """
         for placement in worth_one_device(self._problem, lambda: self._objective_s):
             self.offer(ONE_DEVICE, placement, tell=True)
         self._alone = self._placement, self._objective_s
 
     def offer(self, finder: str, placement: Placement, tell: bool) -> None:
-        """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
+        """Take a placement if its evaluation is feasible and better than the best one, whatever its finder claims."""
         objective_s = objective_of(self._problem, placement)
         if objective_s < self._objective_s:
             self._placement, self._objective_s, self._finder = placement, objective_s, finder
@@ -249,7 +249,7 @@ class _SearchState:
                 self._budget.reporter.on_placement(placement)
 
     def run(self, solver: Solver, share: float, last: bool) -> None:
-        """Let a solver go on from here, for a share of the time that those before it leave."""
+        """Let a solver continue from here, for a share of the time that earlier solvers left."""
         all_s = self._budget.time_limit_s
         budget = replace(
             self._budget,

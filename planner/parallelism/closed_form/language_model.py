@@ -5,8 +5,8 @@
     config.json ──transformers──► network of shapes ──► Transformer ──► parameters in closed form
                                          └─────────────────────────────► parameters, compared part by part
 
-What a config leaves out is what transformers fills in, and what it does not say, such as gated products and biases,
-follows from the parameters of a layer. A network that the closed form describes wrongly is refused.
+Values that a config leaves out are the defaults of transformers; facts without a field, such as gated products and
+biases, follow from the parameters of a layer. A network that the closed form describes wrongly is refused.
 """
 
 from collections.abc import Mapping, Sequence

@@ -49,8 +49,8 @@ DEEPSPEED = replace(MEGATRON, between=MEGATRON.sharded)
 class LayerTimes:
     """A transformer on a device."""
 
-    network: Transformer  # what is trained
-    device: Device  # where
+    network: Transformer  # to train
+    device: Device  # that computes
     efficiency: Efficiency  # of its peaks
 
     @property

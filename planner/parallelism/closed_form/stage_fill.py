@@ -1,4 +1,4 @@
-"""The best layers of the stages of one shape: how many each has, and which of them run again, within its memory.
+"""The best layers of the stages of one shape: their number and their recomputation, within the memory of each stage.
 
 With a_i(n) the least time of n layers on stage i that fits, and f the share of `ShapePrices.fill`:
 

@@ -280,7 +280,7 @@ class Line:
 
     @cached_property
     def _most_again(self) -> Floats:
-        """[n_cuts, n_cuts], what the layer of an interval that takes the most keeps while it runs again."""
+        """[n_cuts, n_cuts], the most bytes that a layer of an interval keeps while it is recomputed."""
         table, of_block = self.blocks.table, np.zeros(self.blocks.n)
         may = table.layer >= 0
         by_layer = np.bincount(table.layer[may], table.again_bytes(self.step.recompute)[may], minlength=1)

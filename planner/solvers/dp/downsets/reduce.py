@@ -29,10 +29,10 @@ ROUNDING = 1e-9  # relative; sums of seconds are rounded
 
 @dataclass(frozen=True)
 class IntervalKinds:
-    """Devices that do not differ in what a search over intervals charges them, and what it charges.
+    """Kinds of devices, which a search over intervals charges alike, and these charges.
 
-    The charge is what the evaluator charges where devices exchange tensors through a host. Where they send to each
-    other it is at most that: once for each flow that leaves, over the cheapest link.
+    The charge equals the evaluator's if devices exchange tensors through a host. If they send to each other, it is at
+    most the evaluator's: once for each flow that leaves, over the cheapest link.
     """
 
     devices: tuple[tuple[int, ...], ...]  # of each kind, ascending
