@@ -28,21 +28,21 @@ if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
 TIE = 0.01
-"""By how much a plan must be measured to be faster than one that is preferred: a measurement leaves nothing out and
+"""The share by which a plan must be measured to be faster than a preferred one. A measurement includes every effect, so
 only the drift of the machine disturbs it."""
 
-DISTURBED_CORES = 0.1  # that other processes use, above which figures are disturbed
+DISTURBED_CORES = 0.1  # used by other processes; with more, figures are disturbed
 AUTOTUNE_S, UNSURE_S = 8.0, 24.0
-"""After which no round begins: if it is sure which plan is the fastest, and otherwise. Slow phases of a machine last
+"""Seconds after which no round begins: if the fastest plan is certain, and if it is not. Slow phases of a machine last
 some seconds."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 15
-STANDARD_ERRORS = 2.0  # of the mean of the rounds' ratios, from which one plan is surely faster than another
+STANDARD_ERRORS = 2.0  # of the mean log ratio of rounds; from this many on, one plan is surely faster
 TURN_S = 0.4  # timed in one turn
 LEAST_STREAMED = 2  # micro-batches of one turn, besides those that fill and drain the devices
 
 HOPELESS = 2.0
-"""A plan that takes so many times as long as the fastest one drops out. The memory bandwidth of a shared machine varies
-by a third within seconds, which alone does not make a plan appear so slow."""
+"""A plan that takes this many times as long as the fastest one drops out. The memory bandwidth of a shared machine
+varies by a third within seconds, which alone does not make a plan appear that slow."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Autotuning:
     """
 
     turns_s: tuple[tuple[float, ...], ...]  # [n_plans][n_turns of the plan], seconds that the goal minimises
-    foreign_cores: float = 0.0  # processors that other processes used meanwhile, on average; 0.1 disturb the figures
+    foreign_cores: float = 0.0  # mean number of processors that other processes used; 0.1 disturb the figures
 
     def __post_init__(self) -> None:
         if not self.turns_s or not all(self.turns_s):
@@ -82,7 +82,7 @@ class Autotuning:
 
     @property
     def sure(self) -> bool:
-        """Whether each plan that stayed is surely slower than the quickest one, or as fast within `TIE`."""
+        """Whether each plan that stayed is surely slower than the quickest one, or surely equal within `TIE`."""
         return all(self._surely_apart(i) for i in self._stayed if i != self.quickest)
 
     @property
@@ -93,15 +93,15 @@ class Autotuning:
         return f"the fastest in {self.rounds} round{'s'[: self.rounds - 1]}"
 
     def ratio(self, number: int, to: int) -> float:
-        """The time of one plan divided by that of another: the median over their common rounds."""
+        """Return the time of one plan divided by that of another: the median over their common rounds."""
         return median(self._ratios(number, to))
 
     def _ratios(self, number: int, to: int) -> list[float]:
-        """Those of their common rounds."""
+        """Return the ratio of two plans' times in each of their common rounds."""
         return [a / b for a, b in zip(self.turns_s[number], self.turns_s[to], strict=False)]
 
     def _surely_apart(self, number: int) -> bool:
-        """Whether the ratios of a plan to the quickest one tell which is faster, or that both are as fast."""
+        """Return whether a plan's ratios to the quickest one show which is faster, or that both are equally fast."""
         logs = [log(ratio) for ratio in self._ratios(number, self.quickest)]
         error = stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else inf
         return STANDARD_ERRORS * error <= max(TIE, abs(fmean(logs)))
@@ -130,9 +130,9 @@ def try_out(
     Args:
         plans: at least one.
         turn_s: runs one turn of a plan on this host and returns its seconds, see `run_turn`.
-        limit_s: after which no round begins, but for the first `LEAST_ROUNDS`.
-        reporter: is told of every turn.
-        unsure_s: this limit where rounds contradict each other, if it is longer.
+        limit_s: seconds after which no round begins, except the first `LEAST_ROUNDS`.
+        reporter: receives every turn.
+        unsure_s: the limit while rounds contradict each other, if it is longer.
     """
     from planner.runtime.benchmark.load import Load
 
@@ -182,7 +182,7 @@ def run_turn(plan: Plan, program: Program) -> TimedTurn:
 
 
 def _count(first_s: float) -> int:
-    """The number of repetitions in a turn."""
+    """Return the number of repetitions in a turn."""
     return max(1, round(TURN_S / first_s))
 
 

@@ -38,21 +38,21 @@ if TYPE_CHECKING:  # torch takes seconds to load
 
 CHANNELS = ("threads", "gloo")
 VERSION = 1  # of a host in the cache
-ERROR = 0.015  # standard error of a pass over a network, to which it is measured where that is soon enough
+ERROR = 0.015  # standard error of a pass over a network that measuring aims at, if time allows
 PEAK_SPREAD = 0.25  # spread of single measurements of a peak, above which the peak is reported as unsure
 LINK_SPREAD = 0.5  # the same for a link at one size
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """What to measure besides peaks and links.
+    """The measurements to take besides peaks and links.
 
     Attributes:
         training: measure forward and backward passes instead of inference.
-        again: measure everything again, even what the cache has.
+        again: measure everything again, including measurements in the cache.
         channel: what carries tensors between devices, "threads" or "gloo".
         sweep: also measure a sample of every kind of operator, in inference and in training, once for each kind of
-            device, in about a minute; then the times of operators that were never measured are learned, not guessed.
+            device, in about a minute; then times of unmeasured operators are learned, not guessed.
         split_cpu: the number of equal devices that the CPU is divided into, or "auto" for every possible division; by
             default each core is a device.
         kernels: of CPUs: "quick" for inference, which rounds differently, or "exact" for the reference model's bits; by
@@ -119,10 +119,10 @@ def calibrate(
     measured again. An interrupted calibration continues where it stopped.
 
     Args:
-        model: a module with ``example_inputs`` of one micro-batch, what an importer made of one, or its name as on the
-            command line, or a `NamedModel`.
+        model: a module with ``example_inputs`` of one micro-batch, a program from an importer, a name as on the command
+            line, or a `NamedModel`.
         example_inputs: in any form that `planner.plan` takes.
-        reporter: is told of progress.
+        reporter: receives the progress.
         calibration_options: what to measure.
 
     Returns:
@@ -220,7 +220,7 @@ def _parts(
         return
 
     def known(graph: Graph) -> tuple[Graph, CostTable]:
-        """A network as it is planned for, and what is known of its costs."""
+        """Return a network as it is planned for, with its known costs."""
         planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
         return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
 
@@ -289,7 +289,7 @@ def _sweep(cluster: Cluster, reporter: Reporter) -> None:
 
 
 def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporter) -> tuple[Host, bool]:
-    """Devices of so many cores and their links, and whether they were in the cache."""
+    """Return devices of ``cores`` cores with their links, and whether they were in the cache."""
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
     path = _host_path(host_fingerprint(cores, calibration_options.channel))
@@ -306,7 +306,7 @@ def _host_path(fingerprint: str) -> Path:
 
 
 def read_host(path: Path) -> Host:
-    """A host from the cache; a damaged file is an InputError."""
+    """Return a host from the cache; a damaged file is an InputError."""
     from costmodels.calibrate import Host
 
     with reading_cached("calibrated host", path, "calibrate"):
@@ -323,7 +323,7 @@ def write_host(host: Host, path: Path) -> None:
 
 
 def _with_overheads(cluster: Cluster, reporter: Reporter) -> Cluster:
-    """The cluster with the runtime's measured overheads: for each tensor between devices, and for each request."""
+    """Return the cluster with the runtime's measured overheads of a tensor between devices and of a request."""
     from planner.runtime.benchmark import overheads
 
     reporter.on_step("measuring the overhead between devices", 0, 2)

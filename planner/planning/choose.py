@@ -56,7 +56,7 @@ class TransformerChoices(Brief):
     """Ways to train a transformer, priced in closed form.
 
     Attributes:
-        setting: what is trained, on what, and what is asked.
+        setting: the training problem with its demands.
         found: all configurations, with a proof of how good the fastest is.
     """
 
@@ -69,7 +69,7 @@ class TransformerChoices(Brief):
 
     @property
     def advice(self) -> str:
-        """What to change where there are no rows; empty if there are some."""
+        """The changes that would give rows; empty if there are rows."""
         if self.found.rows:
             return ""
         if self.found.status is Status.UNKNOWN:
@@ -86,7 +86,7 @@ class TransformerChoices(Brief):
         Args:
             output: the file.
             row: its number among the `rows`, from 1.
-            all: whether it counts among all rows.
+            all: whether the number counts all rows.
 
         Raises:
             InputError: if there is no such row, or the file cannot be written.
@@ -99,9 +99,9 @@ class NetworkChoices(Brief):
     """Ways to train any network, priced operator by operator.
 
     Attributes:
-        cluster: its devices, as far as they may be used.
-        optimizer: what steps.
-        sweep: all ways that were found and keep what is asked.
+        cluster: the devices that may be used.
+        optimizer: of the training step.
+        sweep: all ways that were found and meet the demands.
         graph_of: the network for a number of samples.
     """
 
@@ -116,7 +116,7 @@ class NetworkChoices(Brief):
 
     @property
     def advice(self) -> str:
-        """What to change where there are no rows; empty if there are some."""
+        """The changes that would give rows; empty if there are rows."""
         if self.sweep.choices:
             return ""
         return NO_TIME if self.sweep.unsearched else NO_ROOM
@@ -127,7 +127,7 @@ class NetworkChoices(Brief):
         Args:
             output: the file.
             row: its number among the `rows`, from 1.
-            all: whether it counts among all rows.
+            all: whether the number counts all rows.
 
         Raises:
             InputError: if there is no such row, or the file cannot be written.
@@ -160,14 +160,14 @@ def choose(
         example_inputs: as for `planner.plan`; other numbers of samples repeat the first one.
         cluster: the devices, or the path of a cluster.toml.
         global_batch: samples of a step, of all replicas together.
-        choose_options: what is asked, and how long the search may take.
+        choose_options: the demands, and the time of the search.
 
     Returns:
         The rows, possibly none; ``advice`` then says what to change.
 
     Raises:
-        InputError: if something is not of its type, the model cannot be imported, or what is asked cannot be had at
-            once: the message names the nearest that works.
+        InputError: if something is not of its type, the model cannot be imported, or the demands cannot be met
+            together: the message names the nearest that can.
         Interrupted: on Ctrl-C, with the rows until then, for a network that is priced operator by operator.
     """
     options = ChooseOptions() if choose_options is None else choose_options
@@ -247,7 +247,7 @@ def _network(model: Any, example_inputs: Any, cluster: Cluster, batch: int, opti
 
 
 def _keeps(choice: Choice, options: ChooseOptions) -> bool:
-    """Whether a choice keeps the demands."""
+    """Return whether a choice meets the demands."""
     pairs = (
         (options.pipeline, len(choice.devices)),
         (options.schedule, choice.schedule if len(choice.devices) > 1 else options.schedule),
@@ -257,7 +257,7 @@ def _keeps(choice: Choice, options: ChooseOptions) -> bool:
 
 
 def _none_kept(choices: Sequence[Choice], options: ChooseOptions, model: object) -> str:
-    """That no choice keeps the demands, with the nearest number of stages that one has."""
+    """Return the message that no choice meets the demands, with the nearest number of stages."""
     known = {len(choice.devices) for choice in choices}
     if options.pipeline is None or options.pipeline in known:
         return "no way keeps all that is asked for at once; leave one of the options open"

@@ -1,4 +1,4 @@
-"""What `planner.choose` may be asked of a configuration."""
+"""The options of `planner.choose`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from planner.problem.reporter import SILENT, Reporter
 
 
 def limited(cluster: Cluster, memory_bytes: float | None) -> Cluster:
-    """The cluster with no more than so much memory of each device, if there is a limit."""
+    """Return the cluster with at most ``memory_bytes`` of each device; None for no limit."""
     if memory_bytes is None:
         return cluster
     devices = (
@@ -30,8 +30,8 @@ class ChooseOptions:
 
     Attributes:
         sequence: tokens of a sample, of a transformer by its numbers.
-        devices: how many are used at most; the first ones of the cluster.
-        memory_bytes: how much of each device is used at most.
+        devices: the largest number of devices to use, the first ones of the cluster.
+        memory_bytes: the most memory to use of each device.
         data: data-parallel replicas.
         tensor: devices that share every product.
         pipeline: stages.
@@ -41,9 +41,9 @@ class ChooseOptions:
         recompute: of every layer.
         gradients: type of gradients, "float32" or "bfloat16".
         precision: of products where a row runs, "float32" or "bfloat16".
-        optimizer: its states and step.
+        optimizer: its name, which decides about states and step.
         flash_attention: whether the attention of a transformer by its numbers keeps no scores.
-        to: a tool that a row is for; only what it can be told is searched.
+        to: the tool that a row is for; only configurations that the tool can express are searched.
         time_limit_s: of the search.
         reporter: receives the steps.
 
@@ -87,7 +87,7 @@ class ChooseOptions:
 
     @property
     def demands(self) -> Demands:
-        """What is asked of a configuration; what an option leaves out stays open."""
+        """The demands on a configuration; an option that is None leaves its value open."""
         return Demands(
             devices=self.devices,
             tensor=self.tensor,

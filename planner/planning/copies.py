@@ -18,16 +18,16 @@ LEAST_GAIN = 0.01  # in throughput, for which a single copy is given up
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies of everything, which no tensor has to be sent for, and what else is tried if they are not good enough."""
+    """Plans with copies of the whole network, which send no tensors, or of stages if those are not good enough."""
 
     asked: Plan  # the plan that asks
     gap: float  # that is good enough
-    bound_s: float  # seconds that no number of copies is below
+    bound_s: float  # seconds, a lower bound for any number of copies
     whole: Plan | None  # the plan with copies of everything; None if fewer than two devices can hold and run everything
 
     @classmethod
     def of(cls, asked: Plan, gap: float) -> Copies | None:
-        """None where copies make no sense: for other goals, one device, and accelerators beside a host."""
+        """Return the copies of a plan; None for other goals than throughput, one device, or accelerators of a host."""
         table = asked.table
         if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops or table.offload:
             return None
@@ -43,9 +43,9 @@ class Copies:
         return whole if whole and whole.period_s * (1 - self.gap) <= self.bound_s else None
 
     def or_better(self, single: Plan, solve: Callable[[Problem], Result]) -> Plan:
-        """The best of all: copies of everything, of stages, or none, whose plan is given.
+        """Return the best plan: copies of the network, copies of stages, or ``single``, which has none.
 
-        Copies are taken only for more than the gap, and than `LEAST_GAIN`.
+        Copies must be better by more than the gap and more than `LEAST_GAIN`.
         """
         best, problem = single, self.asked.problem
         reached_s = min(plan.period_s for plan in (best, self.whole) if plan)
@@ -58,7 +58,7 @@ class Copies:
 
 
 def _answered(asked: Plan, placement: Placement, solver: str, bound_s: float) -> Plan:
-    """The plan with a placement, and the bound for any number of copies."""
+    """Return the plan with a placement, and the bound for any number of copies."""
     plan = replace(asked, placement=placement, solver=solver, robustness=None)
     bound_s = min(bound_s, plan.objective_s)
     proved = plan.objective_s <= bound_s * (1 + PROOF_TOLERANCE)

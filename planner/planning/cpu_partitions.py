@@ -37,22 +37,22 @@ Split: TypeAlias = int | Literal["auto"]
 AUTO: Literal["auto"] = "auto"
 
 MARGIN = 0.03
-"""By how much more devices must be predicted to be faster. Costs are not known better than that, and predictions leave
-out less for fewer devices, which send less and wait less."""
+"""The share by which more devices must be predicted to be faster. Costs are not known better than that, and the
+prediction for fewer devices leaves out less, because they send and wait less."""
 
 GUESSED = 0.05
-"""By how much the shares of time that was not measured may differ between plans that compete."""
+"""The largest difference between the shares of unmeasured time of plans that compete."""
 
 
 def widths(split: Split, divisions: Mapping[int, int]) -> tuple[int, ...]:
-    """The number of cores of each device, for one division or for all, fewest devices first.
+    """Return the number of cores of each device, for one division or for all, fewest devices first.
 
     Args:
         split: the wanted number of devices, or "auto".
         divisions: number of devices → cores of each device, for every possible division.
 
     Raises:
-        InputError: if the CPU cannot be divided into so many devices.
+        InputError: if the CPU cannot be divided into this number of devices.
     """
     if split == AUTO:
         return tuple(divisions.values())
@@ -151,7 +151,7 @@ def _guessed(plan: Plan) -> float:
 
 
 def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = SILENT) -> PartitionChoice:
-    """The choice with autotuning of its plans on this host, or with the reason why they cannot run here.
+    """Return the choice with autotuning of its plans on this host, or with the reason why they cannot run here.
 
     Raises:
         Interrupted: on Ctrl-C, with the plan that was chosen by prediction.

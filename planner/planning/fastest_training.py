@@ -23,7 +23,7 @@ class FasterRow(NamedTuple):
 
 
 class OnlyRowError(NoPlanError):
-    """No plan trains the batch, but ranks that share layers or states do: ``row`` is how."""
+    """No plan trains the batch, but ranks that share layers or states can: ``row`` is their configuration."""
 
     def __init__(self, result: Result, row: FasterRow) -> None:
         super().__init__(result)
@@ -32,14 +32,14 @@ class OnlyRowError(NoPlanError):
 
 @dataclass(frozen=True)
 class FoundTraining:
-    """What a search among ways to train has found.
+    """The result of a search among ways to train.
 
     Attributes:
         plan: the best one.
-        first: the plan for the workload as it is by default; the same where nothing is faster.
+        first: the plan for the default workload; equal to ``plan`` if nothing is faster.
         cluster: all devices, before they are divided among replicas.
-        beyond: a choice that is faster still, which ranks of its own or devices that share layers or states run.
-        row: the fastest configuration of the latter kind, where it is faster than the plan.
+        beyond: a faster choice, which needs ranks of its own, or devices that share layers or states.
+        row: the fastest configuration with shared layers or states, if it is faster than the plan.
     """
 
     plan: Plan
@@ -78,7 +78,7 @@ def fastest_training(first: Plan, question: PlanQuestion) -> FoundTraining:
 
 
 def row_without_plan(question: PlanQuestion) -> FasterRow | None:
-    """The configuration that trains the batch where no plan does; None if there is none or the question is closed."""
+    """Return the configuration that trains the batch if no plan can; None without one or if the question is closed."""
     if not question.leaves_training_open:
         return None
     (cluster,), work = question.wholes, question.workload_on(1)
@@ -90,7 +90,7 @@ def row_without_plan(question: PlanQuestion) -> FasterRow | None:
 
 
 def _fastest_row(choice: Choice | None, question: PlanQuestion, optimizer: str, batch: int) -> FasterRow | None:
-    """The faster of a choice and of what the closed forms find for a config.json; None for neither."""
+    """Return the faster of a choice and the closed forms' configuration for a config.json; None without either."""
     rows = [FasterRow(choice.config, choice.samples_per_s)] if choice and choice.config else []
     if network := question.transformer:
         search = question.search.part(CLOSED_FORM_SHARE)

@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does no
 
 @dataclass(frozen=True)
 class FoundPlan:
-    """A plan, and what it was chosen from.
+    """A plan, and the plans and ways to train that it was chosen from.
 
     Attributes:
         plan: the best one.
         divisions: the plans for all clusters that were given.
-        training: what was found among ways to train; None for another goal, or several clusters.
+        training: the result of the search among ways to train; None for another goal, or several clusters.
     """
 
     plan: Plan
@@ -97,7 +97,7 @@ def plan(
 
 
 def find_plan(question: PlanQuestion) -> FoundPlan:
-    """Find the plan of `plan`, with what it was chosen from.
+    """Find the plan of `plan`, with the plans that it was chosen from.
 
     Raises:
         OnlyRowError: a NoPlanError, where ranks that share layers or states train the batch all the same.

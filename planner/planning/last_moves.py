@@ -14,10 +14,10 @@ to a device, devices wait for each other as soon as times differ from the predic
 
 
 def is_better(plan: Plan, placement: Placement) -> bool:
-    """Whether a placement takes less than the plan's.
+    """Return whether a placement takes less time than the plan's.
 
-    Streaming it must take less in the simulator too, and by `SCATTER_MARGIN` if micro-batches only now come back to a
-    device that they have left.
+    A stream must take less in the simulator too, by `SCATTER_MARGIN` if only in the new placement micro-batches come
+    back to a device that they have left.
     """
     moved = replace(plan, placement=placement)
     if not moved.evaluation.feasible or moved.objective_s >= plan.objective_s:
@@ -29,13 +29,13 @@ def is_better(plan: Plan, placement: Placement) -> bool:
 
 
 def settled(plan: Plan, time_limit_s: float) -> Plan:
-    """The plan after the moves of single operators that make it better, with its bound."""
+    """Return the plan after the moves of single operators that make it better, with its bound."""
     if plan.objective_s <= plan.bound_s * (1 + PROOF_TOLERANCE):
         return plan
     current = plan
 
     def helps(placement: Placement) -> bool:
-        """Whether the plan gets better by a move, which is made then."""
+        """Make a move if it makes the plan better, and return whether it does."""
         nonlocal current
         if not is_better(current, placement):
             return False

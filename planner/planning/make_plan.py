@@ -41,7 +41,7 @@ from simulator.placement import Placement
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
 MOST_SEARCHED = 1_000_000  # operators of a split network times devices; with more, its parts stay side by side
-HASTE = 1e-6  # share of the time for any plan at all, once it is interrupted
+HASTE = 1e-6  # share of the time for a search for any plan after an interrupt
 NOMINAL = 0.5  # share of a robust search's time for the costs as they were measured
 SCENARIOS = 0.8  # share of the remaining time for placements of other costs; the rest evaluates them
 
@@ -55,9 +55,9 @@ class Search:
         time_limit_s: of the search.
         gap: the relative gap that is good enough; costs are hardly known to 5 %.
         seed: of every random choice.
-        robust: how many times to draw errors of the costs, as far as the time allows, to find the placement that loses
-            least; 0 to trust the costs.
-        reporter: is told of progress.
+        robust: how many times to draw errors of the costs, if time allows, to find the placement that loses least; 0 to
+            trust the costs.
+        reporter: receives the progress.
         rewrites: which changes of the network a plan may make, with commas between: with "copies", micro-batches that
             stream may take turns among several copies of it; with "fuse", one kernel computes several operators. "auto"
             for those that help, "none" for none.
@@ -117,7 +117,7 @@ def make_plan(
     pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
 
     def asked(network: Graph, *splits: Rewrite) -> Plan:
-        """A plan without an answer for the network, which is split or as it is."""
+        """Return a plan without an answer for the network, whole or split."""
         others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
         own = rewritten(network, others)
         table = tabulate(own, cluster, workload, profiles, learned_costs)
@@ -138,7 +138,7 @@ def make_plan(
 
 
 def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
-    """The best plan of the network as it is and of the split one, of which a plan is given."""
+    """Return the better plan, of the whole network or of the split one, for which ``in_step`` is a plan."""
     half = search.part((1 - ASIDE) / 2)
     alone, parts_alone = (best_single_device(plan.problem) for plan in (whole, in_step))
     if alone and parts_alone and parts_alone[1]:
@@ -202,7 +202,7 @@ def search_plan(asked: Plan, search: Search) -> Plan:
 
 
 def _contiguous(found: Plan, search: Search) -> Plan:
-    """The best contiguous plan, or this one where no micro-batch comes back to a device that it has left."""
+    """Return the best contiguous plan if a micro-batch comes back to a device that it has left, otherwise ``found``."""
     if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
@@ -210,7 +210,7 @@ def _contiguous(found: Plan, search: Search) -> Plan:
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:
-    """The best placement, or the best contiguous one if that takes hardly more."""
+    """Return the best placement, or the best contiguous one if that takes hardly more time."""
     result = search.solve(problem)
     if not result.placement or not is_scattered(problem, result.placement):
         return result
@@ -219,7 +219,7 @@ def _unscattered(search: Search, problem: Problem) -> Result:
 
 
 def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
-    """The error for a result without a placement; it names the smallest set of constraints that collide."""
+    """Return the error for a result without a placement; it names the smallest set of constraints that collide."""
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None
@@ -232,6 +232,6 @@ def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
 
 
 def batch_of(graph: Graph) -> int:
-    """The first dimension of the first input that has one; else 1."""
+    """Return the first dimension of the first input that has one; 1 if none has."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
     return next((shape[0] for shape in shapes if shape), 1)

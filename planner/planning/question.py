@@ -1,4 +1,4 @@
-"""The question that a plan answers: a model, one or several clusters, a goal, and what is left open."""
+"""The question that a plan answers: a model, one or several clusters, a goal, and the open parts of the workload."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OpenWorkload:
         return (self.schedule, self.micro_batches, self.recompute, self.replicas) == (None,) * 4
 
     def closed(self, batch: int, n_devices: int, training: bool) -> Workload:
-        """The workload with a number or a word for everything.
+        """Return the workload with a value for everything that was left open.
 
         Args:
             batch: samples of one micro-batch.
@@ -93,7 +93,7 @@ class OpenWorkload:
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What to plan; the fields are the arguments of `planner.plan`, which says what each may be."""
+    """The question that a plan answers; the fields are the arguments of `planner.plan`, which describes them."""
 
     model: nn.Module | Program | Graph | ModelName
     cluster: Cluster | Named | Sequence[Cluster | Named]
@@ -162,14 +162,14 @@ class PlanQuestion:
         return asked or batch_of(self.graph)
 
     def workload_on(self, n_devices: int) -> Workload:
-        """The workload on so many devices."""
+        """Return the workload on a number of devices."""
         if isinstance(self.workload, Workload):
             return self.workload
         return self.workload.closed(self.batch, n_devices, self.trains)
 
     @property
     def leaves_training_open(self) -> bool:
-        """Whether it is left to the planner how one cluster trains."""
+        """Whether the planner may choose how one cluster trains."""
         asked = self.is_divided or self.constraints or self.search.robust or self.clusters[0].replicas
         is_open = isinstance(self.workload, OpenWorkload) and self.workload.leaves_training_open
         return self.trains and is_open and not asked
@@ -181,7 +181,7 @@ class PlanQuestion:
 
     @cached_property
     def transformer(self) -> Transformer | None:
-        """The numbers of a transformer, where the model is a config.json of equal layers."""
+        """The description of a transformer, if the model is a config.json with equal layers; otherwise None."""
         name = given_model(self.model)
         path = file_of(str(name)) if isinstance(name, NamedModel) else None
         if path is None or path.suffix != ".json" or not path.is_file():
@@ -203,7 +203,7 @@ def graph_for(model: Any, example_inputs: Any, samples: int, reporter: Reporter 
     """Import a model as it is trained, for a number of samples; the reporter receives a step for it.
 
     Raises:
-        InputError: if it cannot be imported for so many: a graph or a program is there for its own number only.
+        InputError: if it cannot be imported for this number; a graph or a program has a number of its own.
     """
     given = given_model(model)
     number = f"{samples:,} sample{'s'[: samples - 1]}"
@@ -242,7 +242,7 @@ def check_training_only(goal: Goal, asked: Mapping[str, object]) -> None:
 
 
 def imported_model(model: Any, example_inputs: Any, training: bool, reporter: Reporter = SILENT) -> Program | Graph:
-    """The program of a model, or a graph as it is; the reporter receives a step for a named model.
+    """Return the program of a model, or a graph as it is; the reporter receives a step for a named model.
 
     Raises:
         InputError: if it is none, cannot be imported, or was imported for training and is not trained.

@@ -1,4 +1,4 @@
-"""Which rewrites a plan is made with."""
+"""The choice of rewrites for a plan."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from graphs.rewrites.rewrite import REWRITES, Rewrite
 AUTO_REWRITES, NO_REWRITES = "auto", "none"
 COPIES, FUSE, SPLIT = "copies", "fuse", "split"
 NAMES = (COPIES, *REWRITES)
-"""What a plan may change: copies are placements of the same graph, and whoever searches makes them."""
+"""The rewrites that a plan may have; copies are placements of the same graph, which the search makes."""
 
 
 def check_rewrites(asked: str) -> None:
-    """Check the name of a choice: "auto", "none", or names of rewrites with commas between.
+    """Check the name of a choice: "auto", "none", or names of rewrites separated by commas.
 
     Raises:
         InputError: for another name.
@@ -26,25 +26,25 @@ def check_rewrites(asked: str) -> None:
 
 
 def allows(asked: str, name: str) -> bool:
-    """Whether a choice has a rewrite among others."""
+    """Return whether a choice includes a rewrite."""
     return asked == AUTO_REWRITES or name in asked.split(",")
 
 
 def stay_as_imported(asked: str, name: str, error: Exception) -> None:
-    """Warn that a rewrite has failed, and the network stays as it is; raise the error if it was asked for by name."""
+    """Warn that a rewrite failed and the network stays as it is; raise the error if the user named the rewrite."""
     if asked != AUTO_REWRITES:
         raise error
     warn_once(f"the rewrite '{name}'", error, "the network stays as it was imported")
 
 
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
-    """The rewrites of a graph for some devices; those that change nothing are left out.
+    """Return the rewrites of a graph for some devices; those that change nothing are left out.
 
-    "auto" fuses what one kernel computes, for inference where all devices are CPUs with quick kernels: others would run
-    the members one behind the other.
+    "auto" fuses the operators of one kernel for inference if all devices are CPUs with quick kernels: other devices
+    would run the members one after another.
 
     Raises:
-        InputError: if a rewrite is asked for by its name and does not go with the devices or with training.
+        InputError: if the user names a rewrite that the devices or training do not support.
     """
     exact = [device.name for device in devices if not device.quick]
     if not allows(asked, FUSE) or (asked == AUTO_REWRITES and (trains or exact)):

@@ -1,10 +1,10 @@
-"""Which operators to split among equal devices, so that one sample is through the network sooner.
+"""The choice of operators to split among equal devices, so that one sample passes the network sooner.
 
 ::
 
     strategies of an operator       whole on the first device, or divided by one of its shardings, part i on device i
     their costs                     the seconds of the largest part
-    costs of neighbours together    what it takes to bring a tensor from the writer's layout into the reader's
+    costs of neighbours together    the seconds to bring a tensor from the writer's layout into the reader's
 
 The devices compute one operator after the other in step, so that seconds add up. One strategy is chosen for each
 operator, with a bound (Alpa's problem: Zheng et al., OSDI 2022); the split network is then planned like any other.
@@ -68,10 +68,10 @@ class SplitSearch:
 
     @classmethod
     def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
-        """The search for a network whose operators may be fused in the ``planned`` graph, of which the table is.
+        """Return the search for a network whose operators may be fused in ``planned``, the graph of the table.
 
-        A fused operator's seconds count for the member that it has its name of. None without equal devices that are
-        linked, and where one of them cannot run an operator.
+        A fused operator's seconds count for the member whose name it has. None without equal devices that are linked,
+        and if one of them cannot run an operator.
         """
         team = Team.of(cluster)
         if team is None:
@@ -107,7 +107,7 @@ class SplitSearch:
         return StrategyProblem(tuple(node_cost), tuple(edges), live, limit)
 
     def found(self, time_limit_s: float) -> Split | None:
-        """The split that takes least; None if it brings less than `LEAST_GAIN`."""
+        """Return the fastest split; None if it gains less than `LEAST_GAIN`."""
         result = solve_strategies(self.problem, time_limit_s)
         if result.choice is None:
             return None
@@ -119,7 +119,7 @@ class SplitSearch:
         return Split({name: (one.name, self.team.size) for name, one in picked.items() if one is not None})
 
     def _own_s(self, number: int) -> Floats:
-        """[n_strategies], seconds of an operator, and of putting together what the caller gets of it."""
+        """Return [n_strategies], seconds of an operator, and of gathering its outputs for the caller."""
         op, whole_s, launch_s = self.graph.ops[number], float(self.seconds[number]), self.team.device.launch_s
         own = []
         for sharding in self.strategies[number]:
@@ -132,7 +132,7 @@ class SplitSearch:
         return np.array(own)
 
     def _share(self, number: int, sharding: Sharding | None) -> float:
-        """What the largest part takes of the whole operator, by a roofline of arithmetic and memory."""
+        """Return the time of the largest part as a share of the whole operator's, by a roofline."""
         if sharding is None or sharding.name == REPLICATED:
             return 1.0
         op, device = self.graph.ops[number], self.team.device
@@ -154,7 +154,7 @@ class SplitSearch:
         return [_layout(op, sharding, tensor) for sharding in self.strategies[number]]
 
     def _read(self, number: int, tensor: str) -> list[Held]:
-        """[n_strategies], the layout that an operator needs of a tensor; everywhere, if in more than one layout."""
+        """Return [n_strategies], the layout in which an operator reads a tensor; everywhere, if in several layouts."""
         op, needs = self.graph.ops[number], list[Held]()
         for sharding in self.strategies[number]:
             if sharding is None:
@@ -165,7 +165,7 @@ class SplitSearch:
         return needs
 
     def _needed(self, op: Op, sharding: Sharding, number: int) -> Held:
-        """The layout that parts need of one of their inputs."""
+        """Return the layout in which parts read one of their inputs."""
         shard, halo = sharding.inputs[number], sharding.halo
         if shard is None:
             return EVERYWHERE
@@ -177,7 +177,7 @@ class SplitSearch:
         return np.array([[self.team.relaid_s(one, other, n_bytes) for other in read] for one in written])
 
     def _memory(self) -> tuple[tuple[Live, ...], float]:
-        """What the first device holds of parameters and buffers, if it cannot hold all of them."""
+        """Return the memory that parameters and buffers need on the first device, and its limit; nothing if all fit."""
         limit = self.team.device.usable_bytes
         usage = [self._held(op, strategies) for op, strategies in zip(self.graph.ops, self.strategies, strict=True)]
         if sum(float(each[0]) for each in usage) <= limit:
@@ -185,7 +185,7 @@ class SplitSearch:
         return tuple(Live(number, 0, 1, each) for number, each in enumerate(usage) if each.any()), limit
 
     def _held(self, op: Op, strategies: Sequence[Sharding | None]) -> Floats:
-        """[n_strategies], bytes of parameters and buffers that an operator reads on the first device."""
+        """Return [n_strategies], bytes of parameters and buffers that an operator reads on the first device."""
         state = [
             (number, tensor.n_bytes)
             for number, name in enumerate(op.inputs)
@@ -200,7 +200,7 @@ class SplitSearch:
 
 
 def _layout(op: Op, sharding: Sharding | None, tensor: str) -> Held:
-    """How a tensor is held that an operator writes."""
+    """Return the layout of a tensor that an operator writes."""
     if sharding is None:
         return WHOLE
     shard = sharding.outputs[op.outputs.index(tensor)]
@@ -208,7 +208,7 @@ def _layout(op: Op, sharding: Sharding | None, tensor: str) -> Held:
 
 
 def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
-    """[n_ops], part i of each operator on device i, and what comes between on the device of its first reader."""
+    """Return [n_ops], part i of each operator on device i, other operators on the device of their first reader."""
     place: dict[str, int] = {}
     wanted: dict[str, int] = {}  # tensor -> the place of an operator that reads it
     for op in reversed(split.ops):
@@ -221,7 +221,7 @@ def side_by_side(split: Graph, team: Team) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Splits:
-    """A split network, and what is known of its costs from the whole one."""
+    """A split network, with the costs that are known from the whole one."""
 
     split: Split  # the rewrite
     graph: Graph  # the split network
@@ -234,7 +234,7 @@ class Splits:
     def of(
         cls, graph: Graph, whole: Graph, table: CostTable, cluster: Cluster, time_limit_s: float = inf
     ) -> Splits | None:
-        """The splits of a network; None where they do not pay. The ``table`` is that of the perhaps fused ``whole``."""
+        """Return the splits of a network; None if they do not pay. ``whole``, perhaps fused, has the ``table``."""
         search = SplitSearch.of(graph, whole, table, cluster)
         return cls._of(search, whole, table, time_limit_s) if search else None
 
@@ -247,7 +247,7 @@ class Splits:
         return cls(split, applied.graph, applied.parts, whole, table, search)
 
     def again(self, graph: Graph, table: CostTable, time_limit_s: float) -> Splits | None:
-        """The splits that pay now that these parts are known; None if nothing changes.
+        """Return the splits that pay with the known costs of these parts; None if nothing changes.
 
         Args:
             graph: the split network, perhaps fused.
@@ -266,7 +266,7 @@ class Splits:
         return found if found and found.split != self.split else None
 
     def with_costs(self, divided: Plan) -> Plan:
-        """A plan for the split network, in which parts that were not measured take their share of what was.
+        """Return a plan for the split network, in which unmeasured parts take their share of the measured whole.
 
         The share is that of a roofline: operators in parts are seldom quite as fast as the whole.
         """
@@ -290,14 +290,14 @@ class Splits:
         return replace(divided, table=replace(costs, copies_slowdown=slowdown))
 
     def in_step(self, divided: Plan) -> Plan:
-        """A plan for the split network with the parts side by side."""
+        """Return a plan for the split network with the parts side by side."""
         placement = Placement(side_by_side(divided.graph, self.search.team))
         bound_s = lower_bound(divided.problem)
         return divided.answered(Result(Status.FEASIBLE, placement, inf, bound_s, 0.0, SPLIT))
 
 
 def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_limit_s: float) -> Plan:
-    """The best plan with parts side by side: of some splits, and of those that pay once the parts are known.
+    """Return the best plan with parts side by side: of these splits, or of those that pay with known costs of parts.
 
     Args:
         splits: the first ones.
@@ -308,7 +308,7 @@ def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_lim
     for _ in range(ROUNDS):
         plans.append(splits.in_step(splits.with_costs(asked(splits.graph, splits.split))))
         if not np.isin(plans[-1].table.source, list(SURE)).any():
-            break  # a part's roofline is all that is known of it
+            break  # nothing but a part's roofline is known
         again = splits.again(plans[-1].graph, plans[-1].table, time_limit_s)
         if again is None:
             break
@@ -318,12 +318,12 @@ def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_lim
 
 
 def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Splits | None:
-    """The splits of a network for a plan that has no answer yet; None if there are none that pay.
+    """Return the splits of a network for a plan that has no answer yet; None if no split pays.
 
     "auto" splits for latency, and where an operator is larger than every device.
 
     Raises:
-        InputError: if a split is asked for by its name and does not go with training or constraints.
+        InputError: if the user names the split, and there is training or there are constraints.
     """
     if not allows(asked, SPLIT):
         return None
@@ -343,7 +343,7 @@ def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Sp
 
 
 def too_large_to_split(whole: Plan) -> str:
-    """The end of a sentence on an operator that no device holds and nobody can split; empty if there is none."""
+    """Return the end of a message on an operator that fits no device and cannot be split; empty if there is none."""
     large = np.flatnonzero(whole.table.op_bytes > whole.table.capacity_bytes.max())
     for op in (whole.graph.ops[number] for number in large.tolist()):
         if not op.members and not can_be_split(whole.graph, op):

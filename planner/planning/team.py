@@ -1,4 +1,4 @@
-"""Teams: equal devices that compute operators together, and what it takes to hand a tensor on in another layout."""
+"""Teams: equal devices that compute operators together, and the time to pass a tensor on in another layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Team:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Team | None:
-        """The largest team of a host, else of hosts with a device each; None if no two equal devices are linked."""
+        """Return the largest team on a host, or of one device of each host; None if no two equal devices are linked."""
         kinds: dict[str, list[int]] = {}
         of_host: dict[tuple[str, str], list[int]] = {}
         for number, device in enumerate(cluster.devices):
@@ -52,15 +52,15 @@ class Team:
         return len(self.numbers)
 
     def send_s(self, n_bytes: float) -> float:
-        """Seconds until another device has a tensor."""
+        """Return the seconds until another device has a tensor."""
         return float(self.link.seconds(np.array([n_bytes]))[0]) + 2 * self.device.overhead_s
 
     def copy_s(self, n_bytes: float) -> float:
-        """Seconds of an operator that reads and writes so many bytes."""
+        """Return the seconds of an operator that reads and writes ``n_bytes`` bytes."""
         return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
 
     def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
-        """Seconds to bring a tensor from one layout into another."""
+        """Return the seconds to bring a tensor from one layout into another."""
         if written in (read, EVERYWHERE):
             return 0.0
         others = (self.size - 1) / self.size

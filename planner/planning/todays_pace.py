@@ -13,7 +13,7 @@ SELDOM = 1.96  # standard deviations to either side, between which a normal dist
 
 
 def unusual_pace(cluster: Cluster) -> Mapping[PaceKind, float]:
-    """How many times as long as usual this host takes now, for each kind of operator where that is seldom so.
+    """Return the present times of this host as multiples of the usual ones, for kinds of operators with a rare pace.
 
     The first device of this host with a profile is measured, in a fifth of a second. It is empty if the host takes as
     long as in 95 % of its moments, or if no device was measured here, or with its pace.

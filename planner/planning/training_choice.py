@@ -23,7 +23,7 @@ EVEN = 1e-6  # two times that are the same
 
 
 def choice_plan(graph: Graph, cluster: Cluster, choice: Choice, optimizer: str, time_limit_s: float = 1.0) -> Plan:
-    """The plan of a choice, or one with better stages if they are found, with a bound.
+    """Return the plan of a choice, or one with better stages if they are found, with a bound.
 
     Args:
         graph: the network for the samples of the choice's micro-batches.
@@ -47,7 +47,7 @@ def choice_plan(graph: Graph, cluster: Cluster, choice: Choice, optimizer: str, 
 
 
 def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: Search) -> tuple[Plan, Choice | None]:
-    """The plan, or a faster one for the same batch under another schedule, replicas or micro-batches.
+    """Return the plan, or a faster one for the same batch under another schedule, replicas or micro-batches.
 
     Devices of this host train as one replica: its processes and threads run no others.
 
@@ -86,7 +86,7 @@ def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: 
 def best_in_closed_form(
     network: Transformer, cluster: Cluster, batch: int, optimizer: str, search: Search
 ) -> ConfigRow | None:
-    """The fastest configuration of a transformer for a batch; None where the closed forms do not hold or nothing fits.
+    """Return the fastest configuration of a transformer; None if closed forms do not hold or nothing fits.
 
     Args:
         network: what is trained.

@@ -1,4 +1,4 @@
-"""tune: plan, run, learn what the stages really took, plan again; of the plans that ran, the fastest is kept.
+"""tune: plan, run, measure the stages, plan again; of the plans that ran, the fastest is kept.
 
 ::
 
@@ -7,9 +7,9 @@
                             └──────────── keep the fastest ◄───────┘
 
 Every turn of the loop measures the first plan too, so that plans of different turns compare by their ratio to it. The
-loop ends when a plan comes again that has run, when the best one runs as predicted and nothing is predicted to be
-faster, after some turns without success, or when its time is over; a turn that cannot be finished is not begun. A plan
-that was faster once takes part in one more turn, so that chance does not decide.
+loop ends when planning gives a plan that has run, when the best one runs as predicted and no faster one is predicted,
+after some turns without success, or at its time limit; a turn that cannot be finished is not begun. A plan that was
+faster once takes part in one more turn, so that chance does not decide.
 """
 
 from __future__ import annotations
@@ -219,22 +219,22 @@ class TuningLoop:
         return why or f"the {self._deadline.limit_s:g} s are over"
 
     def _taking_part(self, candidate: int) -> list[int]:
-        """The numbers of the first, the best and the new plan."""
+        """Return the numbers of the first, the best and the new plan."""
         return sorted({0, self._best, candidate})
 
     @property
     def _run_s(self) -> float:
-        """The time of a plan for its part of a round: the longest until now, at first a guess."""
+        """The seconds of one plan's turn in a round: the longest so far, at first a guess."""
         n_least = 2 * self._first.workload.in_flight + LEAST_STREAMED
         return self._longest_s or START_S + max(TURN_S, n_least * self._first.predicted_s)
 
     def _has_time_for(self, candidate: int) -> bool:
-        """Whether a turn and planning after it end in time, if they take as long as the longest until now."""
+        """Return whether a turn and the planning after it end in time, if they take as long as the longest so far."""
         n_plans = len(self._taking_part(candidate))
         return self._deadline.left_s > n_plans * LEAST_ROUNDS * self._run_s + self._planning_s
 
     def _take_turn(self, candidate: int) -> None:
-        """Run a plan beside the first and the best one, and keep what was measured."""
+        """Run a plan in turns with the first and the best one, and keep the measurements."""
         from planner.runtime.benchmark.load import Load
 
         best, numbers = self._best, self._taking_part(candidate)
@@ -302,9 +302,9 @@ class TuningLoop:
         return self._fastest(surely=True)
 
     def _fastest(self, surely: bool) -> int:
-        """The number of the fastest plan of those that are faster than the first one by `TIE` in the median; else 0.
+        """Return the number of the fastest plan whose median is below the first plan's by `TIE`; 0 if there is none.
 
-        Rounds of a disturbed machine scatter widely: a plan is surely faster that is so in `SURE` of them.
+        Rounds of a disturbed machine scatter widely: a plan is surely faster if it is faster in a share `SURE` of them.
         """
         faster = []
         for number in range(1, len(self._plans)):
@@ -315,7 +315,7 @@ class TuningLoop:
         return min(faster, default=(1.0, 0))[1]
 
     def _ratios(self, number: int) -> list[float]:
-        """The times of a plan divided by those of the first one, in their common rounds."""
+        """Return the times of a plan divided by those of the first one, in their common rounds."""
         return [times[number] / times[0] for times in self._rounds if {0, number} <= times.keys()]
 
     def _result(self, why: str) -> Tuned:
@@ -327,17 +327,17 @@ class TuningLoop:
 
 
 def explained(plan: Plan, measured_s: float) -> bool:
-    """Whether a measured time, after the machine's pace, is in the range of the predicted one."""
+    """Return whether a measured time, corrected by the machine's pace, is in the range of the predicted one."""
     return measured_s in plan.spread(plan.goal is Goal.LATENCY).without_pace().range(plan.predicted_s)
 
 
 def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | None) -> list[StageTime]:
-    """What the stages of a plan took for one micro-batch, after the machine's pace.
+    """Return the measured seconds of a plan's stages for one micro-batch, corrected by the machine's pace.
 
     Args:
-        plan: that ran.
-        recorded: its runs, of which the one in the middle counts; in a stream, the mean of the steady part.
-        pace: of the machine meanwhile; None if it is not known.
+        plan: the plan that ran.
+        recorded: its runs, of which the median counts; in a stream, the mean of the steady part.
+        pace: of the machine during the runs; None if it is not known.
     """
     table, graph = plan.table, plan.graph
     if plan.goal is Goal.TRAINING:

@@ -1,4 +1,4 @@
-"""compare: predicted beside measured times, for every device, link and stage and for the whole run."""
+"""compare: predicted and measured times, of every device, link and stage and of the whole run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,28 +23,28 @@ class Figure:
     name: str  # of the device, the link, the stage or the quantity
     predicted_s: float  # by the simulator
     measured_s: float  # median of the run
-    alone: bool = False  # whether one micro-batch runs alone, on one device after the other
+    alone: bool = False  # whether one micro-batch runs alone, on one device after another
 
     @property
     def error(self) -> float:
-        """By which share of the prediction the measured time is longer."""
+        """The difference of measured and predicted time, as a share of the prediction."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s > 0 else 0.0
 
     def error_after(self, pace: float) -> float:
-        """The error that is left if everything is predicted to take ``pace`` times as long."""
+        """Return the error that remains if everything is predicted to take ``pace`` times as long."""
         return (1 + self.error) / pace - 1 if self.predicted_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class PaceChange:
-    """How many times as long a machine takes during a run as when its operators were measured."""
+    """The times of operators during a run, as multiples of their times when they were measured."""
 
     network: float  # all operators of the plan, each kind in proportion to its time, while one device computes
     contended: float  # the same while all devices of the plan compute
     kinds: Mapping[PaceKind, float]  # each kind of operator while one device computes, see `costmodels.operators.pace`
 
     def of(self, alone: bool) -> float:
-        """That of a micro-batch alone, on one device after the other, or of micro-batches that stream."""
+        """Return the change for a micro-batch alone, on one device after another, or for micro-batches that stream."""
         return self.network if alone else self.contended
 
 
@@ -57,7 +57,7 @@ class Comparison:
     totals: tuple[Figure, ...]  # period and latency
     links: tuple[Figure, ...] = ()  # time of all tensors on each link, in the order of the predicted first use
     usage: Usage | None = None  # what the devices did in the steady part of a measured stream
-    pace: PaceChange | None = None  # None if the pace of one of both is not known
+    pace: PaceChange | None = None  # None if the pace of either is not known
     spreads: Mapping[bool, Spread] = field(default_factory=dict)  # of figures, by whether they are alone
 
     __repr__ = brief
@@ -68,22 +68,22 @@ class Comparison:
         return any(abs(self.unexplained(figure)) > OFF and not self.as_expected(figure) for figure in self.totals)
 
     def range_of(self, figure: Figure) -> Range | None:
-        """Where 80 % of runs are expected; None if nothing is known of that."""
+        """Return the range in which 80 % of runs are expected; None if the spread of runs is not known."""
         spread = self.spreads.get(figure.alone)
         return spread.range(figure.predicted_s) if spread else None
 
     def as_expected(self, figure: Figure) -> bool:
-        """Whether the measured time is in the range of the predicted one."""
+        """Return whether the measured time is in the range of the predicted one."""
         expected = self.range_of(figure)
         return expected is not None and figure.measured_s in expected
 
     def unexplained(self, figure: Figure) -> float:
-        """The error that the machine's pace does not explain."""
+        """Return the error that the machine's pace does not explain."""
         return figure.error_after(self.pace.of(figure.alone) if self.pace else 1.0)
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:
-    """Put a prediction and a run beside each other; ``totals`` are of the whole run, measured apart from the recording.
+    """Compare a run with its prediction; ``totals`` are of the whole run, measured without recording.
 
     Spans of the two timelines match by device and number of the stage, or by link and number of the flow.
     """
@@ -100,13 +100,13 @@ def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...])
 
 
 def paced_devices(plan: Plan) -> tuple[Device, ...]:
-    """The devices whose pace is compared: those in use of the first one's kind; none if the plan has no pace of it."""
+    """Return the devices whose pace is compared: used ones of the first one's kind, if the plan has a pace of it."""
     used = [plan.cluster.devices[number] for number in plan.placement.used]
     return tuple(device for device in used if device.kind == used[0].kind and device.kind in plan.pace)
 
 
 def pace_change(plan: Plan, paces: Paces) -> PaceChange | None:
-    """The machine's pace against the one that the plan's times are given for; None if one of both is not known.
+    """Return the machine's pace relative to the pace of the plan's times; None if either is not known.
 
     ``paces`` are of the devices of `paced_devices`.
     """
@@ -122,7 +122,7 @@ def pace_change(plan: Plan, paces: Paces) -> PaceChange | None:
 
 
 def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> Comparison:
-    """Put a measured stream beside the prediction; what devices and links do is that of the steady parts of both."""
+    """Compare a measured stream with the prediction; devices and links are compared in the steady parts of both."""
     totals = (
         Figure("time per micro-batch", plan.period_s, period_s),
         Figure("latency", plan.latency_s, latency_s, alone=True),
@@ -140,7 +140,7 @@ def compare_stream(plan: Plan, stream: Timeline, period_s: float, latency_s: flo
 
 
 def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
-    """A training step for `compare`: one span for each stage and micro-batch, as long as forward and backward together.
+    """Return a training step for `compare`: a span for each stage and micro-batch, forward and backward together.
 
     The transfers of a stage and micro-batch over one link are one span too; what is done once a step, like the
     optimizer, is left out. ``labels`` has [n_stages], for people.
@@ -160,7 +160,7 @@ def stages_of(step: Timeline, labels: Sequence[str]) -> Timeline:
 def _sums(
     resources: Iterable[str], expected: Mapping[tuple[str, int], float], seen: Mapping[tuple[str, int], float]
 ) -> tuple[Figure, ...]:
-    """A figure for each resource on which the run has a span."""
+    """Return a figure for each resource on which the run has a span."""
     used = {resource for resource, _ in seen}
 
     def total_s(name: str, times: Mapping[tuple[str, int], float]) -> float:
@@ -170,7 +170,7 @@ def _sums(
 
 
 def _seconds(timeline: Timeline, kind: Kind) -> dict[tuple[str, int], float]:
-    """The median seconds of each stage or transfer, by resource and number."""
+    """Return the median seconds of each stage or transfer, by resource and number."""
     durations: dict[tuple[str, int], list[float]] = {}
     for span in timeline.spans:
         if span.kind == kind:

@@ -31,5 +31,5 @@ class Export:
 
 
 def refuse(target: str, reason: str, rule: str, way_out: str) -> InputError:
-    """The error for a plan that a target cannot express."""
+    """Return the error for a plan that a target cannot express."""
     return InputError(f"{reason}; {target} {rule}: {way_out}")

@@ -1,4 +1,4 @@
-"""plan.json, out and in. What a file says of a plan's proof is checked as far as that goes without searching again.
+"""Writes and reads plan.json. A proof in a file is checked as far as possible without another search.
 
 ::
 
@@ -44,16 +44,16 @@ from simulator.placement import Placement
 
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source")
-"""Of each operator on each device."""
+"""The columns of costs in a file, for each operator on each device."""
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan as what JSON can hold. Nothing in it depends on when or how fast it was made."""
+    """Return a plan as a JSON object. Nothing in it depends on when or how fast the plan was made."""
     return {**answer_to_dict(plan), "costs": _costs(plan.table), "graph": graph_to_dict(plan.graph)}
 
 
 def answer_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan without its graph and its costs."""
+    """Return a plan as a JSON object without its graph and its costs."""
     return {
         "version": VERSION,
         "model": plan.graph.name,
@@ -89,7 +89,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_dict(document: Mapping[str, Any]) -> Plan:
-    """The inverse of `plan_to_dict`. Predicted figures are computed again, not believed, see `planner.plans.files`.
+    """Return the plan of a JSON object. Predicted figures are computed again, not believed, see `planner.plans.files`.
 
     Raises:
         InputError: if the version is newer, a field is missing, the parts do not fit together, or something contradicts
@@ -136,7 +136,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
 
 
 def _network(document: Mapping[str, Any]) -> str:
-    """The fingerprint of the network before its rewrites."""
+    """Return the fingerprint of the network before its rewrites."""
     network = document["network"]
     if not isinstance(network, str | None):
         raise TypeError(f"the network is {network!r}")
@@ -144,7 +144,7 @@ def _network(document: Mapping[str, Any]) -> str:
 
 
 def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
-    """Where the operators of one copy of the network are, and their order if it is not that of the graph."""
+    """Return the devices of the operators of one copy of the network, and their order if it is not the graph's."""
     ops, devices = plan.graph.ops, plan.table.devices
     return {
         "placement": {op.name: devices[device] for op, device in zip(ops, copy.device, strict=True)},
@@ -153,7 +153,7 @@ def _placed(plan: Plan, copy: Placement) -> dict[str, Any]:
 
 
 def _placement(document: Mapping[str, Any], graph: Graph, cluster: Cluster) -> Placement:
-    """The inverse of `_placed`."""
+    """Return the placement of a file, the inverse of `_placed`."""
     device_of, order = document["placement"], document["order"] or ()
     for op in graph.ops:
         if op.name not in device_of:
@@ -197,13 +197,13 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _times(costs: Sequence[Mapping[str, Any]]) -> OperatorTimes:
-    """The inverse of `_costs`, from what is known of each device; what several have in common is read once."""
+    """Return the times of operators, the inverse of `_costs`; columns that devices share are read once."""
     read = {number: _columns(cost) for number, cost in {id(cost): cost for cost in costs}.items()}
     return OperatorTimes(**{name: np.array([read[id(cost)][name] for cost in costs]).T for name in COSTS})
 
 
 def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """[n_ops] of each kind of number, infinite where there is none, and of the sources."""
+    """Return [n_ops] of each kind of number, infinite where there is none, and of the sources."""
     zeros = [0.0] * len(cost["forward_s"])
     columns = {name: np.array(cost.get(name, zeros), dtype=float) for name in COSTS if name != "source"}
     sources = {source: str(Source(source)) for source in set(cost["source"])}
@@ -212,7 +212,7 @@ def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _costs(table: CostTable) -> list[dict[str, Any]]:
-    """The operators' times and where they came from, once for all devices that have the same; no columns of zeros."""
+    """Return the operators' times and their sources, once for equal devices; without columns of zeros."""
     numbers = {name: getattr(table, name) for name in COSTS}
     return [
         {"devices": [table.devices[device] for device in devices]}
@@ -235,7 +235,7 @@ SLACK = 1e-4  # relative, of bounds by another version of the library for linear
 
 
 def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
-    """A plan as its file has it, or as one that was made by hand if its figures and its status are not its own."""
+    """Return a plan as in its file, or as a plan made by hand if the figures or the status do not fit the placement."""
     if plan.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
         raise InputError(f"the plan has a placement and the status '{plan.status}'; plan again")
     if not (isfinite(plan.bound_s) and plan.bound_s >= 0):
@@ -253,7 +253,7 @@ def _confirmed(plan: Plan, document: Mapping[str, Any]) -> Plan:
 
 
 def _has_its_figures(plan: Plan, document: Mapping[str, Any]) -> bool:
-    """Whether the objective, the loads and the memory in the file are those of the placement and the costs."""
+    """Return whether the objective, the loads and the memory in the file are those of the placement and the costs."""
     predicted, judged = document["predicted"], plan.evaluation
     names = [device.name for device in plan.cluster.devices]
     return isclose(document["objective_s"], judged.objective_s, rel_tol=SAME) and all(

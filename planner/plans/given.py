@@ -1,4 +1,4 @@
-"""What callers may give instead of a record: the name of the file that holds it, or of a model."""
+"""Arguments that callers may give instead of a record: the name of the file that holds it, or of a model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ModelName: TypeAlias = Named | NamedModel
 
 
 def given_cluster(value: Cluster | Named) -> Cluster:
-    """A cluster, or what its cluster.toml holds. Raise InputError for anything else, or a file that holds none."""
+    """Return a cluster, or the one in a cluster.toml. Raise InputError for anything else, or a file without one."""
     if isinstance(value, Cluster):
         return value
     return read_cluster(checks.path(value, "the cluster", "a Cluster or the path of a cluster.toml"))
@@ -93,26 +93,26 @@ def given_clusters(value: Iterable[Cluster | Named]) -> list[Cluster]:
 
 
 def given_plan(value: Plan | Named) -> Plan:
-    """A plan, or what its plan.json holds. Raise InputError for anything else, or a file that holds none."""
+    """Return a plan, or the one in a plan.json. Raise InputError for anything else, or a file without one."""
     return value if isinstance(value, Plan) else load_plan(checks.path(value, "the plan", "a Plan or the path of one"))
 
 
 def given_model(value: Any) -> nn.Module | Program | Graph | NamedModel:
-    """A model, or its name. Raise InputError for anything else."""
+    """Return a model, or its name. Raise InputError for anything else."""
     if isinstance(value, Graph | NamedModel) or _is_model(value):
         return value  # type: ignore[no-any-return]  # it is one of them
     return NamedModel(checks.path(value, "the model", MODEL))
 
 
 def running(model: Program | Graph) -> Program:
-    """The program of an import; a graph does not run. Raise InputError for a graph."""
+    """Return the program of an import; a graph does not run. Raise InputError for a graph."""
     if isinstance(model, Graph):
         raise InputError(f"'{model.name}' is a graph, which cannot run; give the model it came from")
     return model
 
 
 def _is_model(value: Any) -> bool:
-    """Whether it is a module, or what an importer made of one; a name does not load torch."""
+    """Return whether a value is a module or a program; torch is not loaded for a name."""
     if isinstance(value, str | PathLike):
         return False
     from graphs.program.program import Program

@@ -39,25 +39,25 @@ BY_HAND = "by hand"  # the solver of a placement that no solver made
 
 @dataclass(frozen=True)
 class Plan:
-    """Where every operator of a network runs, and what that is worth.
+    """The device of every operator of a network, with the costs, the bound and the origin of this placement.
 
     Attributes:
         graph: the network.
         cluster: the devices.
         workload: what the network is used for.
         table: the costs that the plan rests on; it follows from the three above and the operators' times.
-        goal: what was minimised.
-        constraints: what was asked besides.
-        robustness: what it loses when costs are wrong; None where nobody asked.
+        goal: the objective that was minimised.
+        constraints: further demands.
+        robustness: the loss if costs are wrong; None if it was not asked for.
         placement: the answer.
         status: how the search ended, a word of `planner.problem.result.Status`.
-        solver: who found it.
-        bound_s: no placement of these operators can be better than this: for throughput in any number of copies, in
-            training under the same schedule.
-        pace: by kind of device, the pace that the measured times are given for, see `costmodels.operators.pace`.
-        pace_spread: by kind of device, by how much the pace differs from moment to moment, see `Profile.pace_spread`.
-        rewrites: what the graph was made by of the network as it was imported, in their order.
-        whole_share: what the network before its split takes on one device, as a share of what the parts take there.
+        solver: the name of the solver that found it.
+        bound_s: a lower bound of all placements of these operators: for throughput in any number of copies, in training
+            under the same schedule.
+        pace: by kind of device, the pace of the measured times, see `costmodels.operators.pace`.
+        pace_spread: by kind of device, the spread of the pace over time, see `Profile.pace_spread`.
+        rewrites: the changes that turned the imported network into the graph, in order.
+        whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
     """
 
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def is_split(self) -> bool:
-        """Whether operators are in parts, which may add up in another order than the network."""
+        """Whether operators are split into parts, whose sums may add up in another order than the network's."""
         return any(isinstance(rewrite, Split) for rewrite in self.rewrites)
 
     @property
@@ -93,7 +93,7 @@ class Plan:
 
     @cached_property
     def problem(self) -> Problem:
-        """What the plan answers: the table with its constraints, and the goal."""
+        """The problem that the plan answers: the table with its constraints, and the goal."""
         kinds = [device.kind for device in self.cluster.devices]
         problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
         if self.goal is Goal.TRAINING:
@@ -101,29 +101,29 @@ class Plan:
         return replace(problem, copies=self.goal is Goal.THROUGHPUT)
 
     def answered(self, result: Result) -> "Plan":
-        """The plan with a solver's placement, its status and its bound."""
+        """Return the plan with a solver's placement, its status and its bound."""
         assert result.placement is not None
         status, solver = str(result.status), result.solver
         return replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """The evaluator's word on the placement."""
+        """The evaluation of the placement."""
         return evaluate(self.problem, self.placement)
 
     @property
     def objective_s(self) -> float:
-        """The goal's seconds."""
+        """The goal's value in seconds."""
         return self.evaluation.objective_s
 
     @property
     def gap(self) -> float:
-        """How much better a plan could be at most, 0 to 1."""
+        """The largest share by which another plan could be better, 0 to 1."""
         return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
 
     @cached_property
     def time_shares(self) -> Mapping[Source, float]:
-        """The shares of the operators' time on their devices that came from each source, without shares of 0."""
+        """The share of the operators' time that each source of costs gave, without shares of 0."""
         ops = np.arange(self.table.n_ops)
         spent = dict.fromkeys(Source, 0.0)
         for copy in self.placement.copies:
@@ -137,8 +137,8 @@ class Plan:
     def period_s(self) -> float:
         """Predicted seconds from one micro-batch to the next when they stream.
 
-        Simulated in `steady`; in the long run it is never less than the busiest device or channel needs. In training, a
-        step divided by its micro-batches.
+        Simulated in `steady`, and at least the time of the busiest device or channel. In training, the time of a step
+        divided by its micro-batches.
         """
         if self.goal is Goal.TRAINING:
             return self.latency_s / self.workload.micro_batches
@@ -147,17 +147,17 @@ class Plan:
 
     @cached_property
     def steady(self) -> Timeline:
-        """A stream that is simulated until it is steady, as far as `STEADY_TASKS` go."""
+        """A simulated stream that is long enough to become steady, of at most about `STEADY_TASKS` tasks."""
         copies = len(self.placement.copies)
         most = copies * STEADY_TASKS // max(1, len(lower(self.table, self.placement)))
         rounds = min(STEADY_ROUNDS * self.workload.in_flight, max(STEADY_ROUNDS, most))
-        return self.simulate(rounds + -rounds % (2 * copies))  # each copy as often in either half
+        return self.simulate(rounds + -rounds % (2 * copies))  # each copy equally often in either half
 
     @cached_property
     def in_pairs(self) -> bool:
         """Whether each copy of the network runs two micro-batches at once, see `graphs.kernels.pairs`.
 
-        Quick kernels do where operators of some share of the time take less so than alone.
+        This pays on devices where operators with enough of the time take less in pairs than alone.
         """
         gains = bool(self.table.gains_by_pairs[list(self.placement.used)].all())
         return gains and self.placement.shared_copies(self.table) and self.workload.in_pairs(len(self.placement.copies))
@@ -168,7 +168,7 @@ class Plan:
         return split_stages(self.table, self.placement)
 
     def usage_of(self, stream: Timeline) -> Usage | None:
-        """What devices and links do in the steady part of a stream of this plan; None if the stream is too short."""
+        """Return the use of devices and links in the steady part of a stream; None if the stream is too short."""
         return usage(stream, self.stages, self.workload.in_flight)
 
     @cached_property
@@ -180,54 +180,54 @@ class Plan:
 
     @cached_property
     def spreads(self) -> Mapping[bool, Spread]:
-        """By how much runs differ from what is predicted: micro-batches that stream, and one alone (True)."""
+        """The spread of runs around the prediction: of a micro-batch alone (True), and of those that stream (False)."""
         first = self.cluster.devices[min(self.placement.used, default=0)]
         return spreads_of(self.graph, self.table, self.placement, self.pace_spread.get(first.kind, {}))
 
     def spread(self, alone: bool = False) -> Spread:
-        """By how much runs differ from what is predicted, of a micro-batch alone or of micro-batches that stream."""
+        """Return the spread of runs around the prediction, for a micro-batch alone or for those that stream."""
         return self.spreads[alone]
 
     @property
     def period_range(self) -> Range:
-        """Where 80 % of runs are expected that `period_s` predicts."""
+        """The range around `period_s` in which 80 % of runs are expected."""
         return self.spread().range(self.period_s)
 
     @property
     def latency_range(self) -> Range:
-        """Where 80 % of runs are expected that `latency_s` predicts."""
+        """The range around `latency_s` in which 80 % of runs are expected."""
         return self.spread(alone=self.goal is not Goal.TRAINING).range(self.latency_s)
 
     @property
     def predicted_s(self) -> float:
-        """What the goal is about, simulated: from one micro-batch to the next for throughput, else the objective."""
+        """The prediction for the goal, in seconds: the simulated period for throughput, otherwise the objective."""
         return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
 
     @cached_property
     def one_device(self) -> "Plan | None":
-        """The plan with everything, whole, on the best single device; None if none can run and hold everything."""
+        """The plan with the unsplit network on the best single device; None if no device can run and hold all of it."""
         best = best_single_device(self.problem)
         whole = replace(self.table, forward_s=self.table.forward_s * self.whole_share)
         return replace(self, placement=best[0], table=whole) if best else None
 
     @property
     def times_one_device(self) -> float | None:
-        """How many times as fast all replicas are as the best single device; None where no device can do it."""
+        """The speed of all replicas over that of the best single device; None if no device can run the network."""
         if self.one_device is None:
             return None
         return self.replicas * self.one_device.predicted_s / self.predicted_s if self.predicted_s > 0 else 1.0
 
     def surely_differs(self, other: "Plan") -> bool:
-        """Whether the times that both plans predict for the goal differ by more than is uncertain.
+        """Return whether the times that both plans predict for the goal differ by more than their uncertainty.
 
-        Both run on one machine at one pace.
+        Both plans run on one machine at one pace, whose uncertainty does not count.
         """
         own, others = (each.spread(each.goal is Goal.LATENCY) for each in (self, other))
         return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
     def n_used(self) -> int:
-        """How many devices have anything to do."""
+        """The number of devices that have work."""
         return len(self.placement.used)
 
     @property
@@ -254,7 +254,7 @@ class Plan:
         return self.replicas * self.workload.batch / self.period_s if self.period_s > 0 else float("inf")
 
     def simulate(self, micro_batches: int = 8) -> Timeline:
-        """What will happen when this many micro-batches stream through; in training, in one step."""
+        """Return the simulated timeline of a stream of this many micro-batches; in training, of one step."""
         whole(micro_batches, "the number of micro-batches", 1)
         if self.goal is Goal.TRAINING:
             return self.training_run.pipeline.timeline
@@ -262,7 +262,7 @@ class Plan:
 
     @cached_property
     def training_run(self) -> TrainingRun:
-        """What will happen in a step of a training plan, and the stages and the schedule that it is carried out by.
+        """The simulated step of a training plan, with its stages and its schedule.
 
         Raises:
             InputError: if the schedule cannot run these stages.
@@ -271,17 +271,17 @@ class Plan:
 
     @cached_property
     def costs(self) -> CostTable:
-        """What everything takes while the plan is at work, see `Placement.costs`."""
+        """The costs while the plan runs, with contention, see `Placement.costs`."""
         return Problem(self.table, self.goal).costs(self.placement)
 
     def costs_of(self, micro_batches: int) -> CostTable:
-        """What it takes if so many stream through: one alone finds other devices idle, unless the plan divides it."""
+        """Return the costs for a stream of this many micro-batches; one alone has no contention unless divided."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
         return self.costs if self.goal is Goal.LATENCY else self.table
 
     def __str__(self) -> str:
-        """What `print` shows: what the plan is for, how good it is, and what the busiest devices do, in ten lines.
+        """Return a summary in about ten lines: the goal, how good the plan is, and the load of the busiest devices.
 
         Nothing is simulated for it.
         """
@@ -321,12 +321,12 @@ class Plan:
 
 
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:
-    """The same question as that of a plan, with another answer, judged as any other.
+    """Return a plan with another placement for the same problem, evaluated as any other.
 
-    Its status is "feasible", or "unknown" if it breaks what the plan keeps (memory, parameters shared between devices).
+    Its status is "feasible", or "unknown" if it breaks a limit of the plan (memory, parameters shared between devices).
 
     Args:
-        found: what a solver answered; its bound holds for every placement.
+        found: a solver's plan; its bound holds for every placement.
         placement: of the same operators.
 
     Raises:
@@ -338,5 +338,5 @@ def plan_by_hand(found: Plan, placement: Placement) -> Plan:
 
 
 def step_of(workload: Workload) -> TrainingStep:
-    """How a training step is run."""
+    """Return the schedule, micro-batches and recomputation of a training step."""
     return TrainingStep(workload.schedule, workload.micro_batches, workload.recompute)

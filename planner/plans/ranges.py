@@ -1,11 +1,11 @@
-"""Ranges: between which two times eight of ten runs of a plan are expected.
+"""Ranges: two times between which eight of ten runs of a plan are expected.
 
-A run takes longer or shorter than predicted for three reasons that have nothing to do with each other::
+A run takes longer or shorter than predicted for three independent reasons::
 
     pace     the machine is faster or slower than usual: from the moments of a profile, and from
              how much the passes of its measurement differ
-    costs    of operators that nobody measured: those of one kind are wrong together, those of two kinds are not
-    model    what the simulation leaves out: from networks that were planned and run, see `tests.benchmarks.accuracy`
+    costs    of operators that nobody measured: errors of one kind of operator go together, those of two kinds do not
+    model    effects that are not simulated: from networks that were planned and run, see `tests.benchmarks.accuracy`
 
 Each is a relative spread, the standard deviation of a logarithm; their squares add up.
 """
@@ -23,22 +23,22 @@ from graphs.common.arrays import Floats
 from graphs.ir import Graph
 from simulator.placement import Placement
 
-WIDTH = 1.2816  # standard deviations to either side, between which a normal distribution has 80 %
+WIDTH = 1.2816  # standard deviations to either side that hold 80 % of a normal distribution
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
 MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.01, 0.02, 0.015
-"""What the simulation leaves out: one device; micro-batches that stream over several; one that they run in turn."""
+"""Spread of effects that are not simulated: on one device; in a stream over several; for one that they run in turn."""
 LEFT = 0.5  # of the deviation of passes over a network, in the means of some seconds of a calibration and of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Between these two times 80 % of runs are expected."""
+    """Two times between which 80 % of runs are expected."""
 
     low_s: float
     high_s: float
 
     def __contains__(self, seconds: float) -> bool:
-        """Whether a measured time is as expected."""
+        """Return whether a measured time is in the range."""
         return self.low_s <= seconds <= self.high_s
 
     @property
@@ -70,22 +70,22 @@ class Spread:
         return exp(WIDTH * self.total)
 
     def range(self, predicted_s: float) -> Range:
-        """Where 80 % of runs are expected that are predicted to take so long."""
+        """Return the range in which 80 % of runs with this prediction are expected."""
         return Range(predicted_s / self.factor, predicted_s * self.factor)
 
     def without_pace(self) -> "Spread":
-        """The spread of a run whose pace is known."""
+        """Return the spread of a run whose pace is known."""
         return replace(self, pace=0.0)
 
     def beside(self, other: "Spread") -> "Spread":
-        """The spread of the ratio of two runs on one machine, which have one pace."""
+        """Return the spread of the ratio of two runs on one machine, which have one pace."""
         return Spread(0.0, hypot(self.costs, other.costs), hypot(self.model, other.model))
 
 
 def spreads_of(
     graph: Graph, table: CostTable, placement: Placement, pace_spread: Mapping[str, float]
 ) -> Mapping[bool, Spread]:
-    """By how much runs of a placement differ from what is predicted: micro-batches that stream, and one alone (True).
+    """Return the spread of runs around the prediction: of a micro-batch alone (True), and of those that stream (False).
 
     ``pace_spread`` is that of `costmodels.measured.Profile.pace_spread`; empty if unknown.
     """
@@ -106,19 +106,19 @@ def spreads_of(
 
 
 def operator_seconds(table: CostTable, placement: Placement) -> Floats:
-    """[n_ops], seconds of each operator on its device, both passes together."""
+    """Return [n_ops], seconds of each operator on its device, both passes together."""
     return (table.forward_s + table.backward_s)[range(table.n_ops), placement.device]
 
 
 def _pass_spread(table: CostTable, device: Sequence[int], seconds: Floats) -> float:
-    """The standard deviation of the seconds of measured operators from pass to pass; a host slows all of them down."""
+    """Return the deviation of measured operators' seconds between passes; a host slows all of them down."""
     numbers = range(table.n_ops), device
     known = np.isin(table.source[numbers], SURE)
     return float((seconds * table.spread[numbers])[known].sum()) / QUARTILES
 
 
 def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds: Floats) -> float:
-    """The standard deviation of the seconds of all operators that were not measured."""
+    """Return the standard deviation of the seconds of all operators that were not measured."""
     numbers = range(table.n_ops), device
     known = np.isin(table.source[numbers], SURE)
     deviations_s = np.where(known, 0.0, seconds * table.spread[numbers] / QUARTILES)

@@ -1,4 +1,4 @@
-"""MeasuredRun: what was measured of a plan, and run.json, which keeps it to be drawn beside what was predicted.
+"""MeasuredRun: the measurements of a plan's run, and run.json, which keeps them for comparison with the prediction.
 
 ::
 
@@ -43,12 +43,12 @@ class MeasuredRun:
 
 
 def streamed(plan: Plan, stream: Timeline, period_s: float, latency_s: float) -> MeasuredRun:
-    """The run of a recorded stream, and of micro-batches alone."""
+    """Return the run of a recorded stream, and of micro-batches alone."""
     return MeasuredRun(stream.first(SHOWN), period_s, latency_s, plan.usage_of(stream))
 
 
 def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
-    """A run of a plan as what JSON can hold."""
+    """Return a run of a plan as a JSON object."""
     return {
         "version": VERSION,
         "model": plan.graph.name,
@@ -63,7 +63,7 @@ def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
 
 
 def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
-    """The inverse of `run_to_dict`.
+    """Return the run of a JSON object, the inverse of `run_to_dict`.
 
     Raise InputError if the version is newer, a field is missing, or the run is one of another plan.
     """
@@ -89,7 +89,7 @@ def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
 
 
 def _measured(timeline: Timeline, document: Mapping[str, Any]) -> MeasuredRun:
-    """A run with its figures."""
+    """Return a run with its figures."""
     used = document["usage"]
     if used is not None:
         devices = {name: DeviceUsage(**fields) for name, fields in used["devices"].items()}

@@ -16,7 +16,7 @@ from planner.plans.plan import Plan
 
 
 def tokens_per_sample(graph: Graph, batch: int) -> int | None:
-    """Tokens of a sample: what an embedding reads of an input of the network, the longest; None if none reads one.
+    """Return the tokens of a sample: the most that an embedding reads of an input; None if no embedding reads one.
 
     It may read what elementwise operators make of the input, such as positions counted from the front.
     """
@@ -34,13 +34,13 @@ def tokens_per_sample(graph: Graph, batch: int) -> int | None:
 
 
 def tokens_per_s(plan: Plan) -> float | None:
-    """Predicted tokens a second, of all replicas together; None for a network that reads no tokens."""
+    """Return the predicted tokens a second of all replicas together; None for a network that reads no tokens."""
     tokens = tokens_per_sample(plan.graph, plan.workload.batch)
     return None if tokens is None else tokens * plan.samples_per_s
 
 
 def what_tokens(plan: Plan) -> str:
-    """What a plan's tokens a second are of: a pass that reads whole samples is no generation of token by token."""
+    """Return the unit of a plan's tokens a second: a pass over whole prompts differs from one token at a time."""
     if plan.workload.trains:
         return "tokens/s of training"
     if tokens_per_sample(plan.graph, plan.workload.batch) == 1:
@@ -49,13 +49,13 @@ def what_tokens(plan: Plan) -> str:
 
 
 def model_flops_utilisation(plan: Plan) -> float:
-    """That of the devices that a plan uses, see `utilisation`."""
+    """Return the utilisation of the devices that a plan uses, see `utilisation`."""
     used = [plan.cluster.devices[number] for number in plan.placement.used]
     return utilisation(plan.graph, used, plan.period_s, plan.workload.trains)
 
 
 def utilisation(graph: Graph, devices: Iterable[Device], period_s: float, trains: bool) -> float:
-    """The time in which devices would compute a micro-batch at their peaks, as a share of its time."""
+    """Return the time that devices at their peaks would need for a micro-batch, as a share of ``period_s``."""
     work = work_of(graph)
     passes = 1 + (backward_passes(graph) if trains else np.zeros(len(work.flop)))
     rate = 0.0

@@ -31,7 +31,7 @@ class Net(NamedTuple):
     flows: tuple[int, ...]  # indices in ``CostTable.flows``
 
     def seconds(self, table: CostTable) -> Floats:
-        """[n_devices, n_devices], seconds to send the net from one device to another; infinite without a link."""
+        """Return [n_devices, n_devices], seconds to send the net between devices; infinite without a link."""
         return table.seconds(table.link_s[list(self.flows)].sum(axis=0))
 
 
@@ -89,16 +89,16 @@ class Blocks:
         return nets_of
 
     def spread(self, device: Sequence[int] | Ints, order: tuple[int, ...] = ()) -> Placement:
-        """The placement that puts each block on its device, [n_blocks]."""
+        """Return the placement that puts each block on its device, [n_blocks]."""
         return Placement(tuple(np.asarray(device, dtype=np.int64)[self.block].tolist()), order)
 
     def devices_of(self, placement: Placement) -> Ints:
-        """[n_blocks], the device of each block's first member."""
+        """Return [n_blocks], the device of each block's first member."""
         return np.asarray([placement.device[members[0]] for members in self.members], dtype=np.int64)
 
 
 def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
-    """The blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
+    """Return the blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
     number: dict[int, int] = {}
     leaders = joined(table.n_ops, (*table.together, *also))
     block = np.asarray([number.setdefault(leader, len(number)) for leader in leaders], dtype=np.int64)
@@ -110,7 +110,7 @@ def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks
 
 
 def successors(n: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[int]]:
-    """[n] each: where the edges of each operator lead, in the order of the edges, and how many edges lead to it."""
+    """Return the readers of each operator, in the order of the edges, and its number of writers, [n] each."""
     after: list[list[int]] = [[] for _ in range(n)]
     n_before = [0] * n
     for first, second in edges:
@@ -120,7 +120,7 @@ def successors(n: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]
 
 
 def by_priority(priority: Sequence[float], edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The topological order that takes, of the operators that are ready, the one with the highest priority, [n_ops].
+    """Return the topological order that takes the ready operator with the highest priority, [n_ops], each time.
 
     Among equals the smallest number comes first. Operators on a cycle, and all that wait for them, are left out.
     """
@@ -138,7 +138,7 @@ def by_priority(priority: Sequence[float], edges: Iterable[tuple[int, int]]) -> 
 
 
 def inputs_of(table: CostTable) -> list[list[int]]:
-    """[n_ops], the flows that each operator reads."""
+    """Return [n_ops], the flows that each operator reads."""
     inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
     for number, flow in enumerate(table.flows):
         for reader in flow.readers:

@@ -31,16 +31,16 @@ class Busiest:
     seconds: float
 
     def name(self, devices: Sequence[str]) -> str:
-        """The device's name, or its links, given the names of all devices."""
+        """Return the device's name, or its links, given the names of all devices."""
         return devices[self.device] if self.device is not None else ", ".join(self.link_names(devices))
 
     def link_names(self, devices: Sequence[str]) -> list[str]:
-        """The links as "from → to", given the names of all devices."""
+        """Return the links as "from → to", given the names of all devices."""
         return [f"{devices[src]} → {'replicas' if dst == REPLICAS else devices[dst]}" for src, dst in self.links]
 
 
 def busiest(problem: Problem, placement: Placement) -> Busiest:
-    """The busiest device or channel; among equals the first device, else the first channel.
+    """Return the busiest device or channel; among equals the first device, or the first channel.
 
     Raises:
         InputError: if the placement does not fit the problem's table, or its schedule cannot run it.
@@ -67,7 +67,7 @@ def busiest(problem: Problem, placement: Placement) -> Busiest:
 
 
 def _uplink_seconds(table: CostTable, run: TrainingRun) -> Mapping[tuple[int, ...], float]:
-    """The seconds of gradients on each uplink to the replicas, for each micro-batch, by the devices that use it."""
+    """Return the seconds of gradients a micro-batch on each uplink to the replicas, by the devices that use it."""
     if table.update is None:
         return {}
     uplink, schedule = table.update.uplink, run.pipeline.lowered.schedule
@@ -79,7 +79,7 @@ def _uplink_seconds(table: CostTable, run: TrainingRun) -> Mapping[tuple[int, ..
 
 
 def _link_seconds(table: CostTable, placement: Placement) -> Mapping[Ends, float]:
-    """The seconds that one micro-batch occupies each link; no link where devices exchange tensors through a host."""
+    """Return the seconds that a micro-batch occupies each link; none if devices exchange tensors through a host."""
     link_s: dict[Ends, float] = {}
     part = 1 / len(placement.copies)
     for flow, src, dst in placement.all_cuts(table) if table.offload is None else ():

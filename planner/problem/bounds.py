@@ -1,4 +1,4 @@
-"""Lower bounds: what no placement can beat.
+"""Lower bounds of the objective over all placements.
 
 Every bound is for one micro-batch in seconds, and leaves transfers out, so it holds for any cluster.
 """
@@ -21,13 +21,13 @@ ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
 
 
 def lower_bound(problem: Problem) -> float:
-    """Seconds that no placement can beat; infinite if a fractional one already breaks the memory.
+    """Return seconds that no placement can beat; infinite if not even a fractional placement fits the memory.
 
-    Throughput: `load_bound`. Latency: that or `path_bound`, because a device with its load and a path with its
-    operators both have to be worked through; `call_bound` instead with accelerators beside a host, which itself runs
-    any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. All that holds for devices that
-    compute all the time. Streaming devices may pause, see `streaming_bound`; for the other goals one that does
-    everything finds the others idle, so nothing is proved beyond the quickest of these.
+    Throughput: `load_bound`. Latency: the larger of that and `path_bound`, because every device has to finish its load
+    and every path its operators; with accelerators that a host calls, `call_bound` replaces `load_bound`, because the
+    host runs any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. These bounds hold for
+    devices that all compute all the time. Streaming devices may pause, see `streaming_bound`. For the other goals, a
+    single device that does everything has no contention, so the bound is at most that of the fastest single device.
     """
     table, bound_s = problem.table, _contended_bound(problem.contended)
     if bound_s == inf or not (table.slowdown.any() or table.copies_slowdown.any()):
@@ -40,10 +40,10 @@ def lower_bound(problem: Problem) -> float:
 
 
 def one_device_bounds(problem: Problem) -> Floats:
-    """[n_devices], seconds that everything takes at least on one device, the others idle; infinite without room.
+    """Return [n_devices], the least seconds of the network on one device, others idle; infinite if it does not fit.
 
-    It is what the evaluator says, but for training, and for the latency of a host beside accelerators, which runs any
-    number of operators at once. Rounding is left to the evaluator.
+    They equal the evaluator's objective up to rounding, except for training and for the latency of a host that calls
+    accelerators, which runs any number of operators at once.
     """
     table = problem.table
     work_s = problem.work_s
@@ -56,18 +56,18 @@ def one_device_bounds(problem: Problem) -> Floats:
 
 
 def copies_bound(table: CostTable) -> float:
-    """What copies of everything take at least for a micro-batch, one on each device of a group."""
+    """Return the least seconds of a micro-batch with a copy of the network on each device of a contention group."""
     whole_s = table.in_copies.forward_s.sum(axis=0) / (1 + table.contends.sum(axis=1))
     return float(whole_s.min(initial=inf))
 
 
 def streaming_bound(table: CostTable, contended_s: float) -> float:
-    """What nothing streams faster than, if nothing does than ``contended_s`` where all devices compute all the time."""
+    """Return a lower bound of the period, from the bound ``contended_s`` for devices that all compute all the time."""
     return with_pauses(table, contended_s, cost_bound(merge_blocks(table.contended)))
 
 
 def _contended_bound(problem: Problem) -> float:
-    """The bound of a problem without slowdown."""
+    """Return the bound of a problem without slowdown."""
     blocks = merge_blocks(problem.table)
     match problem.goal:
         case Goal.THROUGHPUT:
@@ -82,14 +82,14 @@ def _contended_bound(problem: Problem) -> float:
 
 
 def path_bound(table: CostTable) -> float:
-    """The longest path through the graph with every operator on its fastest device."""
+    """Return the seconds of the longest path through the graph, with every operator on its fastest device."""
     return float((longest_paths(table)[0] + table.forward_s.min(axis=1)).max(initial=0.0))
 
 
 def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
-    """[n_ops] each, seconds of the longest path to an operator's start, and from there to the end, without transfers.
+    """Return the seconds of the longest paths to an operator's start and from there to the end, [n_ops] each.
 
-    Every operator is on its fastest device.
+    Every operator is on its fastest device; transfers are left out.
     """
     fastest = table.forward_s.min(axis=1).tolist()
     head, tail = [0.0] * table.n_ops, list(fastest)
@@ -101,18 +101,19 @@ def longest_paths(table: CostTable) -> tuple[Floats, Floats]:
 
 
 def training_bound(problem: Problem) -> float:
-    """All micro-batches, forward and backward, and the optimizer keep the devices busy; one takes its path both ways.
+    """Return a lower bound of a step: the work of the busiest device, and the path of a micro-batch forward and back.
 
-    What a stage runs again counts twice, for the path as well. Where the backward pass is cut in
-    halves, the path leads through the first ones only: the gradients of weights are worked out beside it.
+    Recomputed forward passes count twice, on the path as well. If a schedule splits the backward pass, only the
+    gradients of inputs are on the path: the gradients of weights are computed at the same time.
 
-    With one stage a device, a device's first forward waits for those of the stages before it, and these still have
-    their last backward to do when it has done its own. So a step S has ``S >= m T[r] + sum of T[q] for q < r`` for the
-    times T of the stages. Their sum is all the work, and the largest sum that S allows is ``S (1 - (1 - 1/m)^p)``.
-    And the first backward of a device waits for a way through all other stages but the last part of the way back, so
-    ``S >= sum of T + (m - 1) B[r]`` for its m backward passes; likewise for its forward passes.
+    With one stage on each device, a device's first forward pass waits for those of the stages before it, and these
+    have their last backward passes still to do when the device has done its own. So a step S has ``S >= m T[r] + sum
+    of T[q] for q < r`` for the times T of the stages. Their sum is all the work, and the largest sum that S allows is
+    ``S (1 - (1 - 1/m)^p)``. And before a device's first backward pass, a micro-batch goes forward through all stages
+    and back through those after it; after its last one, back through those before it. So ``S >= sum of T + (m - 1)
+    B[r]`` for its backward passes B, and the same for its forward passes.
 
-    Holds if ``held`` is at most what every device holds under the schedule, which is 1 at least.
+    Holds if ``held`` is at most the number of micro-batches that each device holds under the schedule, at least 1.
     """
     table, m = problem.table, problem.step.micro_batches
     both = replace(table, forward_s=problem.both_s)
@@ -129,12 +130,12 @@ def training_bound(problem: Problem) -> float:
 
 
 def cost_bound(blocks: Blocks) -> float:
-    """Everything where it takes least; infinite where something fits nowhere."""
+    """Return the sum of all blocks' least times; infinite if a block fits on no device."""
     return float(np.where(blocks.fits, blocks.forward_s, np.inf).min(axis=1, initial=np.inf).sum())
 
 
 def load_bound(blocks: Blocks, copies: bool = False) -> float:
-    """How busy the busiest device is at least, without transfers: the larger of `packing_bound` and `lp_bound`.
+    """Return the least load of the busiest device, without transfers: the larger of `packing_bound` and `lp_bound`.
 
     Copies of the network divide the work of a block among devices, which only `lp_bound` allows.
     """
@@ -146,7 +147,7 @@ def load_bound(blocks: Blocks, copies: bool = False) -> float:
 
 
 def packing_bound(blocks: Blocks) -> float:
-    """Blocks cannot be torn: of any ``m * k + 1`` blocks, some of the k devices has ``m + 1``.
+    """Return a bound from whole blocks: of any ``m * k + 1`` blocks, one of the k devices has at least ``m + 1``.
 
     With the fastest times sorted descending, the busiest device has at least the ``m + 1`` smallest of the first
     ``m * k + 1``, for every m (Martello and Toth's pigeonhole bound for identical machines; fastest times make
@@ -160,10 +161,10 @@ def packing_bound(blocks: Blocks) -> float:
 
 
 def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
-    """What nothing streams faster than, from what is proved for devices that compute all the time.
+    """Return a lower bound of the period, from a bound for devices that all compute all the time.
 
-    The evaluator counts contention only while there is some (see `Placement.costs`), so its times are shorter, the more
-    so the less balanced a placement is::
+    The evaluator counts contention only while other devices compute (see `Placement.costs`), so its times are the
+    shorter, the less balanced a placement is::
 
         device 0   ████████████████████████   M seconds if contended all the time, a share s due to contention
         device 1   ██████████████             m seconds
@@ -173,11 +174,11 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
     of its group compute for m seconds on average: no device for more than M, and all for ``total_s`` at least, so
     ``(k - 1) m >= total_s - (n - k + 1) M``. The share s is at most that of the operators with the largest shares that
     fill ``contended_s`` seconds. With these, ``M - s (M - m)`` is linear in M where m is 0 and where it is more, so it
-    is least at ``contended_s`` or where m becomes 0. ``contended_s`` is what nothing streams faster than if all devices
-    compute all the time, and ``total_s`` at least the sum of what all devices compute, contended, for any placement.
+    is least at ``contended_s`` or where m becomes 0. ``contended_s`` is a lower bound of the period if all devices
+    compute all the time, and ``total_s`` one of the summed contended seconds of all devices, for any placement.
 
     Returns:
-        Seconds; ``contended_s`` at most.
+        Seconds, at most ``contended_s``.
     """
     bound_s = contended_s
     if contended_s in (0.0, np.inf):
@@ -193,7 +194,7 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
 
 
 def _largest_share(seconds: Floats, slowdown: Floats, busy_s: float) -> float:
-    """The largest share due to contention of operators that fill so many seconds, or of all if they are fewer."""
+    """Return the largest share due to contention of operators that fill ``busy_s`` seconds, or of all operators."""
     share = slowdown / (1 + slowdown)
     order = np.argsort(-share, kind="stable")
     order = order[np.isfinite(seconds[order]) & (share[order] > 0)]

@@ -1,4 +1,4 @@
-"""Constraints: what a user demands of a placement besides the goal, by names and patterns.
+"""Constraints: a user's demands on a placement besides the goal, by names and patterns.
 
 ::
 
@@ -30,7 +30,7 @@ WILD = re.compile(r"[*?[]")  # characters that make a name a pattern
 
 
 class Rule(StrEnum):
-    """What a constraint demands of the operators that it names."""
+    """The kinds of demands on the operators that a constraint names."""
 
     PIN = "pin"
     FORBID = "forbid"
@@ -44,7 +44,7 @@ class Constraint(Brief):
     """One demand on a placement.
 
     Attributes:
-        rule: what is demanded.
+        rule: the kind of demand.
         patterns: each names an operator, a module with everything in it (``encoder.layer.0``), or several of either
             with ``*``, ``?`` and ``[...]``.
         devices: names or kinds of devices, for PIN and FORBID.
@@ -104,7 +104,7 @@ def contiguous(*patterns: str) -> Constraint:
 
 
 def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
-    """The operators that at least one of the patterns names, ascending.
+    """Return the operators that at least one of the patterns names, ascending.
 
     Raises:
         InputError: for a pattern that names no operator.
@@ -114,7 +114,7 @@ def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a constraint demands of operators, by their numbers.
+    """The demands of a constraint, by the numbers of operators.
 
     Attributes:
         ops: that cannot run on some devices.
@@ -132,7 +132,7 @@ class Effect:
 def effects(
     table: CostTable, graph: Graph, constraints: Iterable[Constraint], kinds: Sequence[str] = ()
 ) -> tuple[Effect, ...]:
-    """What each constraint demands; they may also name devices by ``kinds``, [n_devices].
+    """Return the effect of each constraint; constraints may also name devices by ``kinds``, [n_devices].
 
     Raises:
         InputError: for a pattern or a device that names nothing.
@@ -160,7 +160,7 @@ def _effect(table: CostTable, names: "_Names", constraint: Constraint, kinds: Se
 def constrained(
     table: CostTable, graph: Graph, goal: Goal, constraints: Sequence[Constraint], kinds: Sequence[str] = ()
 ) -> Problem:
-    """The problem of a graph's cost table under constraints, see `effects` and `under`.
+    """Return the problem of a graph's cost table under constraints, see `effects` and `under`.
 
     Raises:
         InputError: for a pattern or a device that names nothing.
@@ -170,7 +170,7 @@ def constrained(
 
 
 def under(table: CostTable, goal: Goal, demands: Iterable[Effect]) -> Problem:
-    """The problem of a cost table under what constraints demand.
+    """Return the problem of a cost table under the effects of constraints.
 
     PIN and FORBID make times infinite, TOGETHER and WHOLE add groups, CONTIGUOUS makes operators contiguous.
 
@@ -214,7 +214,7 @@ class _Names:
                 self._modules.setdefault(name, []).append(number)
 
     def matching(self, patterns: Iterable[str]) -> tuple[int, ...]:
-        """The operators that at least one of the patterns names, ascending.
+        """Return the operators that at least one of the patterns names, ascending.
 
         Raises:
             InputError: for a pattern that names no operator.
@@ -230,7 +230,7 @@ class _Names:
         return tuple(sorted(matches))
 
     def modules_of(self, constraint: Constraint) -> tuple[tuple[int, ...], ...]:
-        """The operators of each module of several operators that a constraint names, by their first operators.
+        """Return the operators of each named module with several operators, ordered by first operator.
 
         Raises:
             InputError: if it names operators and no module.
@@ -242,20 +242,20 @@ class _Names:
 
 
 def _named(names: Mapping[str, object], pattern: str) -> list[str]:
-    """The names that a pattern names; one without wildcards is looked up."""
+    """Return the names that match a pattern; one without wildcards is looked up."""
     if not WILD.search(pattern):
         return [pattern] if pattern in names else []
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _modules_of(op: Op) -> list[str]:
-    """The names of every module that an operator or a member of it is in."""
+    """Return the names of every module that an operator or a member of it is in."""
     paths = [member.module.split(".") for member in op.members or (op,) if member.module]
     return list(dict.fromkeys(".".join(parts[: i + 1]) for parts in paths for i in range(len(parts))))
 
 
 def _devices(constraint: Constraint, names: Sequence[str], kinds: Sequence[str]) -> list[int]:
-    """The devices that a constraint names."""
+    """Return the devices that a constraint names."""
     chosen: set[int] = set()
     for wanted in constraint.devices:
         matches = {i for i, name in enumerate(names) if wanted == name or fnmatchcase(name, wanted)}

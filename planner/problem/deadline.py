@@ -1,7 +1,7 @@
 """Deadline: one time limit for everything that a command or a call does; callees receive it and start no other one.
 
-The clock of searches stands still while something is loaded or compiled: that is not searching, and takes seconds in
-one process and nothing in the next.
+The clock of searches stands still while libraries are loaded or code is compiled: that is no search, and takes seconds
+in one process and nothing in the next.
 """
 
 import time
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 BRAKE = 1.0
-"""After how many times its limit the clock stops a search. Searches count their work, so that a slow machine finds the
-same as a fast one unless the clock is first; tests raise it."""
+"""The multiple of its limit after which the clock stops a search. Searches count their work, so that a slow machine
+finds the same as a fast one, unless the clock stops the search first; tests raise the multiple."""
 
 
 class _Loading:
-    """What loading took so far, and how many of its parts are within each other right now."""
+    """The seconds of loading so far, and the present depth of nested calls of `loading`."""
 
     seconds = 0.0
     depth = 0
@@ -35,7 +35,7 @@ def loading() -> Iterator[None]:
 
 
 def now_s() -> float:
-    """Seconds on the clock of searches."""
+    """Return the seconds on the clock of searches."""
     return time.perf_counter() - _Loading.seconds
 
 
@@ -53,5 +53,5 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether the clock stops what goes on."""
+        """Whether the clock stops the search."""
         return now_s() >= self.start_s + BRAKE * self.limit_s

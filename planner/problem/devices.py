@@ -1,4 +1,4 @@
-"""What devices have in common, so that a search need not try the same thing twice."""
+"""Classes of equal devices, so that a search need not try the same placement twice."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from graphs.common.arrays import Ints
 
 
 def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that have the same numbers, each ascending, in the order of their first devices.
+    """Return the classes of devices that have the same numbers, each ascending, in the order of their first devices.
 
     The numbers are [..., n_devices] each.
     """
@@ -21,7 +21,7 @@ def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that can swap places without any change to any number, each ascending.
+    """Return the classes of devices that can swap places without any change to any number, each ascending.
 
     Two devices can swap if exchanging their rows and columns maps costs, memory and links to themselves and renames
     the channels one to one.
@@ -38,7 +38,7 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
 
 
 def uniform_links(table: CostTable) -> bool:
-    """Whether all devices are linked and all links are equally fast (channels aside)."""
+    """Return whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
     link_class = table.link_class[between]
     return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
@@ -65,6 +65,6 @@ def _can_swap(table: CostTable, one: int, other: int) -> bool:
 
 
 def _same_uplinks(uplink: Ints, swapped: Ints) -> bool:
-    """Whether the same rings share uplinks after a swap."""
+    """Return whether the same rings share uplinks after a swap."""
     shares = uplink[:, None] == uplink
     return np.array_equal(shares, shares[np.ix_(swapped, swapped)])

@@ -1,4 +1,4 @@
-"""evaluate: what a placement costs. No solver owns it; every answer passes through it."""
+"""evaluate: the cost of a placement. No solver owns it; every answer passes through it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from simulator.training import SPLIT_BACKWARD, simulate_training, training_stage
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
 ROUNDING = 1e-9  # relative; sums of seconds in another order
-OVER = "is over by"  # how a violation begins that more memory would mend, behind the device
+OVER = "is over by"  # follows the device in a violation that more memory would mend
 
 
 @dataclass(frozen=True)
 class Evaluation(Brief):
-    """What a placement is worth.
+    """The objective of a placement, its loads and memory, and the constraints that it breaks.
 
     Attributes:
         objective_s: the goal's seconds.
@@ -50,12 +50,11 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
     one micro-batch, the overhead of what it sends and receives and, unless the cluster overlaps them, the transfers
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
     simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
-    beside a host, transfers and latency are those of `simulator.simulate`. Training: the makespan of a step in the
-    simulator, with the memory that its schedule needs. What devices slow each other down by is counted as
-    `Placement.costs` says.
+    that a host calls, transfers and latency are those of `simulator.simulate`. Training: the makespan of a step in the
+    simulator, with the memory that its schedule needs. Contention between devices counts as in `Placement.costs`.
 
-    Of a step that takes no less than ``below_s``, the objective is what it takes at least, which is no less either, and
-    nothing is said of its memory.
+    If a training step takes ``below_s`` or more, the objective is only a lower bound, which is ``below_s`` or more too,
+    and memory is not checked.
 
     Raises:
         InputError: if the placement does not fit the problem's table at all.
@@ -88,11 +87,11 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
 
 
 def step_bounds(problem: Problem, placement: Placement) -> Iterator[float]:
-    """Seconds that a training step takes at least, worked out in two ways, the quicker one first.
+    """Yield two lower bounds of a training step in seconds, the cheaper one first.
 
-    A device does one thing after the other. Before its first forward pass a micro-batch goes forward through the
-    stages before it, and behind its last backward pass, unless that is split, back through them. Messages are left out.
-    Where devices slow each other down, which the evaluation counts, there are no bounds.
+    A device does one pass at a time. Before its first forward pass a micro-batch goes forward through the stages before
+    it, and after its last backward pass, unless that is split, back through them. Messages are left out. There are no
+    bounds for devices that slow each other down, because the evaluation counts contention.
     """
     table, step = problem.table, problem.step
     if table.slowdown.any():
@@ -117,10 +116,10 @@ def step_bounds(problem: Problem, placement: Placement) -> Iterator[float]:
 
 
 def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
-    """Seconds that one micro-batch occupies each device, [n_devices], and each channel, [n_channels].
+    """Return the seconds that a micro-batch occupies each device, [n_devices], and each channel, [n_channels].
 
-    Where channels are free for any number of tensors at once, nothing occupies them. Of several copies of the network,
-    it is their mean.
+    Channels that carry any number of tensors at once are never occupied. With several copies of the network, the
+    seconds are the mean over copies.
     """
     channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
     if table.offload:
@@ -138,7 +137,7 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
 
 
 def total_s(table: CostTable, placement: Placement) -> float:
-    """Seconds of all computing, handing over and sending of one micro-batch, each counted once."""
+    """Return the seconds of all computing, handing over and sending of one micro-batch, each counted once."""
     if table.offload:
         return float(call_seconds(table, placement).sum())
     seconds = float(placement.busy_s(table).sum())
@@ -149,7 +148,7 @@ def total_s(table: CostTable, placement: Placement) -> float:
 
 
 def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | None:
-    """Two devices between which tensors of contiguous operators run to and fro, in the first copy of the network."""
+    """Return two devices between which tensors of contiguous operators go back and forth, in the first copy."""
     inside, device = problem.contiguous, placement.device
     after: dict[int, set[int]] = {}
     for writer, reader in problem.table.edges:
@@ -163,7 +162,7 @@ def backward_edge(problem: Problem, placement: Placement) -> tuple[int, int] | N
 
 
 def memory(table: CostTable, placement: Placement) -> Floats:
-    """[n_devices], bytes of what is placed there and the working memory of a device that has anything to do."""
+    """Return [n_devices], bytes of the operators placed there, and working memory if there are any."""
     memory_bytes = placement.held_bytes(table.placed_bytes, table.n_devices)
     memory_bytes[list(placement.used)] += table.working_bytes
     return memory_bytes

@@ -1,4 +1,4 @@
-"""Linear bounds: what no placement can beat if operators could be divided among devices at will."""
+"""Linear bounds: lower bounds from linear programs in which operators may be divided among devices."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ _INFEASIBLE = 2  # scipy's status of an LP without a solution
 
 
 def lp_bound(blocks: Blocks) -> float:
-    """The least busy device if blocks could be divided: a linear program.
+    """Return the least load of the busiest device if blocks could be divided: a linear program.
 
     ::
 
@@ -43,9 +43,9 @@ def lp_bound(blocks: Blocks) -> float:
 
 
 def time_prices(blocks: Blocks) -> Floats:
-    """[n_devices], the price of a second on each device in `lp_bound`; they add up to 1.
+    """Return [n_devices], the price of a second on each device in `lp_bound`; prices add up to 1.
 
-    Whatever the prices, no device can be busy for less than what all blocks pay at least.
+    For any such prices, the busiest device is busy at least for the sum of the least prices of all blocks.
     """
     kinds = Kinds(blocks)
     prices = _prices(kinds, np.arange(blocks.n)) if kinds.n > 1 and blocks.n * kinds.n <= MOST_COLUMNS else None
@@ -57,7 +57,7 @@ def time_prices(blocks: Blocks) -> Floats:
 
 
 class Kinds:
-    """Devices with the same numbers as one."""
+    """The kinds of devices: devices with the same numbers are one kind."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
@@ -67,16 +67,16 @@ class Kinds:
         self.first = np.asarray([devices[0] for devices in classes])  # [n], a device of each kind
         self.count = np.asarray([len(devices) for devices in classes])  # [n], how many devices
         self.forward_s, self.fits = blocks.forward_s[:, self.first], blocks.fits[:, self.first]  # [n_blocks, n]
-        # [n], bytes of one device; no more than all blocks take
+        # [n], bytes of one device, at most the bytes of all blocks
         self.room = np.clip(blocks.room_bytes[self.first], 0.0, blocks.n_bytes.sum())
 
     def price_bound(self, time_price: Floats, byte_price: Floats, block_s: Floats | float = 0.0) -> float:
-        """What the blocks pay at least, minus what the devices' memory earns; see `lp_bound`.
+        """Return the least price of all blocks, minus the price of the devices' memory; see `lp_bound`.
 
         Args:
             time_price: [n], of a device's second; with ``block_s`` of the path's second too they must add up to 1.
             byte_price: [n], of a byte for a second.
-            block_s: [n_blocks, n], what else a block pays, as the prices are given; see `call_bound`.
+            block_s: [n_blocks, n], further prices of a block, with prices that add up to 1; see `call_bound`.
         """
         pays = np.where(self.fits, self.forward_s, 0.0) * time_price
         pays += self.blocks.n_bytes[:, None] * byte_price
@@ -88,7 +88,7 @@ class Kinds:
 
 
 def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:
-    """[n_kinds] twice: the prices of a second and of a byte in `lp_bound`, for some blocks; None without a solution."""
+    """Return [n_kinds] twice, the prices of a second and a byte in `lp_bound` for some blocks; None if infeasible."""
     with loading():
         from scipy.optimize import linprog  # late: scipy takes a third of a second, and most commands never solve
         from scipy.sparse import csr_array, vstack
@@ -121,11 +121,11 @@ def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:
 
 
 def call_bound(blocks: Blocks) -> float:
-    """The latency of accelerators beside a host if blocks could be divided: a linear program.
+    """Return the least latency of a host with accelerators if blocks could be divided: a linear program.
 
-    A call of an accelerator lasts for the sum of its operators, those on a host only wait for their inputs, and what
-    does not fit on the accelerators has to be on a host, however slow. With block(i) the block of operator i, and the
-    kinds of devices k, of which there are m[k]::
+    A call of an accelerator lasts for the sum of its operators, operators on a host only wait for their inputs, and
+    blocks that do not fit on the accelerators have to be on a host, however slow. With block(i) the block of operator
+    i, and the kinds of devices k, of which there are m[k]::
 
         min T    sum_k x[b, k] = 1
                  start[i] + sum_k forward_s[i, k] * x[block(i), k] <= start[j]    for every edge i, j   (price f)
@@ -133,15 +133,15 @@ def call_bound(blocks: Blocks) -> float:
                  sum_b forward_s[b, k] * x[b, k] <= m[k] * T                      unless k is a host     (price p)
                  sum_b n_bytes[b] * x[b, k] <= m[k] * room[k]                                          (price q)
 
-    The prices f and e are a flow from the operators along paths to the end. As in `lp_bound` the answer is computed
-    from them: what flows through i, g[i] = e[i] + f out of i, pays for its time there, and so for any prices with
+    The prices f and e are a flow from the operators along paths to the end. As in `lp_bound`, the answer is computed
+    from them: the flow g[i] = e[i] + f out of i is the price of the time of operator i, so for any prices with
     sum e + sum m * p = 1::
 
         T >= sum_b min_k (sum_{i in b} g[i] * forward_s[i, k] + p[k] * forward_s[b, k] + q[k] * n_bytes[b])
              - sum_k m[k] * q[k] * room[k]
 
-    where f is made a flow first: nothing enters an operator that does not leave it. Infinite if the blocks do not fit,
-    0 for a table too large for the linear program.
+    where f is first made a flow, in which everything that enters an operator leaves it. Infinite if the blocks do not
+    fit, 0 for a table too large for the linear program.
     """
     kinds, table = Kinds(blocks), blocks.table
     if not blocks.fits.any(axis=1).all():
@@ -157,7 +157,7 @@ def call_bound(blocks: Blocks) -> float:
     flow, end, time_price, byte_price = prices
     through = end.copy()
     for edge, (writer, reader) in reversed(list(enumerate(table.edges))):
-        through[writer] += flow[edge] * through[reader]  # sorted by writer: what is behind a reader is final
+        through[writer] += flow[edge] * through[reader]  # sorted by writer: the flow after a reader is final
     total = float(end.sum() + (kinds.count * time_price).sum())
     if total <= 0:
         return 0.0
@@ -168,7 +168,7 @@ def call_bound(blocks: Blocks) -> float:
 
 
 def _call_prices(kinds: Kinds, host: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """The prices of `call_bound`: for each edge the share of what leaves its reader, [n_edges], e, p and q; or None."""
+    """Return the prices of `call_bound`: each edge's share of its reader's flow, [n_edges], e, p and q; or None."""
     with loading():
         from scipy.optimize import linprog
         from scipy.sparse import coo_array

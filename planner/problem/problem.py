@@ -86,5 +86,5 @@ class Problem(Brief):
         return step_s + np.outer(update.gradient_bytes, update.optimizer_s_per_byte) if update else step_s
 
     def costs(self, placement: Placement) -> CostTable:
-        """The table with the contention of a placement, see `Placement.costs`."""
+        """Return the table with the contention of a placement, see `Placement.costs`."""
         return placement.costs(self.table, streaming=self.goal is Goal.THROUGHPUT)

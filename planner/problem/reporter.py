@@ -13,7 +13,7 @@ class Reporter:
         """A long piece of work has done ``done`` of ``total`` parts; ``total`` is 0 if it is not known."""
 
     def on_search(self, name: str, limit_s: float) -> None:
-        """A search begins that ends after so many seconds at the latest."""
+        """A search begins that ends after at most ``limit_s`` seconds."""
 
     def on_incumbent(self, solver: str, objective_s: float, bound_s: float, wall_s: float) -> None:
         """A solver found a better placement or a better bound."""

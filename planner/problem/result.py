@@ -1,4 +1,4 @@
-"""Result: what a solver answered, as `planner.evaluate` judges it."""
+"""Result: the answer of a solver, as `planner.evaluate` judges it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -45,7 +45,7 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True)
 class StrategyProblem(Brief):
-    """What there is to choose, and what it costs."""
+    """The strategies to choose from, with their costs."""
 
     node_cost: tuple[Floats, ...]  # for each node, [n_strategies]; infinite where a strategy is forbidden
     edges: tuple[Edge, ...] = ()  # costs of strategies together
@@ -66,12 +66,12 @@ class StrategyProblem(Brief):
                 )
 
     def cost(self, choice: Sequence[int]) -> float:
-        """The cost of a strategy for each node; infinite if something is forbidden. It does not look at memory."""
+        """Return the cost of a strategy for each node; infinite if one is forbidden. Memory is not checked."""
         own = sum(float(cost[chosen]) for cost, chosen in zip(self.node_cost, choice, strict=True))
         return own + sum(float(cost[tuple(choice[node] for node in nodes)]) for nodes, cost in self.edges)
 
     def peak(self, choice: Sequence[int]) -> float:
-        """The most memory that is used at any time."""
+        """Return the most memory that a choice uses at any time."""
         used = [float(live.usage[choice[live.node]]) for live in self.live]
         return max((sum(used[i] for i in together) for together in self.moments), default=0.0)
 
@@ -83,7 +83,7 @@ class StrategyProblem(Brief):
 
     @property
     def leanest(self) -> "StrategyProblem":
-        """The problem of the least memory, added up over what is live: other costs are 0, or infinite as they are."""
+        """The problem whose costs are memory, added up over time: other costs are 0, or stay infinite."""
         node_cost = [_only_forbidden(cost) for cost in self.node_cost]
         for live in self.live:
             node_cost[live.node] = node_cost[live.node] + live.usage
@@ -92,7 +92,7 @@ class StrategyProblem(Brief):
         )
 
     def below(self, most: float) -> "StrategyProblem":
-        """The problem without what alone costs more than ``most``, if no cost is negative: that becomes forbidden."""
+        """Return the problem with strategies forbidden that alone cost more than ``most``, if no cost is negative."""
         if (
             min((float(cost.min(initial=0.0)) for cost in (*self.node_cost, *(e.cost for e in self.edges))), default=0)
             < 0
@@ -117,7 +117,7 @@ class StrategyProblem(Brief):
         return [sorted(moment) for moment in kept]
 
     def allows(self, choice: Sequence[int]) -> bool:
-        """Whether a choice keeps the limit and takes nothing that is forbidden."""
+        """Return whether a choice is within the limit and has no forbidden strategy."""
         return self.cost(choice) < inf and (self.limit == inf or self.peak(choice) <= self.limit)
 
 

@@ -90,7 +90,7 @@ class Solver(Protocol):
         ...
 
     def refuses(self, problem: Problem) -> str:
-        """What the solver cannot handle in this problem, in a few words; empty if it can solve the problem."""
+        """Return what the solver cannot handle in a problem, in a few words; empty if it can solve the problem."""
         ...
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
@@ -115,7 +115,7 @@ class Incumbent:
             self.objective_s = min(budget.incumbent_s, objective_of(problem, budget.incumbent))
 
     def value(self, placement: Placement, below_s: float = inf) -> float:
-        """The objective of a placement, see `objective_of`."""
+        """Return the objective of a placement, see `objective_of`."""
         return objective_of(self._problem, placement, below_s)
 
     def offer(self, placement: Placement, objective_s: float | None = None) -> None:
@@ -130,7 +130,7 @@ class Incumbent:
 
 
 def objective_of(problem: Problem, placement: Placement, below_s: float = inf) -> float:
-    """The objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run.
+    """Return the objective in seconds; infinite if a constraint is broken, a link is missing or an operator cannot run.
 
     One that is not below ``below_s`` need not be exact, see `evaluate`.
     """
@@ -146,6 +146,6 @@ def objective_of(problem: Problem, placement: Placement, below_s: float = inf) -
 
 
 def judging_s(problem: Problem) -> float:
-    """Seconds to judge a placement on the usual machine."""
+    """Return seconds to judge a placement on the usual machine."""
     table, passes = problem.table, problem.step.micro_batches if problem.goal is Goal.TRAINING else 0
     return JUDGED_S + ITEM_S * (table.n_ops + len(table.flows)) + PASS_S * table.n_devices * passes

@@ -44,7 +44,7 @@ def inner(function: F) -> F:
 
 
 def zeros(record: Callable[..., T], sizes: Mapping[str, int], **given: object) -> T:
-    """A named tuple of arrays of zeros, for compiled code to work in.
+    """Return a named tuple of arrays of zeros, for compiled code to work in.
 
     A field ``load_s: Annotated[Floats, "n_ops", 2]`` becomes an array of this dtype and the shape [n_ops, 2].
 
@@ -62,13 +62,13 @@ def zeros(record: Callable[..., T], sizes: Mapping[str, int], **given: object) -
 
 
 def seed_of(number: int) -> Seed:
-    """The first state of the generator for a user's seed."""
+    """Return the first state of the generator for a user's seed."""
     return np.asarray([np.random.SeedSequence(number).generate_state(1, np.uint64)[0] | np.uint64(1)], dtype=np.uint64)
 
 
 @compiled
 def random(seed: Seed) -> float:
-    """The next random number from 0 to below 1 (xorshift64*: Vigna, ACM TOMS 42(4), 2016)."""
+    """Return the next random number from 0 to below 1 (xorshift64*: Vigna, ACM TOMS 42(4), 2016)."""
     bits = seed[0]
     bits ^= bits >> np.uint64(12)
     bits ^= bits << np.uint64(25)
@@ -79,11 +79,11 @@ def random(seed: Seed) -> float:
 
 @compiled
 def below(seed: Seed, n: int) -> int:
-    """The next random whole number from 0 to below n."""
+    """Return the next random whole number from 0 to below n."""
     return int(random(seed) * n)
 
 
 def flat(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Rows of any lengths as two arrays: [n_rows + 1], where each row begins, and [n_entries], the rows in sequence."""
+    """Return rows of any lengths as two arrays: [n_rows + 1], where each row begins, and [n_entries], all rows."""
     start = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return start, np.asarray([entry for row in rows for entry in row], dtype=np.int64)

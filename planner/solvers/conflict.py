@@ -1,8 +1,8 @@
-"""find_conflict: an irreducible set of demands that cannot be met at once, and what is missing.
+"""find_conflict: an irreducible set of demands that cannot be met at once, and the missing device or memory.
 
-The demands are the user's constraints and the memory of every device. The search divides them in halves and asks which
-of the one are needed besides the other (QuickXplain: Junker, AAAI 2004), first of what is seen at once: operators that
-are left without a device, and memory that is too little in all. Only what that does not rule out is searched.
+The demands are the user's constraints and the memory of every device. The search halves them and asks which demands of
+one half are needed in addition to the other (QuickXplain: Junker, AAAI 2004). Two causes are found without a search:
+operators without a device, and too little memory in total. Only other conflicts need a search for placements.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,13 +59,13 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be placed, apart from constraints.
+    """A problem of placement without its constraints.
 
     Attributes:
         table: the costs.
         graph: the network.
-        goal: what is minimised.
-        kinds: [n_devices], by which constraints may name devices; empty without.
+        goal: the objective to minimise.
+        kinds: [n_devices], kinds of devices, by which constraints may name them; may be empty.
         step: of training.
     """
 
@@ -77,10 +77,10 @@ class Asked:
 
 
 def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
-    """An irreducible set of demands without a placement; None unless it is the demands that are proved to leave none.
+    """Return an irreducible set of demands without a placement; None unless the demands are proved to be the reason.
 
-    The demands are the constraints and the memory of each device. When the time is over, what is known by then is the
-    answer.
+    The demands are the constraints and the memory of each device. After the time limit, the answer is the
+    set that is known by then.
     """
     search = _ConflictSearch(asked, constraints, Deadline(time_limit_s))
     rules = tuple(range(len(constraints)))
@@ -104,7 +104,7 @@ def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s:
 
 
 def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demands, new: bool) -> Demands:
-    """The demands that are needed besides those that are ``given`` for it to be impossible to meet all.
+    """Return the demands that, together with the ``given`` ones, are needed to leave no placement.
 
     Args:
         impossible: whether some demands cannot be met; all that are asked and given cannot.
@@ -132,7 +132,7 @@ class _ConflictSearch:
         self.late = False  # whether a search was left out because there was no time
 
     def barred(self, demands: Demands) -> bool:
-        """Whether some operators are left without a device, or the memory is too little in all, without a search."""
+        """Return whether, without a search, an operator has no device left or the total memory is too small."""
         try:
             problem = self._problem(demands)
         except CollisionError:
@@ -140,7 +140,7 @@ class _ConflictSearch:
         return bool(infeasible_because(problem.table, 0.0))
 
     def impossible(self, demands: Demands) -> bool:
-        """Whether a search proves that these cannot be met at once; False if there is no time for it."""
+        """Return whether a search proves that these cannot be met at once; False if there is no time for it."""
         key = frozenset(demands)
         if key not in self._known:
             self._known[key] = self.barred(demands) or self._searched(demands)
@@ -154,7 +154,7 @@ class _ConflictSearch:
         return solve(self._problem(demands), time_limit_s=limit_s, gap=0.99).status is Status.INFEASIBLE
 
     def because(self, demands: Demands) -> str:
-        """The reason why these demands leave no placement."""
+        """Return the reason why these demands leave no placement."""
         try:
             blocks = merge_blocks(self._problem(demands).table)
         except CollisionError as collision:
@@ -176,7 +176,7 @@ class _ConflictSearch:
         return "what must share a device, be linked or be contiguous has no place"
 
     def _problem(self, demands: Demands) -> Problem:
-        """The problem under these demands.
+        """Return the problem under these demands.
 
         Raises:
             CollisionError: if an operator has no device left.
@@ -191,7 +191,7 @@ class _ConflictSearch:
 
 
 def least_missing_bytes(blocks: Blocks) -> Floats:
-    """[n_devices], the least additional memory, in all, with which everything would fit if operators were divisible.
+    """Return [n_devices], the additional memory of the least sum with which all would fit, were operators divisible.
 
     ::
 

@@ -35,7 +35,7 @@ Teams: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
-    """The fewest copies of the whole network that are within the gap of any number of them; None for one copy.
+    """Return the fewest copies of the whole network that are within the gap of any number of them; None for one copy.
 
     Those on devices of one host share its cache, see `Placement.shared_copies`. Each micro-batch goes to the device
     that is through with it first, which is best for devices of any speeds (Graham, Bounds on multiprocessing timing
@@ -65,7 +65,7 @@ def copies_of_everything(problem: Problem, gap: float) -> Placement | None:
 def copies_of_stages(
     problem: Problem, solve: Callable[[Problem], Result], reached_s: float, gap: float
 ) -> Iterator[Placement]:
-    """Placements in which single stages have several copies. None has to be feasible.
+    """Yield placements in which single stages have several copies. None has to be feasible.
 
     The devices are divided into teams. With each team as one fast device, the problem is one of a single copy.
 
@@ -96,7 +96,7 @@ def _in_turns(copies: Sequence[Placement]) -> Placement:
 
 
 def _divisions(table: CostTable) -> Iterator[Teams]:
-    """Divisions of the devices into teams, at least one of which has several members."""
+    """Yield divisions of the devices into teams, at least one of which has several members."""
     classes = alike(table.forward_s, table.capacity_bytes, table.overhead_s)
     for division in product(*(_partitions(len(devices), MOST_COPIES) for devices in classes)):
         teams = tuple(team for part in map(_members, classes, division) for team in part)
@@ -105,7 +105,7 @@ def _divisions(table: CostTable) -> Iterator[Teams]:
 
 
 def _partitions(n_devices: int, most: int) -> Iterator[tuple[int, ...]]:
-    """The sizes of teams of at most ``most`` equal devices, the largest team first.
+    """Yield the sizes of teams of at most ``most`` equal devices, the largest team first.
 
     Many devices are divided into teams of one size, and what is left over into single devices.
     """
@@ -121,7 +121,7 @@ def _partitions(n_devices: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def _members(devices: Sequence[int], sizes: Sequence[int]) -> Teams:
-    """The teams of these sizes. Neighbouring devices are of one copy, so that a copy lies on few hosts."""
+    """Return the teams of these sizes. Neighbouring devices belong to one copy, so that a copy is on few hosts."""
     teams: list[list[int]] = [[] for _ in sizes]
     places = [team for copy in range(max(sizes)) for team, size in zip(teams, sizes, strict=True) if copy < size]
     for team, device in zip(places, devices, strict=True):
@@ -130,7 +130,7 @@ def _members(devices: Sequence[int], sizes: Sequence[int]) -> Teams:
 
 
 def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
-    """Seconds of an average tensor on the slowest link of the first copy, and how many copies there are."""
+    """Return the seconds of a mean tensor on the first copy's slowest link, and the number of copies."""
     typical_s = np.append(table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s, inf)
     first = [team[0] for team in teams]
     slowest_s = max((float(typical_s[table.link_class[ends]]) for ends in pairwise(first)), default=0.0)
@@ -138,9 +138,9 @@ def _reach(table: CostTable, teams: Teams) -> tuple[float, int]:
 
 
 def _of_teams(table: CostTable, teams: Teams) -> CostTable:
-    """The table with each team as one device, which is as many times as fast as it has members.
+    """Return the table with each team as one device, whose speed is multiplied by the number of members.
 
-    A member of a team holds all that is placed there, and takes one of as many messages as there are members.
+    A member of a team holds everything placed on the team, and takes its turn of the messages.
     """
     one_each = table.of_devices([team[0] for team in teams])
     sizes = np.asarray([len(team) for team in teams], dtype=float)
@@ -155,12 +155,12 @@ def _of_teams(table: CostTable, teams: Teams) -> CostTable:
 
 
 def _bound(problem: Problem, teams: Teams) -> float:
-    """What no placement on these teams streams faster than."""
+    """Return a lower bound of the period over all placements on these teams."""
     return lower_bound(replace(problem, table=_of_teams(problem.table, teams)))
 
 
 def _of_members(found: Placement, teams: Teams) -> Placement:
-    """The placement on the members of the teams, which take micro-batches in turns."""
+    """Return the placement on the members of the teams, which take micro-batches in turns."""
     used = [teams[team] for team in found.used]
     return _in_turns(
         [

@@ -46,7 +46,7 @@ class Exhaustive:
 
 
 def tries_everything(problem: Problem) -> bool:
-    """Whether the exhaustive search leaves nothing out.
+    """Return whether the exhaustive search leaves nothing out.
 
     Under a schedule that gives a device several stages, the order says where these begin, and it tries one order only.
     """
@@ -54,7 +54,7 @@ def tries_everything(problem: Problem) -> bool:
 
 
 def count_placements(problem: Problem, most: int) -> int:
-    """The number of placements, for latency times that of their orders; or ``most`` if there are more."""
+    """Return the number of placements, for latency times that of their orders; or ``most`` if there are more."""
     blocks = merge_blocks(problem.table)
     count = 1
     for able in blocks.fits.sum(axis=1).tolist():
@@ -70,7 +70,7 @@ def count_placements(problem: Problem, most: int) -> int:
 
 
 def _placements(blocks: Blocks) -> Iterator[Placement]:
-    """Every placement within memory and links, in the order of numbers with one digit for each block."""
+    """Yield every placement within memory and links, in the order of numbers with one digit for each block."""
     linked = blocks.table.linked
     before: list[list[tuple[int, bool]]] = [[] for _ in range(blocks.n)]  # earlier neighbours, and whether they write
     for net in blocks.nets:
@@ -99,7 +99,7 @@ def _placements(blocks: Blocks) -> Iterator[Placement]:
 
 
 def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
-    """The placement with every order of its operators, if the order matters."""
+    """Yield the placement with every order of its operators, if the order matters."""
     if not _ordered(problem):
         yield placement
     else:
@@ -108,12 +108,12 @@ def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
 
 
 def _ordered(problem: Problem) -> bool:
-    """Whether the order of the operators matters."""
+    """Return whether the order of the operators matters."""
     return problem.goal is Goal.LATENCY and problem.table.offload is None
 
 
 def _floor(problem: Problem, placement: Placement) -> float:
-    """Seconds that a placement takes at least in any order: its busiest device or channel, or its longest path."""
+    """Return a lower bound of a placement over all orders: its busiest device or channel, or its longest path."""
     table = problem.costs(placement)
     if problem.goal is Goal.TRAINING:  # whose stages send to their neighbours alone, unlike `loads`
         return float(placement.busy_s(table).max())
@@ -136,7 +136,7 @@ def _floor(problem: Problem, placement: Placement) -> float:
 
 
 def _topological_orders(table: CostTable) -> Iterator[tuple[int, ...]]:
-    """Every topological order of the operators, in lexicographic order (depth first, with an explicit stack)."""
+    """Yield every topological order of the operators, in lexicographic order (depth first, with an explicit stack)."""
     readers, missing = successors(table.n_ops, table.edges)
     order: list[int] = []
     ready = [[op for op in range(table.n_ops) if not missing[op]]]

@@ -66,7 +66,7 @@ class Netlist(NamedTuple):
         return np.diff(self.start) - 1
 
     def merge(self, cluster: Ints) -> "Netlist":
-        """The netlist of clusters of cells; ``cluster``, [n_cells], numbers the clusters from 0 without a gap."""
+        """Return the netlist of clusters of cells; ``cluster``, [n_cells], numbers clusters from 0 without gaps."""
         n = int(cluster.max(initial=-1)) + 1
         seconds = _sum_by(cluster, self.seconds, n)
         n_bytes = _sum_by(cluster, self.n_bytes, n)
@@ -79,7 +79,7 @@ class Netlist(NamedTuple):
 
 
 def netlist(blocks: Blocks, goal: Goal) -> Netlist:
-    """The netlist of a problem. For the goal cost, a transfer counts once, on its channel, and occupies no device."""
+    """Return the netlist of a problem. For the goal cost, a transfer counts once, on its channel and no device."""
     table = blocks.table
     n_flows, k = len(table.flows), table.n_devices
     writer = np.fromiter((flow.writer for flow in table.flows), dtype=np.int64, count=n_flows)
@@ -140,14 +140,14 @@ def _merge_nets(writer: Ints, reader: Ints, readers: Ints, costs: tuple[Floats, 
 
 
 def _nets_of_cells(n_cells: int, start: Ints, pin: Ints) -> dict[str, Any]:
-    """The pins by cell instead of by net."""
+    """Return the pins by cell instead of by net."""
     net = np.repeat(np.arange(len(start) - 1), np.diff(start))
     first_net = np.concatenate(([0], np.cumsum(np.bincount(pin, minlength=n_cells))))
     return {"first_net": first_net, "net": net[np.argsort(pin, kind="stable")]}
 
 
 def _sum_by(group: Ints, values: Floats, n: int) -> Floats:
-    """[n, ...], the sum of the rows of each group; no group is empty."""
+    """Return [n, ...], the sum of the rows of each group; no group is empty."""
     if len(group) == n:  # each row is a group of its own
         sums = np.empty_like(values, order="C", subok=False)
         sums[group] = values

@@ -81,7 +81,7 @@ CONTIGUOUS = (Turn("chain-dp", 0.2), Turn("downset-dp", 1.0))
 
 
 def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
-    """The solvers to run in sequence, each with its share of the time that is left.
+    """Return the solvers to run in sequence, each with its share of the time that is left.
 
     Raises:
         InputError: for an unknown solver, or a solver that cannot solve the problem.
@@ -104,7 +104,7 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
 
 
 def _able(solver: Solver, problem: Problem) -> Solver:
-    """The solver, if it can solve the problem."""
+    """Return the solver, if it can solve the problem."""
     able = [name for name, candidate in SOLVERS.items() if problem.goal in candidate.goals]
     if problem.goal not in solver.goals:
         raise InputError(

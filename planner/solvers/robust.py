@@ -49,7 +49,7 @@ class Draws:
 
 
 def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:
-    """Tables whose times are multiplied by random errors of the measured spread.
+    """Yield tables whose times are multiplied by random errors of the measured spread.
 
     Errors are log-normal. All operators of a device share half of the variance, since a cause that slows one of them
     down slows the others down too; the other half is independent for each operator.
@@ -66,7 +66,7 @@ def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:
 def harden(
     problem: Problem, nominal: Result, draws: Draws, solve: Callable[[Problem], Result]
 ) -> tuple[Placement, Robustness]:
-    """The candidate with the least worst regret; among equals, the one that is better for the measured costs.
+    """Return the candidate with the least worst regret; among equals, the one that is better for the measured costs.
 
     Candidates are the placement of ``nominal``, the answer for the measured costs, and the answers of ``solve`` for the
     first scenarios.
@@ -89,7 +89,7 @@ def harden(
 
 
 def _regrets(placements: Sequence[Placement], scenarios: Iterable[Problem], draws: Draws) -> Iterator[Floats]:
-    """[n_placements] for each scenario until the deadline, by which share each placement is above the best of them."""
+    """Yield [n_placements] for each scenario in time, the share by which each placement is above the best one."""
     for number, scenario in enumerate(scenarios):
         if number >= SOLVED and draws.deadline.over:
             return

@@ -23,9 +23,9 @@ LEAST_GAIN = 1e-3  # relative; for less no operator goes elsewhere
 def climbed(
     problem: Problem, placement: Placement, time_limit_s: float, helps: Callable[[Placement], bool] | None = None
 ) -> Placement:
-    """The placement after single moves, each of which makes the objective smaller; none is left that does.
+    """Return the placement after moves of single operators that each reduce the objective, until none does.
 
-    It ends before that when it has judged as many as the usual machine does in the time.
+    It ends earlier after as many evaluations as the usual machine makes in the time.
 
     Args:
         problem: whose objective counts.
@@ -52,7 +52,7 @@ def climbed(
 
 
 def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:
-    """Every placement with one block of one copy on another device in use, the ends of cuts first."""
+    """Yield every placement with one block of one copy on another device in use, the ends of cuts first."""
     seen: set[tuple[int, int, int]] = set()
     for copy, block, device in chain(_over_cuts(blocks, placement), _anywhere(blocks, placement)):
         if (copy, block, device) not in seen and blocks.fits[block, device]:
@@ -61,7 +61,7 @@ def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:
 
 
 def moved_to(placement: Placement, ops: tuple[int, ...], device: int, copy: int = 0) -> Placement:
-    """The placement with some operators of a copy on another device; the orders stay the same."""
+    """Return the placement with some operators of a copy on another device; the orders stay the same."""
     copies = list(placement.copies)
     home = list(copies[copy].device)
     for op in ops:
@@ -71,7 +71,7 @@ def moved_to(placement: Placement, ops: tuple[int, ...], device: int, copy: int 
 
 
 def is_scattered(problem: Problem, placement: Placement) -> bool:
-    """Whether in some copy a micro-batch comes back to a device that it has left."""
+    """Return whether, in some copy, a micro-batch comes back to a device that it has left."""
     everywhere = replace(problem, contiguous=frozenset(range(problem.table.n_ops)))
     return any(backward_edge(everywhere, copy) for copy in placement.copies)
 

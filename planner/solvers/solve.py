@@ -28,16 +28,16 @@ from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
 ROUNDING = 1e-12  # relative; sums of seconds in another order
-MOST_MERGED = 16  # other devices that are tried, one after the other, to take over what a device does
-MOST_JUDGED = 1_000_000  # operators and flows of all that are tried: a second or two
+MOST_MERGED = 16  # devices that are tried one by one to take over the work of another one
+MOST_JUDGED = 1_000_000  # operators and flows of all placements that are tried: a second or two
 
 
 def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterator[Placement]:
-    """Every placement on one device that could be better than what is enough, the most promising first.
+    """Yield every placement on one device that could be better than the best one so far, the most promising first.
 
-    One of each class of devices alike. What solvers prove of devices under contention does not hold for one alone, so
-    every one that is not ruled out by its bound has to be judged. ``enough_s``, the seconds of the best placement so
-    far, is asked for again and again.
+    It tries one device of each class of equal devices. Solvers prove bounds for contended devices only, so every single
+    device that its own bound does not exclude must be evaluated. ``enough_s`` returns the seconds of the best placement
+    so far, and is called before each device.
     """
     bound_s = one_device_bounds(problem)
     first = [devices[0] for devices in _classes(problem.table)]
@@ -48,7 +48,7 @@ def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterato
 
 
 def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
-    """The best placement on one device and its objective; None if no device alone can run and hold everything."""
+    """Return the best placement on one device and its objective; None if no device can run and hold everything."""
     judged: list[tuple[Placement, float]] = []
     for placement in worth_one_device(problem, lambda: min((seconds for _, seconds in judged), default=inf)):
         judged.append((placement, objective_of(problem, placement)))
@@ -57,7 +57,7 @@ def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
 
 
 def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that take the same for everything, the others idle."""
+    """Return classes of devices that take the same time for everything while the others are idle."""
     numbers: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.capacity_bytes]
     if table.update:
         numbers += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
@@ -67,7 +67,7 @@ def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
 
 
 def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callable[[], bool]) -> Placement:
-    """The placement without the devices that it can do without: another one takes over all that a device does.
+    """Return the placement with fewer devices, if another device can take over all of a device's work.
 
     The least busy device goes first, to whichever of the others is then the least busy, as long as the objective is no
     more than ``most_s``.
@@ -85,11 +85,11 @@ def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callab
 
 
 def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[Placement]:
-    """Placements on one device less that are worth a look, the most promising first."""
+    """Yield promising placements on one device less, the best first."""
     load_s = evaluate(problem, placement).load_s
     device = np.asarray(placement.device)
     used = np.unique(device)
-    seconds = problem.table.forward_s  # at least what it takes
+    seconds = problem.table.forward_s  # a lower bound of the times
     gone = int(used[np.argmin(load_s[used])])
     mine = device == gone
     taken_s = seconds[mine][:, used].sum(axis=0)
@@ -119,21 +119,21 @@ def solve(
 ) -> Result:
     """Find a placement of one copy and say how good it is.
 
-    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. What
-    solvers prove holds for one copy, so that the bound is then that of `lower_bound`.
+    If micro-batches may take turns among copies (`Problem.copies`), the bound holds for any number of them. Solvers
+    prove bounds for one copy, so the bound is then that of `lower_bound`.
 
-    ``auto`` tries everything if that is little. Else it goes on from the best device alone: for throughput to the best
-    contiguous placement, for latency to list scheduling; and, if that is not within the gap, to integer programming.
-    The first two are made even if there is no time, and at last single operators move as long as that helps.
+    ``auto`` tries every placement if there are few. Otherwise it begins with the best single device, continues with the
+    best contiguous placement for throughput or list scheduling for latency and, if that is not within the gap, with
+    integer programming. The first two run even without time, and at the end single operators move while that helps.
 
     Args:
-        problem: what to place, and for what.
+        problem: the costs, the constraints and the goal.
         solver: one of `planner.solvers.portfolio.SOLVERS`, ``auto``, or a solver of your own.
         time_limit_s: seconds for everything; loading and compiling do not count. Searches count their work, so that
             the answer does not depend on the clock unless the result says so.
         gap: stop when the answer is at most this far from a bound, relative.
         seed: of every random choice.
-        reporter: hears of every better placement.
+        reporter: receives every better placement.
 
     Returns:
         The best placement of all that were tried, with the best bound for all that the problem allows; OPTIMAL only if
@@ -181,7 +181,7 @@ def solve(
 
 
 def _of_all(problem: Problem, found: Result) -> Result:
-    """An answer for one copy with a bound for all that the problem allows: any number of copies."""
+    """Return an answer for one copy with a bound for any number of copies, if the problem allows them."""
     if not problem.copies or found.status is Status.INFEASIBLE:
         return found
     bound_s = min(found.objective_s, lower_bound(problem))
@@ -209,13 +209,13 @@ class _Heard(Reporter):
         self._reporter.on_incumbent(solver, objective_s, bound_s, wall_s)
 
     def on_placement(self, placement: Placement) -> None:
-        """Remember it, and pass it on."""
+        """Keep a placement, and pass it on."""
         self.placement = placement
         self._reporter.on_placement(placement)
 
 
 class _SearchState:
-    """What is known so far: the best placement, who found it, and the best bound."""
+    """The state of a search: the best placement, the solver that found it, and the best bound."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
         self._problem, self._budget = problem, budget
@@ -231,16 +231,16 @@ class _SearchState:
         self._runs = Counter[str]()
 
     def try_single_devices(self) -> None:
-        """Try everything on one device, for each device that could be the best one.
+        """Try each single device that could be the best placement.
 
-        All proofs rely on that: solvers prove what is best of devices under contention, and one alone may be quicker.
+        All proofs rely on this: solvers prove optima for contended devices, and a single device may be faster.
         """
         for placement in worth_one_device(self._problem, lambda: self._objective_s):
             self.offer(ONE_DEVICE, placement, tell=True)
         self._alone = self._placement, self._objective_s
 
     def offer(self, finder: str, placement: Placement, tell: bool) -> None:
-        """Take a placement if it is feasible and better than what is there, whatever its finder says of it."""
+        """Take a placement if its evaluation is feasible and better than the best one, whatever its finder claims."""
         objective_s = objective_of(self._problem, placement)
         if objective_s < self._objective_s:
             self._placement, self._objective_s, self._finder = placement, objective_s, finder
@@ -249,7 +249,7 @@ class _SearchState:
                 self._budget.reporter.on_placement(placement)
 
     def run(self, solver: Solver, share: float, last: bool) -> None:
-        """Let a solver go on from here, for a share of the time that those before it leave."""
+        """Let a solver continue from here, for a share of the time that earlier solvers left."""
         all_s = self._budget.time_limit_s
         budget = replace(
             self._budget,
@@ -271,10 +271,10 @@ class _SearchState:
         self._complete = self._complete or answer.complete
 
     def _asked(self, solver: Solver, budget: Budget) -> Answer:
-        """What a solver finds and proves.
+        """Return the answer of a solver.
 
-        All but the exhaustive one take it that all devices compute all the time. Their bounds hold for every placement
-        on several devices; those on one are tried before. For devices that pause, see `planner.problem.bounds`.
+        All except the exhaustive one assume that all devices compute all the time. Their bounds hold for placements on
+        several devices; single devices are tried before. For devices that pause, see `planner.problem.bounds`.
         """
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
@@ -289,7 +289,7 @@ class _SearchState:
         return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
 
     def ends(self, first: bool) -> bool:
-        """Whether to stop: nothing left to gain, or out of time, which does not count before the first solver."""
+        """Return whether to stop: nothing is left to gain, or no time is left (after the first solver)."""
         if self._good_enough:
             return True
         self._by_clock = self._by_clock or self._budget.left_s <= 0
@@ -323,20 +323,20 @@ class _SearchState:
         size, judged = self._problem.table.n_ops + len(self._problem.table.flows), count()
 
         def stop() -> bool:
-            """Whether it takes seconds, and there is no time."""
+            """Return whether many placements were judged and no time is left."""
             return next(judged) * size > MOST_JUDGED and self._budget.left_s <= 0
 
         self._placement = on_fewer(self._problem, self._placement, most_s, stop)
         self._objective_s = objective_of(self._problem, self._placement)
 
     def climb(self) -> None:
-        """Move single operators as long as that helps; whoever found the placement remains its finder."""
+        """Move single operators as long as that helps; the finder of the placement stays the same."""
         if self._placement is not None and not self._proved and not self._complete:
             moved = climbed(self._problem, self._placement, CLIMB * self._budget.time_limit_s)
             self.offer(self._finder, moved, tell=True)
 
     def result(self, asked: str) -> Result:
-        """The answer."""
+        """Return the answer."""
         if self._placement is None:
             if self._complete:
                 return self.nothing(Status.INFEASIBLE, asked, NO_PLACEMENT)
@@ -351,7 +351,7 @@ class _SearchState:
         )
 
     def nothing(self, status: Status, asked: str, advice: str) -> Result:
-        """The answer without a placement."""
+        """Return the answer without a placement."""
         bound_s = inf if status is Status.INFEASIBLE else self._bound_s
         by_clock = self._by_clock and status is Status.UNKNOWN
         return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice, by_clock)

@@ -79,7 +79,7 @@ def solve_hybrid(network: HybridNetwork, time_limit_s: float = 60.0) -> HybridRe
 
 
 def _begun(network: HybridNetwork) -> "tuple[_PipelineSearch, tuple[HybridStage, ...] | None]":
-    """The search among as many stages as there is room for, and a first pipeline."""
+    """Return the search among as many stages as memory allows, and a first pipeline."""
     most = MOST_DOWNSETS
     while True:
         search = _PipelineSearch(network, most)
@@ -116,7 +116,7 @@ def _better(
 def _bisected(
     search: "_PipelineSearch", stages: tuple[HybridStage, ...], low_s: float, budget: Budget
 ) -> tuple[HybridStage, ...]:
-    """The best stages with the variants that were found."""
+    """Return the best stages with the variants that were found."""
     best_s = search.time(stages)
     while low_s < best_s * (1 - (CLOSE if budget.left_s > 0 else ROUGH)):
         limit_s = sqrt(low_s * best_s) if low_s > 0 else best_s / 2
@@ -131,7 +131,7 @@ def _bisected(
 
 
 def _bound_s(search: "_PipelineSearch", best_s: float, budget: Budget) -> float:
-    """A limit that no pipeline keeps, by bisection."""
+    """Return a time limit that no pipeline meets, by bisection."""
     low_s, high_s = search.least_s, best_s
     while low_s < high_s * (1 - BOUND_CLOSE) and budget.left_s > 0:
         limit_s = sqrt(low_s * high_s) if low_s > 0 else high_s / 2
@@ -171,7 +171,7 @@ class _PipelineSearch:
         self._sweep = StageSweep(*(np.zeros(sizes, np.int64) for _ in StageSweep._fields))
 
     def first(self) -> tuple[HybridStage, ...] | None:
-        """A first pipeline; None if there is none. Tables are made for a limit that it keeps."""
+        """Return a first pipeline; None if there is none. Tables are built for a limit that it meets."""
         for limit_s in (*(factor * self.least_s for factor in LIMITS if self.least_s > 0), ANY_S):
             self.found, self.bound = stage_tables(self._cuts, limit_s)
             stages = self.stages(self.found, limit_s)
@@ -185,16 +185,16 @@ class _PipelineSearch:
         return sum(least_work_s(self._network)) / self._network.devices
 
     def reaches(self, table: StageTable, limit_s: float) -> bool:
-        """Whether the devices suffice for stages within a limit."""
+        """Return whether the devices suffice for stages within a limit."""
         sweep(table, limit_s, self._network.devices, self._sweep)
         return bool(self._sweep.devices[0].min() <= self._network.devices)
 
     def promising(self, limit_s: float) -> list[_Part] | None:
-        """A pipeline that lower bounds allow within a limit, or None."""
+        """Return a pipeline that lower bounds allow within a limit, or None."""
         return self._path(self.bound) if self.reaches(self.bound, limit_s) else None
 
     def stages(self, table: StageTable, limit_s: float) -> tuple[HybridStage, ...] | None:
-        """Stages within a limit that need the fewest devices, or None."""
+        """Return stages within a limit that need the fewest devices, or None."""
         return tuple(map(self._stage, self._path(table))) if self.reaches(table, limit_s) else None
 
     def refine(self, parts: Sequence[_Part]) -> bool:
@@ -216,11 +216,11 @@ class _PipelineSearch:
         return gained
 
     def time(self, stages: Sequence[HybridStage]) -> float:
-        """The time of the slowest stage."""
+        """Return the time of the slowest stage."""
         return max(load.time_s for load in loads_of(self._network, stages))
 
     def _path(self, table: StageTable) -> list[_Part]:
-        """The stages that the last sweep found."""
+        """Return the stages that the last sweep found."""
         downset, copies = 0, int(np.argmin(self._sweep.devices[0]))
         found = []
         while downset < len(self._sweep.devices) - 1:
@@ -230,7 +230,7 @@ class _PipelineSearch:
         return found
 
     def _stage(self, part: _Part) -> HybridStage:
-        """A stage with its variants; what was found for more micro-batches in flight may be faster, see `let_rise`."""
+        """Return a stage with its variants; those for more micro-batches in flight may be faster, see `let_rise`."""
         tensor, memory = self._cuts.degrees[part.degree], self._network.memory_bytes
         times = self.found.times(part.degree, part.stage)
         most_s = times[part.in_flight - 1] * (1 + ROUNDING)

@@ -1,4 +1,4 @@
-"""The recurrence over downsets for a time limit of a stage; compiled."""
+"""The recurrence over downsets for a given time limit of a stage; compiled."""
 
 from typing import NamedTuple
 
@@ -19,19 +19,19 @@ class StageTable(NamedTuple):
     before_s: Floats  # [n_downsets], the least time of the nodes of each downset, added up over devices
     at: Ints  # [n_degrees * n_stages + 1], where the times of each degree and stage begin in ``compute_s``
     compute_s: Floats  # [n_times], by micro-batches in flight, from 1; not falling within a degree and stage
-    crossing_s: Floats  # [n_degrees, n_stages], to send both ways, if there is one copy
-    reduce_s: Floats  # [n_degrees, n_stages], to add up gradients, for one more copy
+    crossing_s: Floats  # [n_degrees, n_stages], to send both ways with one copy
+    reduce_s: Floats  # [n_degrees, n_stages], to add up gradients, for each further copy
     data: Ints  # [n_data], numbers of copies
     tensor: Ints  # [n_degrees]
 
     def times(self, degree: int, stage: int) -> Floats:
-        """The compute times of a stage under a degree, by its index."""
+        """Return [n_in_flight], the seconds of a stage under a degree, by micro-batches in flight."""
         number = degree * len(self.end) + stage
         return self.compute_s[self.at[number] : self.at[number + 1]]
 
 
 class StageSweep(NamedTuple):
-    """What a sweep finds, for each downset before a stage and each sum of copies from there on."""
+    """The result of a sweep, for each downset before a stage and each sum of copies from there on."""
 
     devices: Ints  # [n_downsets, most copies + 1], the fewest
     stage: Ints  # [n_downsets, most copies + 1], the stage that comes first
@@ -42,7 +42,7 @@ class StageSweep(NamedTuple):
 
 @compiled
 def let_rise(at: Ints, times: Floats) -> None:
-    """What fits with more micro-batches in flight fits with fewer."""
+    """Make times rise with micro-batches in flight: a time with more of them holds for fewer, too."""
     for number in range(len(at) - 1):
         for y in range(at[number + 1] - 2, at[number] - 1, -1):
             times[y] = min(times[y], times[y + 1])
@@ -56,8 +56,8 @@ def sweep(table: StageTable, limit_s: float, most_devices: int, found: StageSwee
 
         devices[i, s + d] = min over stages i -> j, t, d of devices[j, s] + t d,  where y = 1 + ceil(s / d) is allowed
 
-    More copies are worth keeping only where they need fewer devices, and only as many devices as leave enough for the
-    nodes of the downset.
+    A larger sum of copies is kept only if it needs fewer devices, and only if enough devices remain for the nodes of
+    the downset.
     """
     n_downsets, width = found.devices.shape
     n_stages = len(table.end)

@@ -54,13 +54,13 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class HybridNetwork:
-    """What is trained, and on what.
+    """A network to train, and the devices.
 
     Attributes:
-        node_ids: as the file has them; all else counts positions in this order, which is topological.
+        node_ids: the ids in the file, in a topological order; all other fields use positions in this order.
         sharing: for each node, by tensor-parallel degree.
-        edges: who reads what.
-        devices: how many there are.
+        edges: the tensors between nodes.
+        devices: the number of devices.
         memory_bytes: of each device.
         micro_batches: of a step.
         bytes_per_s: of each device's link.
@@ -83,7 +83,7 @@ class HybridNetwork:
 
 
 def hybrid_network(document: Mapping[str, Any]) -> HybridNetwork:
-    """A network from the content of its JSON file.
+    """Return a network from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, nodes wait for each other in a circle, or the variants
@@ -132,7 +132,7 @@ def _edges(top: JsonObject, nodes: Mapping[int, JsonObject]) -> list[tuple[int, 
 
 
 def _by_degree(node: JsonObject, around: tuple[set[int], set[int]], place: Mapping[int, int]) -> Mapping[int, Sharing]:
-    """What a node costs under each tensor-parallel degree."""
+    """Return the costs of a node under each tensor-parallel degree."""
     table = node.object("TMPCs")
     found = {}
     for key in table.content:
@@ -149,7 +149,7 @@ def _by_degree(node: JsonObject, around: tuple[set[int], set[int]], place: Mappi
 def _sharing(
     where: str, records: Sequence[JsonObject], around: tuple[set[int], set[int]], place: Mapping[int, int]
 ) -> Sharing:
-    """The variants of one degree."""
+    """Return the variants of one degree."""
     common = []
     for record in records:
         fw, bw = record.object("syncTimeFw"), record.object("syncTimeBw")

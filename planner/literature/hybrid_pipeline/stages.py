@@ -30,9 +30,9 @@ class HybridStage:
     """Nodes that run together.
 
     Attributes:
-        variant: for each node, by its position, which of its variants runs.
-        data: how often the stage is copied.
-        tensor: how many devices share a copy.
+        variant: the number of the variant of each node, by the node's position.
+        data: the number of copies of the stage.
+        tensor: the number of devices that share a copy.
     """
 
     variant: dict[int, int]
@@ -44,12 +44,12 @@ class HybridStage:
 
 @dataclass(frozen=True)
 class StageLoad:
-    """What a stage takes.
+    """The time and memory of a stage.
 
     Attributes:
-        time_s: per sample.
+        time_s: seconds per sample.
         memory_bytes: of each device.
-        in_flight: micro-batches that a copy holds at once.
+        in_flight: micro-batches that a copy holds at a time.
     """
 
     time_s: float
@@ -58,7 +58,7 @@ class StageLoad:
 
 
 def loads_of(network: HybridNetwork, stages: Sequence[HybridStage]) -> list[StageLoad]:
-    """What each stage takes, in the order of the pipeline."""
+    """Return the load of each stage, in the order of the pipeline."""
     found = []
     later = 0
     for stage in reversed(stages):
@@ -68,7 +68,7 @@ def loads_of(network: HybridNetwork, stages: Sequence[HybridStage]) -> list[Stag
 
 
 def _load(network: HybridNetwork, stage: HybridStage, in_flight: int) -> StageLoad:
-    """What a stage takes with these micro-batches in flight."""
+    """Return the load of a stage with a number of micro-batches in flight."""
     sharing = {node: network.sharing[node][stage.tensor] for node in stage.variant}
     chosen = [sharing[node].variants[number] for node, number in stage.variant.items()]
     sent = crossing_bytes(network, sharing)
@@ -80,7 +80,7 @@ def _load(network: HybridNetwork, stage: HybridStage, in_flight: int) -> StageLo
 
 
 def crossing_bytes(network: HybridNetwork, sharing: dict[int, Sharing]) -> float:
-    """The bytes that enter and leave a stage for a sample, one way."""
+    """Return the bytes that enter and leave a stage for a sample, one way."""
     total = 0.0
     for source, reader, n_bytes in network.edges:
         if (source in sharing) != (reader in sharing):
@@ -90,7 +90,7 @@ def crossing_bytes(network: HybridNetwork, sharing: dict[int, Sharing]) -> float
 
 
 def stages_document(network: HybridNetwork, stages: Sequence[HybridStage]) -> dict[str, Any]:
-    """The stages as the published evaluator reads them."""
+    """Return the stages as the published evaluator reads them."""
     ids = network.node_ids
     return {
         "stages": [

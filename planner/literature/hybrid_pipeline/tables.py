@@ -1,4 +1,4 @@
-"""Tables: the stages that a network can be cut into, and how long each takes, for the sweep over downsets."""
+"""Tables: the stages that a network can be cut into, and the seconds of each, for the sweep over downsets."""
 
 from collections.abc import Sequence
 from math import inf
@@ -19,18 +19,18 @@ MOST_TIMES = 50_000_000  # of stages, by tensor-parallel degree and micro-batche
 
 
 class StageCuts(NamedTuple):
-    """What stages there are."""
+    """The stages that the search considers."""
 
     network: HybridNetwork
     rows: Rows  # [n_stages, n_nodes]
-    degrees: Sequence[int]  # tensor-parallel ones that the devices suffice for
+    degrees: Sequence[int]  # tensor-parallel degrees, at most the number of devices
     most_copies: int  # of all stages
     blank: StageTable  # without compute times
     complete: bool  # whether the stages are those between all downsets
 
     @property
     def n_downsets(self) -> int:
-        """How many downsets there are, and so ways to cut the network in two."""
+        """The number of downsets, and so of ways to cut the network in two."""
         return len(self.blank.before_s)
 
 
@@ -39,7 +39,7 @@ class TooManyStages(Exception):  # noqa: N818  # no error: fewer are tried then
 
 
 def stage_cuts(network: HybridNetwork, most: int = MOST_DOWNSETS) -> StageCuts:
-    """The stages between all downsets, or between those of a few orders of the nodes if there are too many."""
+    """Return the stages between all downsets, or between those of a few orders of the nodes if there are too many."""
     every = _downsets(network, most)
     downsets = every or _in_orders(network, most)
     n = len(network.node_ids)
@@ -58,7 +58,7 @@ def stage_cuts(network: HybridNetwork, most: int = MOST_DOWNSETS) -> StageCuts:
 
 
 def least_work_s(network: HybridNetwork) -> list[float]:
-    """The least time of each node, added up over the devices that share it."""
+    """Return the least seconds of each node, added up over the devices that share it."""
     return [
         min(degree * variant.compute_s for degree, own in by_degree.items() for variant in own.variants)
         for by_degree in network.sharing
@@ -66,17 +66,17 @@ def least_work_s(network: HybridNetwork) -> list[float]:
 
 
 def stage_tables(cuts: StageCuts, limit_s: float) -> tuple[StageTable, StageTable]:
-    """The times of stages with the variants that are found, and lower bounds of them.
+    """Return the seconds of stages with the variants that are found, and lower bounds of them.
 
-    A stage that takes long needs many copies to keep a limit, and then has few micro-batches in flight in each; more
-    of them are left out.
+    A slow stage needs many copies to keep the limit, and each copy then has few micro-batches in flight; entries for
+    more of them are left out.
 
     Args:
         cuts: the stages.
         limit_s: the tables are for this limit and for smaller ones.
 
     Raises:
-        TooManyStages: if there is no room for so many.
+        TooManyStages: if the tables would have more than `MOST_TIMES` entries.
     """
     sizes = [_most_in_flight(cuts, number, limit_s) for number in range(len(cuts.degrees))]
     at = np.cumsum([0, *np.concatenate(sizes).tolist()])
@@ -99,7 +99,7 @@ def stage_tables(cuts: StageCuts, limit_s: float) -> tuple[StageTable, StageTabl
 
 
 def _most_in_flight(cuts: StageCuts, number: int, limit_s: float) -> Ints:
-    """[n_stages], the most micro-batches that a copy of each stage can hold if it keeps the limit; 0 if none does."""
+    """Return [n_stages], the most micro-batches that a copy of each stage can hold within the limit, 0 or more."""
     network, degree = cuts.network, cuts.degrees[number]
     compute_s = variant_steps(network, degree, 1).fastest_s(cuts.rows)
     most = np.zeros(len(cuts.rows), np.int64)
@@ -112,7 +112,7 @@ def _most_in_flight(cuts: StageCuts, number: int, limit_s: float) -> Ints:
 
 
 def _downsets(network: HybridNetwork, most: int) -> list[int] | None:
-    """All downsets, as sets of bits, by rising size; None if there are too many."""
+    """Return all downsets, as sets of bits, by rising size; None if there are too many."""
     before = [0] * len(network.node_ids)
     for source, reader, _ in network.edges:
         before[reader] |= 1 << source
@@ -130,7 +130,7 @@ def _downsets(network: HybridNetwork, most: int) -> list[int] | None:
 
 
 def _in_orders(network: HybridNetwork, most: int) -> list[int]:
-    """The downsets that a few topological orders of the nodes go through, by rising size.
+    """Return the downsets that a few topological orders of the nodes go through, by rising size.
 
     The orders are that of the file, level by level, and branch by branch. Of many nodes, some follow each other in
     every stage.
@@ -155,7 +155,7 @@ def _in_orders(network: HybridNetwork, most: int) -> list[int]:
 
 
 def _between(bits: Rows) -> tuple[Ints, Ints, Rows]:
-    """The stages from each downset to those that contain it: where each one's start, where they end, their nodes."""
+    """Return the stages between nested downsets: where each downset's begin, their ends, their nodes."""
     ends, rows, start = [], [], [0]
     for i in range(len(bits)):
         above = i + 1 + np.flatnonzero(~(bits[i] & ~bits[i + 1 :]).any(axis=1))
@@ -166,7 +166,7 @@ def _between(bits: Rows) -> tuple[Ints, Ints, Rows]:
 
 
 def _traffic(network: HybridNetwork, rows: Rows, degrees: Sequence[int]) -> tuple[Floats, Floats]:
-    """[n_degrees, n_stages] seconds to send what crosses the border, and to add up gradients for one more copy."""
+    """Return [n_degrees, n_stages] seconds of messages across the border, and of gradients for one more copy."""
     crossing, reduced = np.zeros((len(degrees), len(rows))), np.zeros((len(degrees), len(rows)))
     has = np.ascontiguousarray(rows.T)
     own = [[by_degree.get(degree) for by_degree in network.sharing] for degree in degrees]

@@ -45,18 +45,18 @@ class VariantSteps(NamedTuple):
     less_bytes: Floats  # [n_steps], the memory that it frees
 
     def fastest_s(self, rows: Rows) -> Floats:
-        """[n_stages], the times of stages with all the memory that they want."""
+        """Return [n_stages], the times of stages with the fastest variants, whatever their memory."""
         able = ~(rows & (self.first < 0)).any(axis=1)
         return np.where(able, rows @ np.where(self.first < 0, 0.0, self.first_s), inf)
 
     def times(self, rows: Rows, stages: Ints, memory_bytes: float) -> StageTimes:
-        """The times of some of the stages."""
+        """Return the times of some of the stages."""
         times = StageTimes(np.empty(len(stages)), np.empty(len(stages)))
         _take_steps(self, rows, stages, memory_bytes, times)
         return times
 
     def choice(self, row: Rows, memory_bytes: float) -> dict[int, int]:
-        """The variant of each node of one stage, as `times` finds it."""
+        """Return the variant of each node of one stage, as `times` finds it."""
         chosen = {node: int(self.first[node]) for node in np.flatnonzero(row).tolist()}
         missing = np.cumsum([-memory_bytes, *self.first_bytes[row]])[-1]  # added up as in `times`
         if missing <= 0:
@@ -95,7 +95,7 @@ def _take_steps(steps: VariantSteps, rows: Rows, stages: Ints, memory_bytes: flo
 
 
 def variant_steps(network: HybridNetwork, degree: int, in_flight: int) -> VariantSteps:
-    """The steps under a degree and a number of micro-batches in flight."""
+    """Return the steps under a degree and a number of micro-batches in flight."""
     n = len(network.node_ids)
     first, first_s, first_bytes = np.full(n, -1), np.full(n, inf), np.zeros(n)
     steps: list[tuple[float, int, int, float, float]] = []  # seconds a byte, node, variant, seconds, bytes
@@ -127,14 +127,14 @@ def _hull(variants: Sequence[NodeVariant], in_flight: int) -> list[tuple[int, fl
 
 
 def _rate(one: tuple[int, float, float], other: tuple[int, float, float]) -> float:
-    """Seconds a byte from one variant to a smaller one."""
+    """Return seconds a byte from one variant to a smaller one."""
     return (other[1] - one[1]) / (one[2] - other[2])
 
 
 def exact_choice(
     network: HybridNetwork, nodes: Sequence[int], degree: int, in_flight: int
 ) -> tuple[float, dict[int, int]] | None:
-    """The fastest choice of variants within the memory, with its time; None if that takes too many steps to find.
+    """Return the fastest choice of variants within the memory, with its time; None after too many steps.
 
     The dynamic program goes through the nodes and keeps what is neither slower nor larger than another choice.
     """

@@ -11,7 +11,7 @@ MODES: tuple[LayerMode, ...] = ("d", "m")
 
 
 def best_modes(problem: LayerProblem) -> tuple[LayerMode, ...]:
-    """The mode of each layer with which a device sends the least in a step; the first of equals."""
+    """Return the mode of each layer that makes a device send the least in a step; the first of equals."""
     least: dict[LayerMode, tuple[float, tuple[LayerMode, ...]]] = {"d": (0.0, ())}
     for number in range(len(problem.layers)):
         least = {

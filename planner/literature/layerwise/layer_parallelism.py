@@ -52,7 +52,7 @@ class LayerProblem(Brief):
     devices: int
 
     def layer_bytes(self, number: int, mode: LayerMode, before: LayerMode) -> float:
-        """What each device sends for a layer, after a layer of this mode."""
+        """Return the bytes that each device sends for a layer in ``mode`` after a layer in mode ``before``."""
         layer, n = self.layers[number], self.devices
         inputs = FLOAT32 * self.batch * layer.inputs
         gradients = ring_all_reduce(FLOAT32 * layer.parameters, n, ANY_PORT).sent_bytes if mode == "d" else 0.0
@@ -62,19 +62,19 @@ class LayerProblem(Brief):
         return gradients + 2 * moved.sent_bytes
 
     def output_bytes(self, last: LayerMode) -> float:
-        """What each device sends for the network's output."""
+        """Return the bytes that each device sends for the network's output."""
         outputs = FLOAT32 * self.batch * self.layers[-1].outputs
         return 2 * all_to_all(outputs / self.devices, self.devices, ANY_PORT).sent_bytes if last == "m" else 0.0
 
     def sent_bytes(self, modes: Sequence[LayerMode]) -> float:
-        """What each device sends in a step."""
+        """Return the bytes that each device sends in a step."""
         before: Sequence[LayerMode] = ["d", *modes]
         sent = (self.layer_bytes(number, mode, before[number]) for number, mode in enumerate(modes))
         return sum(sent) + self.output_bytes(modes[-1])
 
 
 def layer_problems(document: Mapping[str, Any]) -> list[LayerProblem]:
-    """The cases of a file.
+    """Return the cases of a file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, or a case names an unknown network.

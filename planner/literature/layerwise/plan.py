@@ -28,7 +28,7 @@ class LayerwisePlan(Brief):
     layers: tuple[LayerStrategy, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the plan's JSON file."""
+        """Return the content of the plan's JSON file."""
         outer = {"tp": self.outer.tensor, "sp": self.outer.sequence, "zero": self.outer.zero}
         layers = [
             {"count": len(list(equal)), "tp": s.tensor, "sp": s.sequence, "zero": s.zero, "recompute": s.recompute}
@@ -39,11 +39,11 @@ class LayerwisePlan(Brief):
 
 @dataclass(frozen=True)
 class LayerwisePrice:
-    """What a plan costs."""
+    """The price of a plan."""
 
     step_ms: float  # the time of a step
     memory_mb: tuple[int, ...]  # of one GPU of each stage
-    limit_mb: int  # what a GPU may hold
+    limit_mb: int  # the most that a GPU may hold
 
     @property
     def feasible(self) -> bool:
@@ -52,7 +52,7 @@ class LayerwisePrice:
 
 
 def layerwise_plan(document: Mapping[str, Any]) -> LayerwisePlan:
-    """A plan from the content of its JSON file.
+    """Return a plan from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind.
@@ -73,7 +73,7 @@ def _strategy(record: JsonObject, recompute: bool) -> LayerStrategy:
 
 
 def price_of(setting: LayerwiseSetting, plan: LayerwisePlan) -> LayerwisePrice:
-    """What a plan costs under a setting.
+    """Return the price of a plan under a setting.
 
     Raises:
         InputError: if the plan has another number of layers, more stages than layers or micro-batches, or a strategy

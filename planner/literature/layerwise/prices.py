@@ -28,11 +28,11 @@ STATES = 4  # parameters, gradients and two states of Adam, each as large as the
 ACCUMULATION = 5 / 4  # gradients of several micro-batches are added up in 4 bytes
 ZERO_REST = 0.003  # of the states, which ZeRO does not divide
 TENSOR_MESSAGES, SEQUENCE_MESSAGES = 6, 4  # all-gathers, or all-to-alls, of a layer forward and backward
-AGAIN = 1.5  # times as many where the forward pass is repeated
+AGAIN = 1.5  # times as many messages if the forward pass is repeated
 
 
 class Degrees(NamedTuple):
-    """What a strategy means on the GPUs of a stage."""
+    """The division of a stage's GPUs and samples under a strategy."""
 
     shards: int  # k
     replicas: int  # d
@@ -44,7 +44,7 @@ class LayerTime(NamedTuple):
     """One micro-batch through one layer, forward and backward."""
 
     plain_ms: float
-    synced_ms: float  # if gradients are added up over the replicas meanwhile
+    synced_ms: float  # if gradients are added up over the replicas at the same time
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class StagePrices(Brief):
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """How many layers each stage has; the last has the rest."""
+        """[n_stages], the number of layers of each stage; the last one has the rest."""
         each = self.setting.layers // self.stages
         return (*(each,) * (self.stages - 1), self.setting.layers - each * (self.stages - 1))
 
     def degrees(self, strategy: LayerStrategy) -> Degrees | None:
-        """What a strategy means; None if it does not fit the GPUs and the samples."""
+        """Return the degrees of a strategy; None if it does not fit the GPUs and the samples."""
         setting, shards = self.setting, max(strategy.tensor, strategy.sequence)
         replicas, left = divmod(setting.gpus, self.stages * shards)
         samples = setting.batch // setting.micro_batches
@@ -71,7 +71,7 @@ class StagePrices(Brief):
 
     @cached_property
     def strategies(self) -> tuple[LayerStrategy, ...]:
-        """All strategies of a layer; one replica knows no ZeRO."""
+        """All strategies of a layer; a single replica has no ZeRO."""
         powers = [1 << exponent for exponent in range(self.setting.gpus.bit_length())]
         shared = [LayerStrategy(k, 1) for k in powers] + [LayerStrategy(1, k) for k in powers[1:]]
         return tuple(
@@ -83,7 +83,7 @@ class StagePrices(Brief):
         )
 
     def layer(self, strategy: LayerStrategy) -> LayerTime:
-        """The time of one layer."""
+        """Return the time of one layer."""
         setting, (shards, replicas, _, samples) = self.setting, self._fitting(strategy)
         forward_ms = self._layer_ms * samples / shards
         backward_ms = 2 * forward_ms + (forward_ms if strategy.recompute else 0.0)
@@ -100,7 +100,7 @@ class StagePrices(Brief):
         return LayerTime(forward_ms + backward_ms + more_ms, forward_ms + synced_ms + more_ms)
 
     def layer_mb(self, strategy: LayerStrategy, stage: int) -> int:
-        """The memory of one layer on a stage, in whole MB."""
+        """Return the memory of one layer on a stage, in whole MB."""
         setting, (shards, _, _, samples) = self.setting, self._fitting(strategy)
         if strategy.recompute:
             activation_mb = setting.recomputed_mb / shards
@@ -110,7 +110,7 @@ class StagePrices(Brief):
         return ceil(states_mb + activation_mb * samples * (self.stages - stage))
 
     def outer_ms(self, strategy: LayerStrategy) -> tuple[float, ...]:
-        """The time of one micro-batch in embedding and head, by stage."""
+        """Return the time of one micro-batch in embedding and head, by stage."""
         shards, replicas, _, samples = self._fitting(strategy)
         times = [0.0] * self.stages
         for stage, name in self._ends.items():
@@ -126,7 +126,7 @@ class StagePrices(Brief):
         return tuple(times)
 
     def outer_mb(self, strategy: LayerStrategy) -> tuple[int, ...]:
-        """The memory of embedding and head, and of the GPU's context, by stage, in whole MB."""
+        """Return the memory of embedding and head, and of the GPU's context, by stage, in whole MB."""
         shards, _, _, samples = self._fitting(strategy)
         held = [self.setting.context_mb] * self.stages
         for stage, name in self._ends.items():
@@ -137,7 +137,7 @@ class StagePrices(Brief):
         return tuple(map(ceil, held))
 
     def buffer_mb(self, widest: int) -> int:
-        """The buffer for gathered activations, which a stage has if anything is tensor-parallel, in whole MB."""
+        """Return the buffer for gathered activations in whole MB, which a stage with tensor parallelism has."""
         setting = self.setting
         replicas = setting.gpus // self.stages // widest
         buffer_mb = setting.batch / setting.micro_batches / replicas * self._sample_mb
@@ -150,17 +150,17 @@ class StagePrices(Brief):
 
     @cached_property
     def _layer_ms(self) -> float:
-        """Of one sample, by a parabola through what was measured."""
+        """Milliseconds of a layer for one sample, by a parabola through the measurements."""
         return _fitted(self.setting.layer_ms, 2, self.setting.sequence)
 
     @cached_property
     def _outer_ms(self) -> float:
-        """Of one sample, by a line through what was measured."""
+        """Milliseconds of embedding and head for one sample, by a line through the measurements."""
         return _fitted(self.setting.outer_ms, 1, self.setting.sequence)
 
     @property
     def _sample_mb(self) -> float:
-        """The activations of a sample between two layers."""
+        """MB of a sample's activations between two layers."""
         return self.setting.sequence * self.setting.hidden * ACTIVATION_BYTES / MB
 
     def _message_mb(self, strategy: LayerStrategy) -> float:
@@ -185,7 +185,7 @@ class StagePrices(Brief):
         return (ranks - 1) / ranks * mb / _at(bandwidth, ranks, "allreduce_MB_per_ms")
 
     def _messages_ms(self, strategy: LayerStrategy) -> float:
-        """The collectives within one layer."""
+        """Return the collectives within one layer."""
         again = AGAIN if strategy.recompute else 1.0
         if strategy.tensor > 1:
             return TENSOR_MESSAGES * again * self._all_reduce_ms(strategy) / 2
@@ -199,7 +199,7 @@ class StagePrices(Brief):
         return _message_ms(curve, self._message_mb(strategy))
 
     def _held(self, strategy: LayerStrategy) -> float:
-        """The share of the states that one rank holds under ZeRO; stage 2 does not divide the parameters in use."""
+        """Return the share of the states that a rank holds under ZeRO; stage 2 does not divide parameters in use."""
         _, replicas, ranks, _ = self._fitting(strategy)
         if replicas == 1:
             return 1.0
@@ -210,12 +210,12 @@ class StagePrices(Brief):
 
 
 def _fitted(curve: Curve, degree: int, at: float) -> float:
-    """A polynomial of least squares."""
+    """Return a polynomial of least squares."""
     return float(np.polyval(np.polyfit(curve.sizes, curve.ms, degree), at))
 
 
 def _message_ms(curve: Curve, mb: float) -> float:
-    """As measured, or by a line between the sizes that were measured."""
+    """Return the milliseconds of a message, as measured or interpolated between measured sizes."""
     return curve.ms[curve.sizes.index(mb)] if mb in curve.sizes else _fitted(curve, 1, mb)
 
 
@@ -226,7 +226,7 @@ def _at(table: Mapping[int, T], ranks: int, where: str) -> T:
 
 
 def pace_factors(stages: int, micro_batches: int) -> tuple[tuple[float, ...], ...]:
-    """Factors of the stages' times; the largest of these sums is what a step takes to stream through the pipeline.
+    """Return factors of the stages' times; the largest of their sums is a step's time to stream through the pipeline.
 
     The last stage sets the pace, or the first one does, before or while the others are filled.
     """
@@ -240,7 +240,7 @@ def pace_factors(stages: int, micro_batches: int) -> tuple[tuple[float, ...], ..
 
 
 def step_ms(compute: Sequence[float], synced: Sequence[float], micro_batches: int) -> float:
-    """The time of a step: to stream through the pipeline, and to wait for gradients of the last micro-batch.
+    """Return the milliseconds of a step: streaming through the pipeline, and the gradients of the last micro-batch.
 
     Args:
         compute: of one micro-batch on each stage, without gradients.

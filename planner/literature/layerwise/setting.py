@@ -53,16 +53,16 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerwiseSetting(Brief):
-    """What is trained, and on what."""
+    """A model to train, the GPUs, and measurements of both."""
 
-    layers: int  # how many there are
+    layers: int  # the number of layers
     hidden: int  # values of a token between layers
     sequence: int  # tokens of a sample
     batch: int  # samples of a step
     micro_batches: int  # parts of the batch
     uniform: bool  # whether layers, embedding and head share one strategy
-    gpus: int  # how many there are
-    limit_mb: int  # what one GPU may hold
+    gpus: int  # the number of GPUs
+    limit_mb: int  # the most that one GPU may hold
     context_mb: float  # of every GPU before anything is placed
     overlap: float  # how many times as long computing and communication take while both run
     layer_ms: Curve  # of one sample, by tokens
@@ -83,7 +83,7 @@ STAGES = ("only_stage", "first_stage", "last_stage")
 
 
 def layerwise_setting(document: Mapping[str, Any]) -> LayerwiseSetting:
-    """A setting from the content of its JSON file.
+    """Return a setting from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, or there are fewer samples than micro-batches.
@@ -132,7 +132,7 @@ def layerwise_setting(document: Mapping[str, Any]) -> LayerwiseSetting:
 
 
 def _ranks(record: JsonObject) -> list[tuple[str, int]]:
-    """The keys of a table by ranks, and the numbers that they are."""
+    """Return the keys of a table by ranks, as text and as numbers."""
     wrong = next((key for key in record.content if not str(key).isdecimal()), None)
     if wrong is not None:
         raise InputError(f"{record.where} has the key {wrong!r}; it must be a number of ranks, such as '2'")
@@ -144,7 +144,7 @@ def _by_ranks(record: JsonObject) -> BY_RANKS:
 
 
 def _curve(record: JsonObject, sizes: str, times: str, least: int) -> Curve:
-    """Times by size; a fit needs ``least`` points."""
+    """Return times by size; a fit needs ``least`` points."""
     points = len(record.records(sizes))
     if points < least:
         raise InputError(f"{record.where} has {points} values of {sizes}; give {least} at least")
@@ -152,7 +152,7 @@ def _curve(record: JsonObject, sizes: str, times: str, least: int) -> Curve:
 
 
 def _curves(messages: JsonObject, name: str) -> Mapping[int, Curve]:
-    """The curve of a collective for each number of ranks."""
+    """Return the curve of a collective for each number of ranks."""
     table = messages.object(name)
     sizes = messages.numbers("message_MB", len(messages.records("message_MB")))
     return {ranks: Curve(sizes, table.numbers(key, len(sizes))) for key, ranks in _ranks(table)}

@@ -90,7 +90,7 @@ class _BestPlan:
             self.offer(plan)
 
     def result(self, bound_ms: float, budget: Budget) -> LayerwiseResult:
-        """The answer of a search with this bound."""
+        """Return the answer of a search with this bound."""
         status = Status.OPTIMAL if self.step_ms * (1 - PROOF_TOLERANCE) <= bound_ms else Status.FEASIBLE
         if self.plan is None:
             status = Status.INFEASIBLE if bound_ms == inf else Status.UNKNOWN
@@ -98,7 +98,7 @@ class _BestPlan:
 
 
 def _stage_numbers(setting: LayerwiseSetting) -> Iterator[int]:
-    """Powers of two, up to the GPUs, the layers and the micro-batches."""
+    """Yield powers of two, up to the GPUs, the layers and the micro-batches."""
     stages = 1
     while stages <= min(setting.gpus, setting.layers, setting.micro_batches):
         yield stages
@@ -106,7 +106,7 @@ def _stage_numbers(setting: LayerwiseSetting) -> Iterator[int]:
 
 
 def _uniform_plans(prices: StagePrices) -> Iterator[LayerwisePlan]:
-    """Every plan with one strategy."""
+    """Yield every plan with one strategy."""
     for strategy in prices.strategies:
         outer = strategy._replace(recompute=False)
         yield LayerwisePlan(prices.stages, outer, (strategy,) * prices.setting.layers)

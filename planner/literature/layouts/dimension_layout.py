@@ -32,7 +32,7 @@ DimensionLayout = Mapping[str, str]
 
 
 class LayoutOperation(NamedTuple):
-    """What an operation reads and writes."""
+    """The names of the tensors that an operation reads and writes."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -52,7 +52,7 @@ class LayoutProblem(Brief):
 
     @cached_property
     def dimensions(self) -> tuple[str, ...]:
-        """Every dimension, those of most entries first."""
+        """All dimensions, by the entries of the tensors that have them, descending."""
         entries: dict[str, int] = {}
         for sizes in self.tensors.values():
             for name in sizes:
@@ -61,7 +61,7 @@ class LayoutProblem(Brief):
 
     @cached_property
     def together(self) -> Mapping[str, frozenset[str]]:
-        """For each dimension, those of operations that have it too."""
+        """For each dimension, the other dimensions of the operations that have it."""
         found: dict[str, set[str]] = {name: set() for name in self.dimensions}
         for operation in self.operations:
             names = {name for tensor in operation.inputs + operation.outputs for name in self.tensors[tensor]}
@@ -76,7 +76,7 @@ class LayoutProblem(Brief):
 
     @cached_property
     def live(self) -> tuple[tuple[int, ...], ...]:
-        """How many tensors of each shape are in memory while an operation runs, where none needs as many or more."""
+        """The numbers of tensors of each shape in memory while an operation runs, without dominated ones."""
         numbers = {_shape(sizes): number for number, sizes in enumerate(self.shapes)}
         number = {tensor: numbers[_shape(sizes)] for tensor, sizes in self.tensors.items()}
         last = {tensor: step for step, (inputs, _) in enumerate(self.operations) for tensor in inputs}
@@ -95,18 +95,18 @@ class LayoutProblem(Brief):
         return tuple(tuple(row.tolist()) for row in most)
 
     def splits(self, dimension: str) -> list[str]:
-        """The mesh dimensions that divide all sizes of a dimension."""
+        """Return the mesh dimensions that divide all sizes of a dimension."""
         if dimension in self.unsplittable:
             return []
         sizes = [own[dimension] for own in self.tensors.values() if dimension in own]
         return [name for name, parts in self.mesh.items() if all(size % parts == 0 for size in sizes)]
 
     def peak_bytes(self, layout: DimensionLayout) -> int:
-        """The most memory that a device needs."""
+        """Return the most bytes that a device needs at any time."""
         return self.most_bytes([prod(self.mesh[layout[d]] for d in sizes if d in layout) for sizes in self.shapes])
 
     def most_bytes(self, parts: Sequence[int]) -> int:
-        """The most memory that a device needs if each shape is split into so many parts."""
+        """Return the most bytes that a device needs if each shape is split into the given number of parts."""
         each = [-(-prod(sizes.values()) // n) for sizes, n in zip(self.shapes, parts, strict=True)]
         return self.bytes_each * max((sum(map(mul, counts, each)) for counts in self.live), default=0)
 
@@ -116,7 +116,7 @@ def _shape(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def layout_problems(document: Mapping[str, Any]) -> list[LayoutProblem]:
-    """The cases of a file.
+    """Return the cases of a file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, or an operation names an unknown tensor.

@@ -67,7 +67,7 @@ class _LayoutSearch:
         self.branch(layout, depth + 1)
 
     def _least_bytes(self, layout: Mapping[str, str], still_open: tuple[str, ...]) -> int:
-        """No layout that goes on from here needs less."""
+        """Return a lower bound of the bytes of all layouts that extend this one."""
         problem, most = self.problem, prod(self.problem.mesh.values())
         parts = []
         for sizes in problem.shapes:

@@ -47,7 +47,7 @@ class PlacementProblem(Brief):
     node_ids: tuple[int, ...]  # [n_ops], the node of each operator
 
     def assignment(self, placement: Placement) -> dict[str, int]:
-        """The file's device of each node: accelerators from 0, then CPUs; sorted by node."""
+        """Return the file's device of each node: accelerators from 0, then CPUs; sorted by node."""
         return {str(node): device for node, device in sorted(zip(self.node_ids, placement.device, strict=True))}
 
 
@@ -111,7 +111,7 @@ class _PublicNode:
 
 
 def _nodes(top: JsonObject) -> dict[int, _PublicNode]:
-    """The nodes by their ids."""
+    """Return the nodes by their ids."""
     nodes: dict[int, _PublicNode] = {}
     for position, content in enumerate(top.records("nodes")):
         node = JsonObject(f"node number {position + 1} of the list", content).whole("id")
@@ -132,7 +132,7 @@ def _nodes(top: JsonObject) -> dict[int, _PublicNode]:
 
 
 def _edges(top: JsonObject, nodes: Mapping[int, _PublicNode]) -> tuple[dict[int, set[int]], dict[int, float]]:
-    """The readers of each node, and the milliseconds to move what it writes."""
+    """Return the readers of each node, and the milliseconds to move its output."""
     readers: dict[int, set[int]] = {node: set() for node in nodes}
     cost_ms: dict[int, float] = {}
     for position, content in enumerate(top.records("edges")):
@@ -152,7 +152,7 @@ def _edges(top: JsonObject, nodes: Mapping[int, _PublicNode]) -> tuple[dict[int,
 
 
 def _topological(nodes: Mapping[int, _PublicNode], readers: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """The nodes in a topological order; of those that may come next, the one with the smallest id."""
+    """Return the nodes in a topological order; of those that may come next, the one with the smallest id."""
     ids = sorted(nodes)
     number = {node: position for position, node in enumerate(ids)}
     edges = [(number[node], number[reader]) for node in ids for reader in readers[node]]
@@ -164,7 +164,7 @@ def _topological(nodes: Mapping[int, _PublicNode], readers: Mapping[int, set[int
 
 
 def _circle(readers: Mapping[int, set[int]], stuck: set[int]) -> list[int]:
-    """A circle among nodes of which each waits for another one of them; it ends with its first node."""
+    """Return a cycle among nodes that wait for each other; it ends with its first node."""
     writer = {reader: node for node in sorted(stuck, reverse=True) for reader in readers[node]}
     path = [min(stuck)]
     while path[-1] not in path[:-1]:
@@ -178,7 +178,7 @@ def _table(
     readers: Sequence[tuple[int, ...]],
     cost_s: Floats,
 ) -> CostTable:
-    """The cost table of accelerators, CPUs, and bytes of each accelerator; all devices meet in the host's memory."""
+    """Return the cost table of some accelerators and CPUs; all devices exchange tensors through the host's memory."""
     k, n_cpus, capacity_bytes = devices
     n_devices = k + n_cpus
     for node in nodes:

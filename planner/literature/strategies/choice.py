@@ -20,14 +20,14 @@ from planner.problem.strategies import Edge, StrategyProblem
 
 @dataclass(frozen=True)
 class ShardingChoice(Brief):
-    """What there is to choose on one mesh."""
+    """The strategy problem of a program on one mesh."""
 
     problem: StrategyProblem  # with a node for each operator that chooses
     nodes: tuple[TensorOp, ...]  # the operator of each node
     specs: tuple[tuple[Spec, ...], ...]  # for each node, the spec that each strategy gives
 
     def assignment(self, choice: Sequence[int]) -> dict[str, list[int | None]]:
-        """The spec of every parameter and every dot by its id."""
+        """Return the spec of every parameter and every dot by its id."""
         return {
             str(op.key): list(specs[chosen])
             for op, specs, chosen in zip(self.nodes, self.specs, choice, strict=True)
@@ -36,7 +36,7 @@ class ShardingChoice(Brief):
 
 
 def sharding_choice(program: ShardingProgram, case: MeshCase) -> ShardingChoice:
-    """The strategy problem of a program on a mesh.
+    """Return the strategy problem of a program on a mesh.
 
     Raises:
         InputError: if no strategy of a dot splits what ``must_split`` asks for.
@@ -57,7 +57,7 @@ class _Costs:
     Attributes:
         chosen: the position of each node's operator.
         specs: for each node, the spec that each strategy gives.
-        states: for each operator, what it does under each strategy of its node; None where it cannot keep a split.
+        states: for each operator, its strategy under each strategy of its node; None if it cannot keep a split.
     """
 
     def __init__(self, program: ShardingProgram, case: MeshCase) -> None:
@@ -74,12 +74,12 @@ class _Costs:
 
     @property
     def problem(self) -> StrategyProblem:
-        """What was added."""
+        """The problem of the operators that were added."""
         edges = tuple(Edge(pair, cost) for pair, cost in self._pair_cost.items() if cost.any())
         return StrategyProblem(tuple(self._node_cost), edges)
 
     def add(self, position: int) -> None:
-        """Add what an operator costs, and the resharding of its inputs."""
+        """Add the costs of an operator, and of resharding its inputs."""
         op = self._program.ops[position]
         leader = None if chooses(op) else max(op.inputs, key=lambda read: self._depth[read])
         if leader is None:

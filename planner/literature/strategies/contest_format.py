@@ -27,7 +27,7 @@ from planner.problem.strategies import Edge, Live, StrategyProblem
 
 
 def contest_problem(document: Mapping[str, Any]) -> StrategyProblem:
-    """A strategy problem from the content of its JSON file.
+    """Return a strategy problem from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, or lists are not as long as they have to be.
@@ -61,7 +61,7 @@ def contest_problem(document: Mapping[str, Any]) -> StrategyProblem:
 
 
 def _as_many(record: JsonObject, key: str, n: int) -> list[Any]:
-    """A list of ``n``."""
+    """Return a list of records, which must have ``n`` entries."""
     found = record.records(key)
     if len(found) != n:
         raise InputError(f"{record.where} has {len(found)} {key}; give {n}, one for each")

@@ -32,14 +32,14 @@ class TensorOp(Brief):
     key: int  # its id in the file
     kind: str  # one of `KINDS`
     inputs: tuple[int, ...]  # the positions of the operators that it reads
-    shape: Shape  # of what it writes
+    shape: Shape  # of its output
     axes: tuple[int, ...] = ()  # of broadcast, transpose and reduce
     batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of a dot, the batch axes of either input
     contract: tuple[int, int] = (0, 0)  # of a dot, the summed axis of either input
 
     @property
     def n_bytes(self) -> int:
-        """Of the whole tensor."""
+        """Bytes of the whole tensor."""
         return BYTES * prod(self.shape)
 
 

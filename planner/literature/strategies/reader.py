@@ -26,7 +26,7 @@ from planner.literature.strategies.shapes import check_shape
 
 
 def sharding_program(document: Mapping[str, Any]) -> ShardingProgram:
-    """A sharding program from the content of its JSON file.
+    """Return a sharding program from the content of its JSON file.
 
     Raises:
         InputError: if a field is missing or of the wrong kind, an operator is unknown, comes before one that it reads,
@@ -50,7 +50,7 @@ def sharding_program(document: Mapping[str, Any]) -> ShardingProgram:
 
 
 def _op(position: int, content: Any, ops: Sequence[TensorOp], place: Mapping[int, int]) -> TensorOp:
-    """An operator; those that it reads stand before it."""
+    """Return an operator; the operators that it reads come before it."""
     key = JsonObject(f"operator number {position + 1} of the list", content).whole("id")
     kind = JsonObject(f"operator {key}", content).label("op")
     record = JsonObject(f"operator {key} ({kind})", content)
@@ -79,7 +79,7 @@ def _op(position: int, content: Any, ops: Sequence[TensorOp], place: Mapping[int
 
 
 def _batch(record: JsonObject) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The batch axes of the inputs of a dot."""
+    """Return the batch axes of the inputs of a dot."""
     if not record.has("batch"):
         return (), ()
     sides = record.records("batch")
@@ -90,7 +90,7 @@ def _batch(record: JsonObject) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _tie(tie: Any, place: Mapping[int, int], ops: Sequence[TensorOp]) -> tuple[int, int]:
-    """The positions of two operators whose specs must be equal."""
+    """Return the positions of two operators whose specs must be equal."""
     one, other = (_known(key, "a tie", place) for key in JsonObject("a tie", {"operators": tie}).wholes("operators", 2))
     if ops[one].shape != ops[other].shape:
         shapes = f"{list(ops[one].shape)} and {list(ops[other].shape)}"
@@ -107,7 +107,7 @@ def _known(key: int, where: str, place: Mapping[int, int]) -> int:
 
 
 def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -> list[MeshCase]:
-    """The meshes; a mesh that comes a second time is called "4x8 (2)"."""
+    """Return the meshes; the second mesh of a size is called "4x8 (2)"."""
     cases: list[MeshCase] = []
     for position, content in enumerate(top.records("cases")):
         record = JsonObject(f"case number {position + 1} of the list", content)
@@ -130,7 +130,7 @@ def _cases(top: JsonObject, place: Mapping[int, int], ops: Sequence[TensorOp]) -
 
 def _check_must_split(where: str, op: TensorOp, split: MeshSplit) -> None:
     if op.kind != "dot":
-        raise InputError(f"{where} names {op.name}; only a dot can be told what to split")
+        raise InputError(f"{where} names {op.name}; only a dot can be asked to split an axis")
     if split.axis >= len(op.shape) or split.mesh_axis > 1:
         most = len(op.shape) - 1
         raise InputError(

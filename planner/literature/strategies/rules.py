@@ -20,40 +20,40 @@ Spec = tuple[int | None, ...]
 Loop = TypeVar("Loop", int, int | str)
 
 MESH_AXES = (0, 1)
-REPLICATED_PARAMETER = 2.0  # a little more than nothing, so that parameters are split where that is free
+REPLICATED_PARAMETER = 2.0  # a little more than nothing, so that parameters are split if that is free
 ALL_REDUCE_TIE, ALL_GATHER_TIE = 0.01, 0.1  # decide between collectives of the same price
 
 
 class Strategy(NamedTuple):
-    """What an operator can do."""
+    """A way to compute an operator."""
 
     spec: Spec  # of its output
     cost: float
-    wants: tuple[Spec | None, ...] = ()  # the spec of each input; None where it takes what comes
+    wants: tuple[Spec | None, ...] = ()  # the spec of each input; None for any
 
 
 # --- prices ----------------------------------------------------------------------------------------------------------
 
 
 def all_reduce(case: MeshCase, n_bytes: float, axis: int) -> float:
-    """The price of an all-reduce of shards of ``n_bytes`` on an axis of the mesh."""
+    """Return the price of an all-reduce of shards of ``n_bytes`` on an axis of the mesh."""
     n = case.mesh[axis]
     return int(case.alpha[axis] + case.beta[axis] * 2 * (n - 1) / n * n_bytes) + ALL_REDUCE_TIE
 
 
 def all_gather(case: MeshCase, n_bytes: float, axis: int) -> float:
-    """The price of an all-gather that ends with ``n_bytes`` on every device of an axis of the mesh."""
+    """Return the price of an all-gather that ends with ``n_bytes`` on every device of an axis of the mesh."""
     n = case.mesh[axis]
     return case.all_gather_price or int(case.alpha[axis] + case.beta[axis] * (n - 1) / n * n_bytes) + ALL_GATHER_TIE
 
 
 def resharding(case: MeshCase, n_bytes: float, have: Spec, want: Spec) -> float:
-    """The price to turn one spec into another: an all-gather for every split that is not wanted there."""
+    """Return the price of turning one spec into another: an all-gather for every split that the other spec lacks."""
     return sum(all_gather(case, n_bytes, h) for h, w in zip(have, want, strict=True) if h is not None and h != w)
 
 
 def shard_bytes(case: MeshCase, op: TensorOp, spec: Spec) -> float:
-    """The bytes of what one device holds of the output."""
+    """Return the bytes of the output that one device holds."""
     return op.n_bytes / prod(case.mesh[axis] for axis in spec if axis is not None)
 
 
@@ -61,12 +61,12 @@ def shard_bytes(case: MeshCase, op: TensorOp, spec: Spec) -> float:
 
 
 def chooses(op: TensorOp) -> bool:
-    """Whether an operator has strategies of its own; the others follow one of their inputs."""
+    """Return whether an operator has strategies of its own; the others follow one of their inputs."""
     return op.kind in ("parameter", "constant", "replicate", "dot")
 
 
 def strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Strategy, ...]:
-    """The strategies of an operator that chooses; ``ranks`` are those of its inputs. No two have the same spec."""
+    """Return the strategies of an operator that chooses, no two of one spec; ``ranks`` are those of its inputs."""
     whole: Spec = (None,) * len(op.shape)
     if op.kind == "parameter":
         one_axis = (
@@ -84,7 +84,7 @@ def strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Stra
 
 
 def _dot_strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple[Strategy, ...]:
-    """A strategy for each way to split the loops; no two give one spec."""
+    """Return a strategy for each way to split the loops; no two give one spec."""
     n_batch = len(op.batch[0])
     tensors: list[tuple[int | str, ...]] = [(*range(n_batch), "row", "column")]
     for rank, batch, summed, free in zip(ranks, op.batch, op.contract, ("row", "column"), strict=True):
@@ -100,7 +100,7 @@ def _dot_strategies(op: TensorOp, case: MeshCase, ranks: Sequence[int]) -> tuple
 
 
 def _loop_splits(case: MeshCase, n_batch: int, shape: Shape) -> Iterator[dict[int | str, int]]:
-    """The mesh axis of each loop that a strategy splits."""
+    """Yield the mesh axis of each loop that a strategy splits."""
     both = min(case.mesh) > 1
     if n_batch == 2 and both:
         yield {0: 0, 1: 1}
@@ -117,7 +117,7 @@ def _loop_splits(case: MeshCase, n_batch: int, shape: Shape) -> Iterator[dict[in
 
 
 def _spec(loops: Sequence[Loop], split: Mapping[Loop, int]) -> Spec:
-    """The spec of a tensor whose axes belong to these loops."""
+    """Return the spec of a tensor whose axes belong to these loops."""
     return tuple(split.get(loop) for loop in loops)
 
 
@@ -125,7 +125,7 @@ def _spec(loops: Sequence[Loop], split: Mapping[Loop, int]) -> Spec:
 
 
 def follow(op: TensorOp, case: MeshCase, have: Spec, read: Shape) -> Strategy | None:
-    """What an operator does with the spec of the input that it follows (shape ``read``); None if it cannot keep it."""
+    """Return how an operator keeps the spec of its main input, of shape ``read``; None if it cannot."""
     cost = 0.0
     if op.kind == "broadcast":
         spec = _spec(range(len(op.shape)), {a: m for a, m in zip(op.axes, have, strict=False) if m is not None})
@@ -147,6 +147,6 @@ def follow(op: TensorOp, case: MeshCase, have: Spec, read: Shape) -> Strategy | 
 
 
 def _reshaped(old: Shape, new: Shape) -> dict[int, int]:
-    """The first new axis with as many values before it, for each old axis that has one."""
+    """Return for each old axis the new axis with equally many values before it, if there is one."""
     at = {prod(new[:axis]): axis for axis in reversed(range(len(new)))}
     return {axis: at[before] for axis in range(len(old)) if (before := prod(old[:axis])) in at}

@@ -39,7 +39,7 @@ _N_INPUTS: Mapping[str, tuple[int, int]] = {
 
 
 def _axis(op: TensorOp, axis: int, shape: Shape) -> int:
-    """The size of an axis of an input."""
+    """Return the size of an axis of an input."""
     if axis >= len(shape):
         raise InputError(f"{op.name} names axis {axis} of an input of shape {list(shape)}; axes count from 0")
     return shape[axis]

@@ -1,4 +1,4 @@
-"""What no layers of the stages of a shape undercut: seconds of a step, of its gradients, and bytes of a device."""
+"""Lower bounds for a shape, whatever layers its stages have: seconds of a step and of gradients, bytes of a device."""
 
 from heapq import heapify, heappop, heappush
 
@@ -9,24 +9,24 @@ from planner.parallelism.closed_form.prices import ShapePrices
 
 
 def quick_bound_s(book: LayerBook, shape: ParallelShape) -> float:
-    """No step is shorter: the mean stage's layers on the fastest device, for every micro-batch.
+    """Return a lower bound of a step: the mean number of layers a stage on the fastest device, for every micro-batch.
 
-    The slowest stage takes as long at least, and a step takes all micro-batches of the slowest stage at least: with
-    zero-bubble scheduling too, as weight gradients are a third of a stage at most.
+    The slowest stage takes at least that long, and a step takes at least all micro-batches of the slowest stage. This
+    holds for zero-bubble scheduling too, because weight gradients are at most a third of a stage.
     """
     layer_s = book.fastest(shape.tensor, shape.samples).total_s[book.mode]
     return shape.micro_batches * book.setting.network.layers * layer_s / shape.pipeline
 
 
 def least_states(book: LayerBook, shape: ParallelShape) -> float:
-    """No fullest device holds less: the states of the mean stage's products."""
+    """Return a lower bound of the bytes of the fullest device: the states of the mean stage's matrices."""
     network = book.setting.network
     parameters = network.layers * network.product_parameters / (shape.pipeline * shape.tensor)
     return zero_states(parameters, shape.data, shape.zero, book.setting.state_bytes, book.setting.gradient_bytes)
 
 
 def streaming_bound_s(prices: ShapePrices) -> float:
-    """No layers of the stages stream faster: all work, nothing recomputed, divided equally, or the head alone."""
+    """Return a lower bound of streaming, in seconds: all work, recomputed least, divided equally, or the last stage."""
     network, shape, mode = prices.book.setting.network, prices.shape, prices.book.mode
     if prices.book.alike:
         layer_s, last_s = prices.of(0).layer.total_s[mode], prices.of(shape.pipeline - 1).end_s
@@ -40,9 +40,9 @@ def streaming_bound_s(prices: ShapePrices) -> float:
 
 
 def least_sync_s(prices: ShapePrices) -> float:
-    """Gradients and optimizer of the slowest stage cannot take less, however the layers are divided.
+    """Return a lower bound of gradients and optimizer of the slowest stage, however the layers are divided.
 
-    Each layer in turn goes to the stage that is then the fastest.
+    Layers are given out one at a time, each to the stage that is fastest with one more.
     """
     shape, layers = prices.shape, prices.book.setting.network.layers
     if must_be_even(shape):
@@ -59,17 +59,17 @@ def least_sync_s(prices: ShapePrices) -> float:
 
 
 def must_be_even(shape: ParallelShape) -> bool:
-    """Whether all stages have as many layers."""
+    """Return whether all stages must have the same number of layers."""
     return shape.schedule in EVEN_SCHEDULES or shape.pipeline == 1
 
 
 def sync_bound_s(prices: ShapePrices) -> float:
-    """Gradients and optimizer of a stage that has the mean of the layers or more, whichever it is."""
+    """Return a lower bound of gradients and optimizer: some stage has at least the mean number of layers."""
     layers = -(-prices.book.setting.network.layers // prices.shape.pipeline)
     stages = different_stages(prices.shape.pipeline) if prices.book.alike else range(prices.shape.pipeline)
     return min(prices.of(stage).sync_s(layers) for stage in stages)
 
 
 def different_stages(pipeline: int) -> set[int]:
-    """The first stage, the last one, and of those between the one that holds the least."""
+    """Return the first stage, the last one, and the stage between them that holds the least."""
     return {0, max(0, pipeline - 2), pipeline - 1}

@@ -25,7 +25,7 @@ StepSchedule: TypeAlias = Literal["1f1b", "interleaved", "zb-h1"]
 STEP_SCHEDULES: tuple[StepSchedule, ...] = get_args(StepSchedule)
 
 EVEN_SCHEDULES: tuple[StepSchedule, ...] = ("interleaved", "zb-h1")
-"""Schedules of stages that have as many layers each."""
+"""Schedules that need the same number of layers on every stage."""
 
 MOST_BATCH = 10**9  # of a step; the largest published steps have some ten thousand
 
@@ -33,11 +33,11 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 RankOrder: TypeAlias = Literal["data", "pipeline"]
-"""What is next to a tensor-parallel group: its replicas, or the neighbouring stages."""
+"""The ranks next to a tensor-parallel group: those of its replicas, or of the neighbouring stages."""
 
 
 class StageLayers(NamedTuple):
-    """Layers of a stage, by what of them runs again in the backward pass."""
+    """Numbers of layers of a stage, by how much of a layer is recomputed in the backward pass."""
 
     none: int
     selective: int
@@ -45,17 +45,17 @@ class StageLayers(NamedTuple):
 
     @classmethod
     def of(cls, count: int, mode: RecomputeMode) -> "StageLayers":
-        """So many layers that run again alike."""
+        """Return ``count`` layers that are all recomputed in one mode."""
         return cls(*(count if name == mode else 0 for name in RECOMPUTE_MODES))
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of layers."""
         return sum(self)
 
     @property
     def modes(self) -> str:
-        """What all of them run again, or how many of them what."""
+        """The mode of all layers, or the number of layers of each mode: ``2 selective + 4 full``."""
         used = [(name, count) for name, count in zip(RECOMPUTE_MODES, self, strict=True) if count]
         return used[0][0] if len(used) == 1 else " + ".join(f"{count} {name}" for name, count in used)
 
@@ -75,7 +75,7 @@ class StageDegrees(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """The number of devices of the stage."""
         return self.data * self.tensor
 
 
@@ -106,11 +106,11 @@ class ParallelShape(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """The number of devices."""
         return self.data * self.tensor * self.pipeline
 
     def with_degrees(self, degrees: StageDegrees) -> "ParallelShape":
-        """Of a shape with one replica, that whose stages divide the same samples by these degrees."""
+        """Return this one-replica shape with its samples divided by the given degrees."""
         data, tensor, zero = degrees
         return self._replace(data=data, tensor=tensor, zero=zero, samples=self.samples // data)
 
@@ -137,43 +137,43 @@ class ParallelConfig:
     __repr__ = brief
 
     def of_stage(self, number: int) -> StageDegrees:
-        """The degrees of a stage."""
+        """Return the degrees of a stage."""
         shape = self.shape
         return self.degrees[number] if self.degrees else StageDegrees(shape.data, shape.tensor, shape.zero)
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """The number of devices."""
         return sum(each.devices for each in self.degrees) or self.shape.devices
 
     @property
     def named(self) -> str:
-        """Data, tensor and pipeline, or data and tensor of each stage."""
+        """The degrees: ``data × tensor × pipeline``, or ``data×tensor`` of each stage."""
         if self.degrees:
             return "+".join(f"{each.data}×{each.tensor}" for each in self.degrees)
         return f"{self.shape.data} × {self.shape.tensor} × {self.shape.pipeline}"
 
     @property
     def title(self) -> str:
-        """Likewise, with what the numbers are."""
+        """`named` after the names of its numbers."""
         return f"{'stages of data × tensor' if self.degrees else 'data × tensor × pipeline'} {self.named}"
 
     @property
     def zero(self) -> str:
-        """ZeRO's stage, or that of each stage of the pipeline where they differ."""
+        """The stage of ZeRO, or one for each stage of the pipeline where these differ."""
         stages = [str(self.of_stage(number).zero) for number in range(self.shape.pipeline)]
         return "+".join(stages if len(set(stages)) > 1 else stages[:1])
 
     @property
     def recompute(self) -> str:
-        """What all layers run again, or how many of them what; likewise of each stage that has degrees of its own."""
+        """`StageLayers.modes` of the layers of all stages, or of each stage if stages have degrees of their own."""
         if self.degrees and not self.even_modes:
             return "+".join(stage.modes for stage in self.stages)
         return StageLayers(*map(sum, zip(*self.stages, strict=True))).modes
 
     @property
     def even_modes(self) -> bool:
-        """Whether all layers of all stages run again alike."""
+        """Whether all layers of all stages are recomputed in the same mode."""
         return sum(any(own) for own in zip(*self.stages, strict=True)) == 1
 
     @property
@@ -183,13 +183,13 @@ class ParallelConfig:
 
 
 class Limits(NamedTuple):
-    """What a tool that trains can be told of a configuration.
+    """The configurations that a training tool can express.
 
     Attributes:
         zero: stages of ZeRO among several replicas.
         schedules: of a pipeline.
-        data_alone: whether there are replicas alone, of one device each.
-        accepts: whether it can be told the layers of the stages, and what of them runs again.
+        data_alone: whether the tool knows replicas of one device each, without other parallelism.
+        accepts: whether the tool can express a configuration's layers and recomputation of each stage.
     """
 
     zero: tuple[int, ...]
@@ -200,15 +200,15 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Demands:
-    """What a user asks of the configuration; None leaves it open.
+    """The user's demands on the configuration; None leaves a value open.
 
     Attributes:
-        devices: how many to use, at most.
+        devices: the largest number of devices to use.
         tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
-        recompute: what every layer runs again.
+        recompute: the recomputation mode of every layer.
         precision, gradients: as in `ParallelConfig`.
-        limits: of the tool that a configuration is for; its stages then have the same degrees, and its layers run
-            the same again.
+        limits: of the tool that a configuration is for; its stages then have the same degrees, and its layers the same
+            recomputation mode.
     """
 
     devices: int | None = None
@@ -226,7 +226,7 @@ class Demands:
 
 @dataclass(frozen=True)
 class TrainingSetting:
-    """What is trained, on what, and what is asked.
+    """A training problem: the network, the devices and the demands on the configuration.
 
     Attributes:
         network: the transformer.
@@ -250,7 +250,7 @@ class TrainingSetting:
 
     @property
     def n_devices(self) -> int:
-        """How many may be used."""
+        """The largest number of devices that a configuration may use."""
         return self.demands.devices or len(self.fabric.devices)
 
     @property
@@ -267,7 +267,7 @@ def training_setting(
     gradient_bytes: int = FLOAT32_GRADIENT,
     optimizer: str = "adam",
 ) -> TrainingSetting:
-    """A setting, checked.
+    """Return a checked setting.
 
     Raises:
         InputError: for devices that do not reach each other, an unknown optimizer, or demands that do not divide
@@ -281,7 +281,7 @@ def training_setting(
 
 
 def checked_batch(batch: int) -> int:
-    """The samples of a step, if there are no more than can be divided in a moment.
+    """Return the samples of a step, which are at most `MOST_BATCH`, so that their divisors are found quickly.
 
     Raises:
         InputError: for any other number.
@@ -292,27 +292,27 @@ def checked_batch(batch: int) -> int:
 
 
 def tensor_degrees(network: Transformer, most: int) -> list[int]:
-    """Ways to share a layer: what divides heads, key heads, values within it and tokens."""
+    """Return the degrees up to ``most`` that divide heads, key heads, hidden and feed-forward sizes and tokens."""
     sizes = (network.heads, network.kv_heads, network.ffn, network.hidden, network.sequence)
     return [degree for degree in range(1, most + 1) if not any(size % degree for size in sizes)]
 
 
 def data_degrees(batch: int, most: int) -> list[int]:
-    """Replicas that the samples of a batch can be divided among."""
+    """Return the numbers of replicas up to ``most`` that divide the samples of a batch, ascending."""
     small = [degree for degree in range(1, min(isqrt(batch), most) + 1) if batch % degree == 0]
     large = (batch // degree for degree in reversed(small))
     return small + [degree for degree in large if small[-1] < degree <= most]
 
 
 def zero_degrees(data: int, asked: int | None) -> tuple[int, ...]:
-    """Stages of ZeRO of a stage of the pipeline with so many replicas, which divide states if there are several."""
+    """Return the stages of ZeRO to try for ``data`` replicas; a single replica divides no states."""
     if data == 1:
         return (0,)
     return ZERO_STAGES if asked is None else (asked,)
 
 
 def _check_demands(setting: TrainingSetting) -> None:
-    """Check that what is asked can be had, one after the other and together."""
+    """Check that each demand can be met alone, and all together."""
     network, asked, available = setting.network, setting.demands, len(setting.fabric.devices)
     if asked.devices is not None and asked.devices > available:
         raise InputError(f"{asked.devices} devices asked for; the cluster has {available}")

@@ -37,7 +37,7 @@ COUNTS = ("data", "tensor", "pipeline", "samples", "micro_batches", "chunks")
 
 
 def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
-    """A configuration as what JSON can hold."""
+    """Return a configuration as a JSON object."""
     shape = config.shape
     return {
         "version": VERSION,
@@ -54,7 +54,7 @@ def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
 
 
 def config_from_dict(document: Mapping[str, Any], where: str = "the configuration") -> ParallelConfig:
-    """The inverse of `config_to_dict`.
+    """Return the configuration of a JSON object, the inverse of `config_to_dict`.
 
     Raises:
         InputError: if a field is missing, or the fields do not fit together.
@@ -85,7 +85,7 @@ def config_from_dict(document: Mapping[str, Any], where: str = "the configuratio
 
 
 def _shape_of(parallel: JsonObject) -> ParallelShape:
-    """How devices and batch are divided."""
+    """Return how a file divides devices and batch."""
     return ParallelShape(
         **{name: parallel.count(name, 1) for name in COUNTS},
         zero=int(checks.one_of(str(parallel.whole("zero")), "zero", map(str, range(4)))),
@@ -95,7 +95,7 @@ def _shape_of(parallel: JsonObject) -> ParallelShape:
 
 
 def _degrees_of(stage: Mapping[str, Any], shape: ParallelShape, where: str) -> StageDegrees:
-    """The degrees of a stage of its own."""
+    """Return the degrees of a stage that has its own."""
     own = JsonObject(f"a stage of {where}", stage)
     data, tensor = own.count("data", 1), own.count("tensor", 1)
     zero = checks.one_of(str(own.whole("zero")), "zero", map(str, range(4))) if own.has("zero") else shape.zero
@@ -112,7 +112,7 @@ def _degrees_of(stage: Mapping[str, Any], shape: ParallelShape, where: str) -> S
 
 
 def load_config(path: str | PathLike[str]) -> ParallelConfig:
-    """The configuration of a file, which ``planner choose --row`` has written.
+    """Return the configuration of a file that ``planner choose --row`` wrote.
 
     Raises:
         InputError: if there is none.
@@ -122,7 +122,7 @@ def load_config(path: str | PathLike[str]) -> ParallelConfig:
 
 
 def is_config(path: Path) -> bool:
-    """Whether a file holds a configuration rather than a plan."""
+    """Return whether a file holds a configuration rather than a plan."""
     if path.suffix != ".json" or not path.is_file():
         return False
     return "parallel" in read_json(path, "plan")

@@ -32,7 +32,7 @@ MOST_STEPS = 5000  # of a search, each for the beginning of a pipeline
 
 
 class Beginning(NamedTuple):
-    """The first stages of a pipeline, in the order of the search."""
+    """The first stages of a pipeline, ordered as the search takes them from its heap."""
 
     bound_s: float  # no step that begins so is shorter
     to_come: int  # stages
@@ -45,7 +45,7 @@ class Beginning(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """[n_devices + 1, n_layers + 1], the least that stages on the devices from one on take with so many layers."""
+    """The least seconds of the later stages, [n_devices + 1, n_layers + 1] each, by first device and layers."""
 
     sum_s: Floats
     longest_s: Floats
@@ -53,9 +53,9 @@ class _Rest(NamedTuple):
 
 
 def stage_searches(book: LayerBook) -> list["StageSearch"]:
-    """One for each number of stages and size of micro-batches, those first that could find a fast step.
+    """Return a search for each number of stages and size of micro-batches, by a lower bound of the step, ascending.
 
-    There are none if the same degrees are asked of all stages.
+    The list is empty if data or tensor, a size of micro-batches, or another schedule than 1F1B is asked for.
     """
     setting, ways = book.setting, WayBook(book)
     asked = setting.demands
@@ -72,7 +72,7 @@ def stage_searches(book: LayerBook) -> list["StageSearch"]:
 
 @dataclass(frozen=True)
 class StageSearch:
-    """A search.
+    """A best-first search over the ways to run the stages, one stage after another.
 
     Attributes:
         ways: to run the stages of a pipeline.
@@ -83,7 +83,7 @@ class StageSearch:
     __repr__ = brief
 
     def best(self, most_s: float, deadline: Deadline) -> tuple[ParallelConfig | None, float]:
-        """The fastest stages of those whose step takes less than ``most_s``, and seconds that no stages undercut."""
+        """Return the fastest stages whose step takes less than ``most_s``, if any, and a lower bound of all steps."""
         tables = list(self.ways.tables(most_s))
         rests, layers, none = self._rests(tables), self.ways.setting.network.layers, np.zeros(1)
         root_s = float(self._bounds(none, none, none, rests[0], 0, np.array([layers]))[0])
@@ -107,7 +107,7 @@ class StageSearch:
         return None, heap[0].bound_s if heap else inf
 
     def _rests(self, tables: Sequence[WayTables]) -> list[_Rest]:
-        """[n_stages + 1], from each stage on."""
+        """Return [n_stages + 1], the least seconds of the stages from each stage on."""
         setting = self.ways.setting
         layers, fabric = setting.network.layers, setting.fabric
         end = np.full((self.ways.n_devices + 1, layers + 1), inf)
@@ -131,14 +131,14 @@ class StageSearch:
         return rests[::-1]
 
     def _bounds(self, sum_s: Floats, longest_s: Floats, after_s: Floats, rest: _Rest, at: int, left: Ints) -> Floats:
-        """No step is shorter that goes on from a device with so many layers left."""
+        """Return [n_ways], lower bounds of steps whose later stages begin at device ``at`` with ``left`` layers."""
         others = self.ways.micro_batches - 1
         others_s = others * np.maximum(longest_s, rest.longest_s[at, left]) if others else 0.0
         after_s = np.maximum(after_s, rest.after_s[at, left])
         return np.asarray(others_s + sum_s + rest.sum_s[at, left] + after_s)
 
     def _longer(self, begun: Beginning, tables: Sequence[WayTables], rests: Sequence[_Rest]) -> Iterator[Beginning]:
-        """A beginning with one stage more, in all ways."""
+        """Yield the beginning with one more stage, for each way to run that stage."""
         number = self.ways.n_stages - begun.to_come
         for (size, mask), table in tables[number].items():
             if begun.at not in self.ways.places(size)[mask]:

@@ -11,14 +11,14 @@ CONVERTED = (Role.PARAMETER, Role.ACTIVATION)
 
 
 def in_bfloat16(graph: Graph) -> Graph:
-    """The network with all float32 parameters and results in bfloat16."""
+    """Return the network with all float32 parameters and results in bfloat16."""
     wide = {tensor.name for tensor in graph.tensors if tensor.role in CONVERTED and tensor.dtype == WIDE}
     tensors = (replace(tensor, dtype=NARROW) if tensor.name in wide else tensor for tensor in graph.tensors)
     return replace(graph, tensors=tuple(tensors), ops=tuple(_converted(op, wide) for op in graph.ops))
 
 
 def _converted(op: Op, wide: set[str]) -> Op:
-    """The operator with storages of half the bytes."""
+    """Return the operator with storages of half the bytes."""
     if op.footprint is None:
         return op
 

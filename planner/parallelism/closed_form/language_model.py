@@ -5,8 +5,8 @@
     config.json ──transformers──► network of shapes ──► Transformer ──► parameters in closed form
                                          └─────────────────────────────► parameters, compared part by part
 
-What a config leaves out is what transformers fills in, and what it does not say, such as gated products and biases,
-follows from the parameters of a layer. A network that the closed form describes wrongly is refused.
+Values that a config leaves out are the defaults of transformers; facts without a field, such as gated products and
+biases, follow from the parameters of a layer. A network that the closed form describes wrongly is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def language_model_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
-    """The transformer that a config describes; arguments and errors as of `model_file.transformer_of`."""
+    """Return the transformer that a config describes; arguments and errors are those of `model_file.transformer_of`."""
     from graphs.importers.from_config import language_model
 
     module: Any = language_model(document)
@@ -81,7 +81,7 @@ def _check_kind(config: Any, document: Mapping[str, Any]) -> None:
 
 
 def _layer_of(module: Any) -> _Layer:
-    """The layers, which hold equal parameters, as one.
+    """Return the layer that stands for all layers, which have equal parameters.
 
     Raises:
         InputError: if there is no such stack, or layers differ.
@@ -99,7 +99,7 @@ def _layer_of(module: Any) -> _Layer:
 
 
 def _position_rows(module: Any, layers: str, config: Any) -> int:
-    """How many positions are learned: those of the config if there is a table besides that of words, and 0 if not."""
+    """Return the number of learned positions: the config's if there is a table of positions, otherwise 0."""
     words = _words(module)
     tables = [
         part
@@ -111,7 +111,7 @@ def _position_rows(module: Any, layers: str, config: Any) -> int:
 
 
 def _words(module: Any) -> Any:
-    """The embedding of words.
+    """Return the embedding of words.
 
     Raises:
         InputError: if the network takes no words, or has no head that tells them.
@@ -172,14 +172,14 @@ def _described(module: Any, layer: Shapes, rows: int, tokens: int, flash: bool) 
 
 
 def _key_heads(config: Any, heads: int) -> int:
-    """Heads of keys and values; families that say so in one word have a single one."""
+    """Return the number of heads of keys and values; a config with ``multi_query`` has one."""
     if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
         return 1
     return int(_first(config, KEY_HEADS) or heads)
 
 
 def _window(config: Any, tokens: int) -> tuple[int, bool]:
-    """How many tokens a token attends to, 0 for all; and whether that is so in some layers only, which then differ."""
+    """Return how many tokens a token attends to, 0 for all, and whether only some of the layers have this window."""
     window = _first(config, ("sliding_window", "window_size"))
     if not isinstance(window, int):
         return 0, False
@@ -191,7 +191,7 @@ def _window(config: Any, tokens: int) -> tuple[int, bool]:
 
 
 def _architecture(config: Any, other_biases: bool) -> Architecture:
-    """What costs do not depend on."""
+    """Return the parts of a model's description that costs do not depend on."""
     rotary = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
     base = rotary.get("rope_theta") or getattr(config, "rope_theta", None) or getattr(config, "rotary_emb_base", None)
     share = rotary.get("partial_rotary_factor") or _first(config, ("partial_rotary_factor", "rotary_pct"))
@@ -211,7 +211,7 @@ def _architecture(config: Any, other_biases: bool) -> Architecture:
 
 
 def _rotary_scaling(rotary: Mapping[str, Any]) -> str:
-    """How rotations are scaled; Llama 3's way with other limits than its own is not its way."""
+    """Return how rotary angles are scaled; Llama 3's scaling with other limits has a name of its own."""
     name = str(rotary.get("rope_type") or rotary.get("type") or "default")
     other = any(rotary.get(limit, value) != value for limit, value in LLAMA3_LIMITS.items())
     return f"{name} with other limits" if name == "llama3" and other else name
@@ -243,7 +243,7 @@ def _check_parameters(network: Transformer, module: Any, layer: _Layer) -> None:
 
 
 def _first(config: Any, names: Sequence[str]) -> Any:
-    """The first of these fields that a config has."""
+    """Return the value of the first of these fields that a config has."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 

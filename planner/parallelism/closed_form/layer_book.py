@@ -13,7 +13,7 @@ ACTIVATION = 2  # bytes of a value between layers
 
 
 class LayerPrice(NamedTuple):
-    """A layer for a micro-batch on one device of its stage, forward and backward, by what is recomputed."""
+    """The price of a layer on one device of its stage: a micro-batch, forward and backward, by recomputation mode."""
 
     total_s: tuple[float, float, float]  # by recomputation
     computing_s: tuple[float, float, float]  # of it
@@ -23,7 +23,7 @@ class LayerPrice(NamedTuple):
 
 
 class LayerBook:
-    """Prices of layers, each worked out once."""
+    """Prices of layers, each computed once."""
 
     def __init__(self, setting: TrainingSetting) -> None:
         self.setting = setting
@@ -36,18 +36,18 @@ class LayerBook:
 
     @property
     def mode(self) -> int:
-        """The number of what of every layer runs again at least, of `RECOMPUTE_MODES`."""
+        """The index in `RECOMPUTE_MODES` of the mode that every layer is recomputed in at least."""
         return RECOMPUTE_MODES.index(self.setting.demands.recompute or RECOMPUTE_MODES[0])
 
     def price(self, device: int, tensor: int, samples: int) -> LayerPrice:
-        """Of a layer that ``tensor`` devices like this one share."""
+        """Return the price of a layer that ``tensor`` devices of this kind share."""
         key = (self.fabric.devices[device].kind, tensor, samples)
         if key not in self._prices:
             self._prices[key] = self._price(device, tensor, samples)
         return self._prices[key]
 
     def fastest(self, tensor: int, samples: int) -> LayerPrice:
-        """Of a layer on the device that is fastest with it."""
+        """Return the price of a layer on the kind of device that computes the layer fastest."""
         prices = (self.price(device, tensor, samples) for device in self._kinds)
         return min(prices, key=lambda price: price.total_s[0])
 

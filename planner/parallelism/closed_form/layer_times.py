@@ -49,8 +49,8 @@ DEEPSPEED = replace(MEGATRON, between=MEGATRON.sharded)
 class LayerTimes:
     """A transformer on a device."""
 
-    network: Transformer  # what is trained
-    device: Device  # where
+    network: Transformer  # to train
+    device: Device  # that computes
     efficiency: Efficiency  # of its peaks
 
     @property
@@ -74,7 +74,7 @@ class LayerTimes:
         return products_s + self.attention_s(samples, split.tensor) + tokens * values / self._bytes_per_s
 
     def attention_s(self, samples: int, tensor: int) -> float:
-        """Scores and what they weigh, forward: what selective recomputation runs again.
+        """Return the seconds of scores and weighted values, forward, which selective recomputation repeats.
 
         Scores that are kept are computed outside a window, too: a mask hides them.
         """
@@ -84,13 +84,13 @@ class LayerTimes:
         return flops / tensor / self._products_per_s + scores / tensor / self._bytes_per_s
 
     def head_s(self, samples: int, tensor: int) -> float:
-        """The head, forward and backward."""
+        """Return the seconds of the head, forward and backward."""
         flops = 3 * self.network.head_flops(samples)
         moved = LOGIT_BYTES * samples * self.network.sequence * self.network.vocabulary
         return flops / tensor / self._products_per_s + moved / tensor / self._bytes_per_s
 
     def optimizer_s(self, parameters: float, gradient_bytes: int, state_bytes: int) -> float:
-        """An optimizer's step: reads gradients, reads and writes float32 parameters and states, writes parameters."""
+        """Return the seconds of an optimizer's step: it reads gradients, updates float32 values, writes parameters."""
         return parameters * (gradient_bytes + 2 * state_bytes + PARAMETER) / self._bytes_per_s
 
     @property

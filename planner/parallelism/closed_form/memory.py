@@ -44,13 +44,13 @@ class LayerSplit:
 def zero_states(
     parameters: float, ranks: int, stage: int, optimizer_bytes: int = ADAM, gradient_bytes: int = GRADIENT
 ) -> float:
-    """Bytes of parameters, gradients and optimizer on each rank."""
+    """Return bytes of parameters, gradients and optimizer on each rank."""
     parts = (PARAMETER, gradient_bytes, optimizer_bytes)
     return sum(part * parameters / (ranks if stage >= 3 - i else 1) for i, part in enumerate(parts))
 
 
 def layer_activations(network: Transformer, samples: int, split: LayerSplit) -> float:
-    """Bytes that one layer keeps of a micro-batch for its backward pass, on one rank."""
+    """Return bytes that one layer keeps of a micro-batch for its backward pass, on one rank."""
     tokens, t = samples * network.sequence, split.tensor
     if split.recompute == "full":
         return 2.0 * tokens * network.hidden  # sequence parallelism does not divide it, as published

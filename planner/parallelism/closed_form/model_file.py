@@ -34,7 +34,7 @@ DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout")
 
 
 def transformer_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
-    """A transformer from the content of its file; one with a ``model_type`` is a config.json.
+    """Return a transformer from the content of its file; one with a ``model_type`` is a config.json.
 
     Args:
         document: the file's content.

@@ -1,9 +1,9 @@
-"""PricedStage: seconds and bytes of one stage of a pipeline, by its layers and what of them runs again.
+"""PricedStage: seconds and bytes of one stage of a pipeline, by its layers and their recomputation.
 
 ::
 
     a_i     stage i for a micro-batch, forward and backward: layers, their tensor-parallel all-reduces, what is
-            recomputed, the head, messages to neighbours; ZeRO 2 and 3 beside it, overlapped
+            recomputed, the head, messages to neighbours; ZeRO 2 and 3 overlap with all of this
     s_i     gradients (ZeRO 0: all-reduce; 1: reduce-scatter, and all-gather of parameters; 2: the latter) and the
             optimizer; neither overlaps with computing
 
@@ -34,15 +34,15 @@ GATHERED = 2  # products whose parameters ZeRO-3 has gathered at a time: one in 
 
 @dataclass(frozen=True)
 class PricedStage:
-    """What a stage takes.
+    """The price of a stage.
 
     Attributes:
         book: prices of layers.
         shape: how devices and batch would be divided if all stages were like this one.
         number: of the stage.
         slowest: the number of its slowest device, which sets its pace.
-        limit: bytes that its smallest device has for a plan.
-        message_s: a micro-batch to and from a neighbouring stage.
+        limit: bytes that a plan may use of its smallest device.
+        message_s: seconds that a micro-batch needs to and from a neighbouring stage.
     """
 
     book: LayerBook
@@ -58,12 +58,12 @@ class PricedStage:
     def on(
         cls, book: LayerBook, shape: ParallelShape, number: int, members: Sequence[int], apart: tuple[int, int]
     ) -> "PricedStage":
-        """The stage on some devices, or one of each kind of them.
+        """Return the stage on the given devices, of which one of each kind is enough.
 
         Args:
             book, shape, number: as above.
             members: the numbers of the devices.
-            apart: stride and size of the group of devices that a message goes between, as in `Fabric.group`.
+            apart: stride and size of the group of devices that messages pass between, as in `Fabric.group`.
         """
         devices = book.fabric.devices
         slowest = min(members, key=lambda member: max(devices[member].flops_per_s.values()))
@@ -77,31 +77,31 @@ class PricedStage:
 
     @property
     def end_s(self) -> float:
-        """What the stage takes besides its layers: messages to its neighbours, and the head on the last one."""
+        """Seconds of a micro-batch outside the layers: messages to neighbours and, on the last stage, the head."""
         return self.message_s + (self.layer.head_s if self._last else 0.0)
 
     @property
     def held(self) -> float:
-        """Micro-batches whose activations the stage holds."""
+        """The number of micro-batches whose activations the stage holds at a time."""
         pipeline, chunks = self.shape.pipeline, self.shape.chunks
         later = pipeline - self.number - 1
         held = later + 1 if chunks == 1 else (2 * later + (chunks - 1) * pipeline + 1) / chunks
         return min(self.shape.micro_batches, held)
 
     def pass_s(self, layers: StageLayers) -> float:
-        """Seconds of a micro-batch, forward and backward."""
+        """Return the seconds of a micro-batch, forward and backward."""
         own_s = sum(count * s for count, s in zip(layers, self.layer.total_s, strict=True)) + self.end_s
         if self.shape.zero < 2 or self.shape.data == 1:
             return own_s
         return overlapped_s(own_s, self._zero_s(layers.total), self.book.setting.efficiency.overlap)
 
     def computing_s(self, layers: StageLayers) -> float:
-        """The part of them that computes."""
+        """Return the seconds of a micro-batch in which the stage computes."""
         own_s = sum(count * s for count, s in zip(layers, self.layer.computing_s, strict=True))
         return own_s + (self.layer.head_s if self._last else 0.0)
 
     def sync_s(self, layers: int) -> float:
-        """Seconds of gradients and optimizer."""
+        """Return the seconds of gradients and optimizer in a step."""
         shape, setting, fabric = self.shape, self.book.setting, self.book.fabric
         parameters = self._parameters(layers)
         gradient_bytes, parameter_bytes = setting.gradient_bytes * parameters, PARAMETER * parameters
@@ -116,11 +116,11 @@ class PricedStage:
         return step_s + gather_s + (fabric.all_gather(gradient_bytes, self._replicas) if shape.zero == 1 else 0.0)
 
     def bytes_of(self, layers: StageLayers) -> float:
-        """Bytes of a device."""
+        """Return the bytes that a device of the stage holds."""
         return self._fixed_bytes(layers.total) + self._activation_bytes(layers)
 
     def cheapest(self, layers: int, most_s: float = inf) -> StageLayers | None:
-        """So many layers in the least time that the memory allows; None if none in less than ``most_s`` fit."""
+        """Return the layers by the fastest recomputation that fits the memory; None if none below ``most_s`` fits."""
         asked = self.book.setting.demands.recompute
         if asked is not None:
             alike = StageLayers.of(layers, asked)
@@ -139,7 +139,7 @@ class PricedStage:
         return best
 
     def _with_full(self, layers: int, full: int) -> StageLayers | None:
-        """The fewest selective layers beside so many full ones."""
+        """Return layers with ``full`` recomputed in full and the fewest selective ones that fit; None if none fit."""
         plain = StageLayers(layers - full, 0, full)
         if self.bytes_of(plain) <= self.limit:
             return plain
@@ -157,7 +157,7 @@ class PricedStage:
         return self.number == self.shape.pipeline - 1
 
     def _activation_bytes(self, layers: StageLayers) -> float:
-        """What the stage holds for its backward passes, and what is recomputed of one layer."""
+        """Return the bytes of activations that wait for backward passes, of one recomputed layer, and of logits."""
         network = self.book.setting.network
         kept = sum(count * n_bytes for count, n_bytes in zip(layers, self.layer.held_bytes, strict=True))
         none, selective, full = self.layer.held_bytes
@@ -169,7 +169,7 @@ class PricedStage:
         return self.held * kept + again + logits
 
     def _fixed_bytes(self, layers: int) -> float:
-        """States, and what ZeRO-3 has gathered."""
+        """Return the bytes of states, and of the parameters that ZeRO-3 has gathered."""
         shape, setting = self.shape, self.book.setting
         states = zero_states(
             self._parameters(layers), shape.data, shape.zero, setting.state_bytes, setting.gradient_bytes
@@ -181,12 +181,12 @@ class PricedStage:
 
     @cached_property
     def _layer_parameters(self) -> float:
-        """Of a layer on one device; norms and biases are not divided."""
+        """Parameters of a layer on one device; norms and biases are not divided."""
         network = self.book.setting.network
         return network.product_parameters / self.shape.tensor + network.vector_parameters
 
     def _parameters(self, layers: int) -> float:
-        """On one device; a tied head on another stage than the embedding is a copy of it."""
+        """Return the parameters on one device; a tied head is a copy unless its stage has the embedding too."""
         network = self.book.setting.network
         ends = network.embedding_parameters if self.number == 0 else 0
         if self._last:
@@ -194,7 +194,7 @@ class PricedStage:
         return layers * self._layer_parameters + ends / self.shape.tensor
 
     def _zero_s(self, layers: int) -> float:
-        """What ZeRO 2 and 3 send for each micro-batch: gradients, and parameters for both passes."""
+        """Return the seconds of ZeRO's messages for a micro-batch: gradients; with ZeRO-3, parameters twice, too."""
         parameters = self._parameters(layers)
         fabric = self.book.sharded_fabric
         gradients_s = fabric.all_gather(self.book.setting.gradient_bytes * parameters, self._replicas)
@@ -209,7 +209,7 @@ class PricedStage:
 
 
 def _message_s(book: LayerBook, shape: ParallelShape, stride: int, size: int) -> float:
-    """Seconds of a micro-batch to and from a neighbouring stage, for every chunk; each rank sends a part."""
+    """Return the seconds of a micro-batch to and from a neighbour, for all chunks; each rank sends its part."""
     if shape.pipeline == 1:
         return 0.0
     network = book.setting.network

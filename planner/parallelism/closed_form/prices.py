@@ -31,15 +31,15 @@ from planner.parallelism.closed_form.priced_stage import PricedStage
 
 
 class StepPrice(NamedTuple):
-    """What a step takes.
+    """The price of a training step.
 
     Attributes:
-        step_s: all of it.
-        computing_s: of the slowest stage.
-        communicating_s: of that stage: tensor parallelism, messages, and what ZeRO 2 and 3 cannot hide.
-        bubble_s: waiting for the pipeline to fill and drain.
-        sync_s: gradients and optimizer.
-        memory_bytes: of a device of each stage.
+        step_s: seconds of the whole step.
+        computing_s: seconds in which the slowest stage computes.
+        communicating_s: seconds of that stage for tensor parallelism, messages, and unhidden traffic of ZeRO 2 and 3.
+        bubble_s: seconds in which the pipeline fills and drains.
+        sync_s: seconds of gradients and optimizer.
+        memory_bytes: bytes of a device of each stage.
     """
 
     step_s: float
@@ -51,13 +51,13 @@ class StepPrice(NamedTuple):
 
     @property
     def peak_bytes(self) -> float:
-        """Of the fullest device."""
+        """Bytes of the fullest device."""
         return max(self.memory_bytes)
 
 
 @dataclass(frozen=True)
 class ShapePrices:
-    """What the stages of a shape take.
+    """The prices of the stages of a shape.
 
     Attributes:
         book: prices of layers.
@@ -72,7 +72,7 @@ class ShapePrices:
     __repr__ = brief
 
     def of(self, stage: int) -> PricedStage:
-        """What a stage takes."""
+        """Return the price of a stage."""
         if stage not in self._known:
             self._known[stage] = self._priced_stage(stage)
         return self._known[stage]
@@ -88,12 +88,12 @@ class ShapePrices:
 
     @cached_property
     def fill(self) -> float:
-        """The share of the other stages' times that filling and draining takes."""
+        """The share of the other stages' times that filling and draining the pipeline takes."""
         return 1 / self.shape.chunks
 
     @cached_property
     def shift_s(self) -> float:
-        """What zero-bubble scheduling saves."""
+        """Seconds of a step that zero-bubble scheduling saves."""
         if self.shape.schedule != "zb-h1":
             return 0.0
         layers = self.book.setting.network.layers // self.shape.pipeline
@@ -101,15 +101,15 @@ class ShapePrices:
         return 2 * (self.shape.pipeline - 1) * layers * min(stage.layer.products_s for stage in stages)
 
     def step_s(self, stage_s: Sequence[float]) -> float:
-        """The micro-batches of a step, without gradients and optimizer, from the times of the stages."""
+        """Return the seconds of a step's micro-batches, without gradients and optimizer, from [n_stages] seconds."""
         longest_s = max(stage_s)
         return (self.shape.micro_batches - self.fill) * longest_s + self.fill * sum(stage_s) - self.shift_s
 
     @cached_property
     def distinct(self) -> tuple[tuple[int, int], ...]:
-        """Stages that differ in more than the micro-batches that they hold, with the number of each.
+        """Stages that differ in more than the number of micro-batches held, each with the number of stages like it.
 
-        Of equal devices in the middle, the first holds the most.
+        The first of the equal stages in the middle stands for the others, because it holds the most micro-batches.
         """
         pipeline = self.shape.pipeline
         if pipeline <= 3 or not self.book.alike or self.degrees:
@@ -117,15 +117,15 @@ class ShapePrices:
         return (0, 1), (1, pipeline - 2), (pipeline - 1, 1)
 
     def even_price(self, layers: StageLayers) -> StepPrice:
-        """What a step takes with the same layers on every stage; the memory is that of `distinct` stages."""
+        """Return the price of a step with the same layers on every stage; the memory is that of `distinct` stages."""
         return self._price({stage: layers for stage, _ in self.distinct}, dict(self.distinct))
 
     def price(self, stages: Sequence[StageLayers]) -> StepPrice:
-        """What a step takes with these layers."""
+        """Return the price of a step with the given layers of each stage."""
         return self._price(dict(enumerate(stages)), dict.fromkeys(range(len(stages)), 1))
 
     def _price(self, stages: Mapping[int, StageLayers], numbers: Mapping[int, int]) -> StepPrice:
-        """What a step takes with these layers on so many stages each."""
+        """Return the price of a step, from the layers of some stages and the number of stages like each."""
         own_s = {stage: self.of(stage).pass_s(layers) for stage, layers in stages.items()}
         busiest = max(own_s, key=lambda stage: own_s[stage])
         stage_s = [s for stage, s in own_s.items() for _ in range(numbers[stage])]
@@ -150,7 +150,7 @@ class ShapePrices:
         return PricedStage.on(self.book, shape, stage, members, apart)
 
     def _members(self, stage: int) -> Sequence[int]:
-        """The devices of a stage."""
+        """Return the numbers of the devices of a stage."""
         data, tensor, pipeline = self.shape[:3]
         if self.degrees:
             first = sum(own.devices for own in self.degrees[:stage])
@@ -162,5 +162,5 @@ class ShapePrices:
 
 
 def config_price(setting: TrainingSetting, config: ParallelConfig) -> StepPrice:
-    """What a step takes under a configuration."""
+    """Return the price of a step under a configuration."""
     return ShapePrices(LayerBook(setting), config.shape, config.degrees).price(config.stages)

@@ -1,4 +1,4 @@
-"""What the way to train that needs the least memory takes of a device, and what else would make one fit."""
+"""The memory of the configuration that needs the least of it, and the options that would make one fit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,19 +17,19 @@ MOST_S = 5.0  # for each change that is tried
 
 
 class Need(NamedTuple):
-    """What a way takes of the device that lacks the most, and what a plan may use of it."""
+    """Memory of the device that lacks the most: bytes that a configuration needs, and bytes that a plan may use."""
 
     n_bytes: float
     usable_bytes: float
 
     @property
     def lacking_bytes(self) -> float:
-        """What is missing; negative if there is room."""
+        """Bytes that are missing; negative if there is room."""
         return self.n_bytes - self.usable_bytes
 
 
 def need_of(prices: ShapePrices) -> Need:
-    """What a shape takes with its layers divided equally, and everything recomputed unless something else is asked."""
+    """Return the need of a shape with its layers divided equally, recomputed in full or in the mode asked for."""
     setting, pipeline = prices.book.setting, prices.shape.pipeline
     mode: RecomputeMode = setting.demands.recompute or "full"
     layers = StageLayers.of(-(-setting.network.layers // pipeline), mode)
@@ -39,7 +39,7 @@ def need_of(prices: ShapePrices) -> Need:
 
 
 def least_need(setting: TrainingSetting, deadline: Deadline) -> Need | None:
-    """What the way takes that lacks the least, or the first that lacks nothing; None if there was no time for any."""
+    """Return the need of the shape that lacks the least, or of the first that fits; None if time allowed no shape."""
     book, least = LayerBook(setting), None
     for shape in shapes_of(setting):
         if deadline.over:
@@ -53,7 +53,7 @@ def least_need(setting: TrainingSetting, deadline: Deadline) -> Need | None:
 
 
 def what_fits(setting: TrainingSetting) -> Iterator[str]:
-    """Options of ``planner choose`` of which each alone leaves room for a way."""
+    """Yield the options of ``planner choose`` that each alone make some shape fit the memory."""
     changes = {
         "--gradients bfloat16": replace(setting, gradient_bytes=GRADIENT),
         "--flash-attention": replace(setting, network=replace(setting.network, flash=True)),

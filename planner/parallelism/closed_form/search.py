@@ -1,16 +1,16 @@
-"""Search: stages alike, then the best layers of each stage, then the best degrees of each stage.
+"""Search: equal stages first, then the best layers of each stage, then the best degrees of each stage.
 
 ::
 
-    1  each shape × recomputation, stages alike    by a quick bound, ascending; one price each, unless a row that is
+    1  each shape × recomputation, equal stages    by a quick bound, ascending; one price each, unless a row that is
                                                    faster than the bound has as few devices and less memory than the
                                                    shape's states; what no other row dominates is kept
     2  shapes by their bound, ascending            until a bound is no less than the fastest step that was found;
                                                    layers of the stages by dynamic programming
-    3  stages that differ in degrees and ZeRO, by  likewise; `degrees`
+    3  stages that differ in degrees and ZeRO, by  as in 2; `degrees`
        their number and the size of micro-batches
 
-When all parts end by themselves, no configuration of the space takes a shorter step.
+If no part is cut short by the time limit, no configuration of the space takes a shorter step.
 """
 
 from bisect import bisect_left, insort
@@ -57,15 +57,15 @@ class ConfigRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         rows: configurations of which none is as fast as another with no more memory and devices, the fastest first.
         status: optimal if the first row is proved to be the fastest; infeasible if nothing fits.
         bound_s: no configuration takes a shorter step.
-        shapes: how many there are whose stages have the same degrees.
-        left_out: of these, how many were not priced for want of time; rows with less memory may be missing.
-        least_need: of a device, what the way takes that lacks the least memory; None if none was priced.
+        shapes: the number of shapes whose stages have the same degrees.
+        left_out: the number of these that were not priced for lack of time; rows with less memory may be missing.
+        least_need: memory of the shape that lacks the least; None if no shape was priced.
         wall_s: seconds of the search.
     """
 
@@ -119,14 +119,14 @@ class _Front:
         heappush(self._later, (step_s, row.config.devices, peak))
 
     def dominates(self, least_s: float, devices: int, least_bytes: float) -> bool:
-        """Whether a row dominates all that takes so long, and so much memory, or more; times must ascend."""
+        """Return whether a row dominates all rows with at least these seconds and bytes; ask in ascending time."""
         while self._later and self._later[0][0] <= least_s:
             _, enough, n_bytes = heappop(self._later)
             self._least_bytes[enough:] = np.minimum(self._least_bytes[enough:], n_bytes)
         return bool(self._least_bytes[devices] <= least_bytes)
 
     def undominated(self) -> Iterator[ConfigRow]:
-        """The rows that none with fewer devices dominates either, the fastest first."""
+        """Yield the rows that no row with fewer devices dominates either, the fastest first."""
         rows = [row for devices in self._by_devices.values() for *_, row in devices]
         rows.sort(key=lambda row: (row.price.step_s, row.config.devices, row.price.peak_bytes))
         kept: list[tuple[int, float]] = []  # devices and memory of faster rows
@@ -207,7 +207,7 @@ class _ConfigSearch:
         return proved_s
 
     def _possible(self, prices: ShapePrices) -> bool:
-        """Whether the parameters of the mean stage fit, with everything recomputed."""
+        """Return whether the mean stage fits with everything recomputed, and note what it needs."""
         layers = -(-self.setting.network.layers // prices.shape.pipeline)
         middle = StageLayers(0, 0, layers)
         stages = [prices.of(stage) for stage in different_stages(prices.shape.pipeline)]
@@ -218,7 +218,7 @@ class _ConfigSearch:
         return least <= self._most_bytes
 
     def _even_layers(self, shape: ParallelShape) -> Iterable[StageLayers]:
-        """All layers of a stage under each kind of recomputation."""
+        """Yield the layers of a stage under each mode of recomputation."""
         layers, rest = divmod(self.setting.network.layers, shape.pipeline)
         asked = self.setting.demands.recompute
         for position, mode in enumerate(RECOMPUTE_MODES):

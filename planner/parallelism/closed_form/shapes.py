@@ -19,7 +19,7 @@ MOST_CHUNKS = 8
 
 
 def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
-    """All shapes that keep the demands, in a fixed order."""
+    """Yield all shapes that meet the demands, in a fixed order."""
     for data, tensor, pipeline in _degrees(setting):
         for samples in _micro_batch_sizes(setting, data, tensor, pipeline):
             micro_batches = setting.batch // data // samples
@@ -32,7 +32,7 @@ def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
 
 
 def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
-    """Data, tensor and pipeline."""
+    """Yield data-, tensor- and pipeline-parallel degrees."""
     asked, total = setting.demands, setting.n_devices
     if asked.limits is not None and asked.limits.data_alone:
         asked = replace(asked, tensor=1, pipeline=1)
@@ -46,7 +46,7 @@ def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:
 
 
 def _micro_batch_sizes(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> list[int]:
-    """Numbers of samples that divide a replica's part of the batch, and of which the fullest stage can hold one."""
+    """Return the numbers of samples that divide a replica's part of the batch, up to one micro-batch that may fit."""
     share, asked = setting.batch // data, setting.demands.samples
     if asked is not None:
         return [asked] if share % asked == 0 else []
@@ -58,9 +58,9 @@ def _micro_batch_sizes(setting: TrainingSetting, data: int, tensor: int, pipelin
 
 
 def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> Iterator[tuple[StepSchedule, int]]:
-    """Schedules with their chunks; interleaving takes micro-batches in turns of as many as there are stages.
+    """Yield schedules with their chunks; interleaving needs micro-batches in multiples of the stages.
 
-    Zero-bubble scheduling and interleaving are for stages alike.
+    Zero-bubble scheduling and interleaving need stages of equally many layers.
     """
     asked, limits = setting.demands.schedule, setting.demands.limits
     even, each = setting.network.layers % pipeline == 0, setting.network.layers // pipeline
@@ -77,7 +77,7 @@ def _schedules(setting: TrainingSetting, pipeline: int, micro_batches: int) -> I
 
 
 def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
-    """Stages of ZeRO, which divides among replicas."""
+    """Return the stages of ZeRO to try; a single replica divides nothing."""
     stages, asked = ZERO_STAGES[: None if data > 1 else 1], setting.demands.zero
     limits = setting.demands.limits
     known = ZERO_STAGES if data == 1 or limits is None else limits.zero
@@ -85,7 +85,7 @@ def _zero_stages(setting: TrainingSetting, data: int) -> tuple[int, ...]:
 
 
 def _orders(setting: TrainingSetting, data: int, tensor: int, pipeline: int) -> tuple[RankOrder, ...]:
-    """Both orders of the ranks, where that makes a difference."""
+    """Return the orders of the ranks that differ: both, or one."""
     hosts = setting.fabric.host_devices
     if data == 1 or pipeline == 1 or (gcd(tensor, hosts) == hosts and tensor >= hosts):
         return ("data",)

@@ -1,17 +1,17 @@
-"""SharedNetwork: what a network costs whose layers groups of devices share, by tensor parallelism and ZeRO.
+"""SharedNetwork: the costs of a network whose layers groups of devices share, by tensor parallelism and ZeRO.
 
 A group of t equal devices stands for one device of a `CostTable`; with r replicas of it:
 
 ::
 
-    work, activations     divided by t where a layer has a style, or its results lie divided (`TensorStyles`)
+    work, activations     divided by t where a layer has a style, or its results are divided (`TensorStyles`)
     states                divided by t where the weight is, and by r as ZeRO's stage says; stages that read one weight
                           have a copy each
     columns               the gradients of what they read: all-reduce, or by tokens all-gather and reduce-scatter
     rows, words           their results: all-reduce, or by tokens reduce-scatter and all-gather
     gathered columns      as columns, and an all-gather of the results
     divided, read whole   all-gather; whole, read in parts: all-gather of the gradients
-    recomputation         layer by layer, but for stem and head: a layer keeps what it reads until it runs again
+    recomputation         layer by layer, except stem and head: a layer keeps its inputs until it is recomputed
     ZeRO 2 and 3          the gradients of a layer for each micro-batch; 3: its parameters for both passes; overlapped
                           with computing, while all rings of an uplink run
 
@@ -50,10 +50,10 @@ class ZeroStage(NamedTuple):
 
     Attributes:
         stage: of ZeRO, 0 to 3.
-        replicas: how many there are.
+        replicas: the number of replicas.
         gradients: bytes of a gradient for each byte of a parameter that products read.
-        states: likewise of a moment; if more than 1, of parameters that are kept besides.
-        own_degrees: whether other stages may have others, so that replicas have parts of the same micro-batch.
+        states: bytes of a moment for each such byte; if more than 1, of a copy of the parameters too.
+        own_degrees: whether stages may differ in degrees, so that replicas have parts of the same micro-batch.
     """
 
     stage: int = 0
@@ -64,11 +64,11 @@ class ZeroStage(NamedTuple):
 
     @property
     def part(self) -> float:
-        """What a replica has of what is divided."""
+        """The share of divided states that a replica has."""
         return 1 / self.replicas
 
     def held(self, moments: int) -> float:
-        """What a replica has of parameters, gradients and moments, for each byte of a parameter."""
+        """Return the bytes of parameters, gradients and moments that a replica has for each byte of a parameter."""
         kept = moments * self.states + (self.states if self.states > 1 else 0.0)
         divides = (self.stage >= 3, self.stage >= 2, self.stage >= 1)
         sizes = (1.0, self.gradients, kept)
@@ -96,7 +96,7 @@ class SharedNetwork:
 
     @classmethod
     def of(cls, graph: Graph, tensor: int) -> "SharedNetwork | None":
-        """The network for groups of so many devices; None if they can share nothing of it.
+        """Return the network for groups of ``tensor`` devices; None if a group can share none of its layers.
 
         Raises:
             InputError: for a network without parameters.
@@ -111,7 +111,7 @@ class SharedNetwork:
 
     @cached_property
     def units(self) -> tuple[tuple[int, ...], ...]:
-        """Operators that no two stages have: a layer each, or several layers that a divided tensor joins."""
+        """Operators that stay on one stage: a layer each, or several layers that a divided tensor joins."""
         blocks = [list(layer) for layer in self.layers.layers]
         blocks[0][:0], blocks[-1][len(blocks[-1]) :] = self.layers.stem, self.layers.head
         home = {number: position for position, block in enumerate(blocks) for number in block}
@@ -126,21 +126,21 @@ class SharedNetwork:
         return tuple(tuple(sorted(unit)) for unit in members.values())
 
     def counts(self, stages: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """[n_stages], how many layers stages of operators have."""
+        """Return [n_stages], the number of layers of each stage, from its operators."""
         members = [set(stage) for stage in stages]
         return tuple(sum(layer[0] in own for layer in self.layers.layers) for own in members)
 
     def costs(
         self, table: CostTable, fabric: Fabric, launch_s: Floats, work: Workload, zero: ZeroStage = WHOLE_STATES
     ) -> CostTable:
-        """The costs for groups, from those of one device of each.
+        """Return the costs for groups, from the costs for one device of each group.
 
         Args:
             table: of the whole network, on a device of each group.
             fabric: of the devices; groups are neighbours.
-            launch_s: [n_devices], what no group shares of each operator.
+            launch_s: [n_devices], seconds of each operator that a group does not divide.
             work: that the table is for.
-            zero: how replicas divide what is left.
+            zero: how replicas divide the states that remain.
         """
         assert table.update is not None
         ahead_s, back_s = self._collectives(fabric)
@@ -186,7 +186,7 @@ class SharedNetwork:
         return np.array([self._state_share(op) for op in self.graph.ops])
 
     def computing_s(self, table: CostTable, launch_s: Floats) -> tuple[Floats, Floats]:
-        """[n_ops, n_devices] each, what groups compute forward and backward, from what one device of each does."""
+        """Return the seconds in which groups compute, forward and backward, [n_ops, n_devices] each."""
         share = np.array([1 / self.tensor if self._divides(op) else 1.0 for op in self.graph.ops])[:, None]
         forward_s, backward_s = (
             np.minimum(launch_s, seconds) + share * np.maximum(0.0, seconds - launch_s)
@@ -197,20 +197,20 @@ class SharedNetwork:
     # --- tensor parallelism ------------------------------------------------------------------------------------------
 
     def _divides(self, op: Op) -> bool:
-        """Whether each device does a part of an operator's work."""
+        """Return whether each device does a part of an operator's work."""
         return op.name in self.styles.style or op.name in self.styles.reads
 
     def _by_tokens(self, name: str) -> bool:
-        """Whether a divided tensor is divided by its tokens."""
+        """Return whether a divided tensor is divided by its tokens."""
         return self.styles.axis.get(name) == TOKENS and len(self.graph.tensor[name].shape) == TOKENS + 2
 
     def _reads_part(self, op: Op, name: str) -> bool:
-        """Whether an operator reads a divided tensor as it lies."""
+        """Return whether an operator reads a divided tensor in parts, without gathering it."""
         style = self.styles.style.get(op.name)
         return name in self.styles.axis and (style is Style.ROW or (style is None and op.name in self.styles.reads))
 
     def _collectives(self, fabric: Fabric) -> tuple[Floats, Floats]:
-        """[n_ops] each, seconds of what the devices of a group send each other, forward and backward."""
+        """Return the seconds of the collectives in a group, forward and backward, [n_ops] each."""
         ahead_s, back_s = np.zeros(len(self.graph.ops)), np.zeros(len(self.graph.ops))
         if self.tensor == 1:
             return ahead_s, back_s
@@ -222,7 +222,7 @@ class SharedNetwork:
         return ahead_s, back_s
 
     def _norms_s(self, fabric: Fabric, replicas: int) -> Floats:
-        """[n_ops], seconds in which replicas add up what batch norms see: means and then variances, or gradients."""
+        """Return [n_ops], the seconds in which replicas add up batch norms' means and variances, or gradients."""
         group, sums_s = fabric.group(replicas, self.tensor), np.zeros(len(self.graph.ops))
         for number, op in enumerate(self.graph.ops):
             if is_batch_norm(op):
@@ -231,7 +231,7 @@ class SharedNetwork:
         return sums_s
 
     def _sent(self, op: Op) -> Iterator[tuple[bool, bool, str]]:
-        """What is sent for an operator: whether backward, whether it is an all-reduce, and the tensor."""
+        """Yield an operator's collectives: whether one runs backward, whether it is an all-reduce, and its tensor."""
         style, axis, written = self.styles.style.get(op.name), self.styles.axis, op.outputs[0]
         if style in (Style.COLUMN, Style.GATHERED):
             name = read_by(op)
@@ -264,7 +264,7 @@ class SharedNetwork:
         return Footprints(self.graph)
 
     def _saved_share(self, op: Op) -> float:
-        """The part of what an operator saves that one device keeps: what it gathers, it keeps whole."""
+        """Return the share of an operator's saved bytes that one device keeps; a gathered tensor is kept whole."""
         names = [
             name for name in self._footprints.backward(op).saved if self.graph.tensor[name].role is Role.ACTIVATION
         ]
@@ -275,13 +275,13 @@ class SharedNetwork:
         return sum(size / self.tensor if part else size for size, part in zip(sizes, divided, strict=True)) / sum(sizes)
 
     def _state_share(self, op: Op) -> float:
-        """The part of an operator's parameters that one device has."""
+        """Return the share of an operator's parameters that one device has."""
         sizes = {tensor.name: tensor.n_bytes for tensor in self.graph.state(op)}
         own = sum(sizes[name] * part for name, part in self._state_parts(op).items())
         return own / sum(sizes.values()) if own else 1.0
 
     def _state_parts(self, op: Op) -> dict[str, float]:
-        """The part of each parameter that one device has: the bias behind rows is whole."""
+        """Return the share of each parameter that one device has; the bias of a row-parallel layer is whole."""
         style = self.styles.style.get(op.name)
         divided = {
             tensor.name: style is not None and (style is not Style.ROW or tensor.name == weight_of(op))
@@ -291,7 +291,7 @@ class SharedNetwork:
 
     @cached_property
     def _layer(self) -> Ints:
-        """[n_ops], the layer that an operator runs again with: one at a time, and neither the stem nor the head."""
+        """[n_ops], the layer that an operator is recomputed with, or -1 for stem and head, which are not recomputed."""
         layer = np.full(len(self.graph.ops), -1)
         for number, ops in enumerate(self.layers.layers):
             layer[list(ops)] = number
@@ -299,7 +299,7 @@ class SharedNetwork:
 
     @cached_property
     def _layer_bytes(self) -> Floats:
-        """[n_flows], what a device keeps of what one layer reads of another, whole or its part."""
+        """[n_flows], bytes that a device keeps of a tensor that one layer reads from another; 0 for other tensors."""
         parts = (self.tensor if flow.tensor in self.styles.axis else 1 for flow in self.graph.flows)
         n_bytes = (
             self.graph.tensor[flow.tensor].n_bytes / part for flow, part in zip(self.graph.flows, parts, strict=True)
@@ -312,7 +312,7 @@ class SharedNetwork:
 
     @cached_property
     def _copied_bytes(self) -> Floats:
-        """[n_ops], bytes of trained parameters that an operator reads and one of another unit before it."""
+        """[n_ops], bytes of an operator's trained parameters that an operator of another unit reads first."""
         unit = {number: position for position, own in enumerate(self.units) for number in own}
         seen: dict[str, set[int]] = {}
         copied = np.zeros(len(self.graph.ops))
@@ -327,7 +327,7 @@ class SharedNetwork:
     # --- ZeRO --------------------------------------------------------------------------------------------------------
 
     def _with_zero(self, table: CostTable, ring: StepUpdate, zero: ZeroStage) -> CostTable:
-        """The costs with the optimizer's step divided, and what is sent for each micro-batch or once."""
+        """Return the costs with the optimizer's step divided, and messages for each micro-batch or once a step."""
         assert table.update is not None
         once = (zero.gradients, 0.5 * (zero.gradients + 1), 0.5, 0.0)[zero.stage]  # of an all-reduce of parameters
         update = replace(

@@ -1,4 +1,4 @@
-"""The best layers of the stages of one shape: how many each has, and which of them run again, within its memory.
+"""The best layers of the stages of one shape: their number and their recomputation, within the memory of each stage.
 
 With a_i(n) the least time of n layers on stage i that fits, and f the share of `ShapePrices.fill`:
 
@@ -28,14 +28,14 @@ class StageFill:
 
 
 class LayerTable:
-    """The least times of numbers of layers, by stage, worked out when they are asked for."""
+    """The least seconds of a number of layers on a stage, computed on demand."""
 
     def __init__(self, prices: ShapePrices) -> None:
         self._prices = prices
         self._known: dict[tuple[int, int], tuple[float, StageLayers | None]] = {}
 
     def at(self, stage: int, layers: int) -> tuple[float, StageLayers | None]:
-        """The least time of so many layers on a stage, infinite if they do not fit, and what runs again of them."""
+        """Return the least seconds of ``layers`` on a stage and their recomputation; infinite and None if none fits."""
         if (stage, layers) not in self._known:
             own = self._prices.of(stage)
             found = own.cheapest(layers)
@@ -44,9 +44,9 @@ class LayerTable:
 
 
 def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
-    """The fastest layers of the stages, if they stream in less than ``most_s``; None if none do.
+    """Return the layers of the stages that stream fastest; None if none stream in less than ``most_s`` seconds.
 
-    Interleaved and zero-bubble schedules need stages alike, of which each recomputes what it must.
+    Interleaved and zero-bubble schedules need the same number of layers on each stage; recomputation may differ.
     """
     table, shape = LayerTable(prices), prices.shape
     layers = prices.book.setting.network.layers
@@ -71,7 +71,7 @@ def best_fill(prices: ShapePrices, most_s: float = inf) -> StageFill | None:
 
 
 def _most_layers(prices: ShapePrices, most_s: float) -> int:
-    """The most layers of a stage that is not alone too slow."""
+    """Return the most layers of a stage that does not alone make the step too slow."""
     layers = prices.book.setting.network.layers - prices.shape.pipeline + 1
     longest_s = most_s / max(prices.shape.micro_batches - prices.fill, 1e-9)
     return int(min(layers, longest_s / min(min(stage.layer.total_s) for stage in prices.each)))
@@ -86,7 +86,7 @@ def _filled(prices: ShapePrices, stages: Sequence[StageLayers | None], most_s: f
 
 
 def _least_sum(times: Sequence[Sequence[float]], counts: range, layers: int, longest_s: float) -> list[int] | None:
-    """The layers of each stage with the least sum of times, none longer than this; None if they are too few."""
+    """Return the layers of each stage with the least sum of times, each within a limit; None if there are none."""
     most = [max((n for n, s in zip(counts, stage, strict=True) if s <= longest_s), default=0) for stage in times]
     if sum(most) < layers or not all(most):
         return None

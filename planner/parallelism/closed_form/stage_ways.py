@@ -5,8 +5,8 @@
     host 0          host 1
     d0 d1 d2 d3     d4 d5 d6 d7        a stage has devices of one host, or begins with one: d2 d3, or d4 .. d9
 
-Of ways to run the same layers on as many devices of the same kinds, one is left out if another takes no longer for its
-passes nor for its gradients and optimizer.
+Among the ways to run the same number of layers on the same number and kinds of devices, a way is left out if another
+takes no longer for its passes and no longer for its gradients and optimizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from planner.parallelism.closed_form.config import (
 from planner.parallelism.closed_form.layer_book import LayerBook
 from planner.parallelism.closed_form.priced_stage import PricedStage
 
-NEARLY = 1e-9  # relative; what is faster by less is as fast
+NEARLY = 1e-9  # relative; times that differ by less are equal
 
 
 class StageWay(NamedTuple):
@@ -57,16 +57,16 @@ WayTables: TypeAlias = dict[tuple[int, int], WayTable]
 
 
 class WayBook:
-    """The fastest ways to run layers on stages, each worked out once."""
+    """The fastest ways to run layers on stages, each computed once."""
 
     def __init__(self, book: LayerBook) -> None:
         self.layers = book
         self._ways: dict[tuple[int, int, StageDegrees, int, bool, int], dict[int, StageWay | None]] = {}
 
     def way(self, stage: PricedStage, mask: int, layers: int, most_s: float) -> StageWay | None:
-        """The fastest way to run so many layers on a stage; None if none in less than ``most_s`` fits.
+        """Return the fastest way to run ``layers`` layers on a stage; None if no way below ``most_s`` seconds fits.
 
-        The limit of a size of micro-batches never grows during a search.
+        A way that was missed once stays missed: ``most_s`` of a size of micro-batches never grows during a search.
         """
         shape = stage.shape
         degrees = StageDegrees(shape.data, shape.tensor, shape.zero)
@@ -83,8 +83,8 @@ class PipelineWays:
     """The ways to run the stages of a pipeline.
 
     Attributes:
-        book: which knows ways to run stages.
-        samples: of a micro-batch, of all replicas.
+        book: of the ways to run stages.
+        samples: of a micro-batch, over all replicas.
         n_stages: of the pipeline.
     """
 
@@ -96,12 +96,12 @@ class PipelineWays:
 
     @property
     def setting(self) -> TrainingSetting:
-        """What is trained."""
+        """The training problem."""
         return self.book.layers.setting
 
     @property
     def micro_batches(self) -> int:
-        """Of a step."""
+        """Micro-batches of a step."""
         return self.setting.batch // self.samples
 
     @property
@@ -111,12 +111,12 @@ class PipelineWays:
 
     @property
     def n_devices(self) -> int:
-        """How many may be used."""
+        """The largest number of devices that the pipeline may use."""
         return self.setting.n_devices
 
     @cached_property
     def quick_bound_s(self) -> float:
-        """No step is shorter: layers divided by what each device could do, and all of them once, the fastest way."""
+        """A lower bound of a step: layers divided by the devices' speeds, and one pass through all of them at best."""
         book, layers = self.book.layers, self.setting.network.layers
 
         def device_s(device: int, degrees: StageDegrees) -> float:
@@ -133,12 +133,12 @@ class PipelineWays:
 
     @cached_property
     def _degrees(self) -> list[StageDegrees]:
-        """All that a stage may have."""
+        """The degrees that a stage may have, with a device left for each other stage."""
         return [degrees for degrees in self._known_degrees if degrees.devices <= self.n_devices - self.n_stages + 1]
 
     @cached_property
     def _known_degrees(self) -> list[StageDegrees]:
-        """Those of a stage on all devices, too."""
+        """The degrees of a stage, up to all devices."""
         asked = self.setting.demands.zero
         return [
             StageDegrees(data, tensor, zero)
@@ -163,7 +163,7 @@ class PipelineWays:
 
     @cached_property
     def _counts(self) -> Ints:
-        """[n_kinds, n_devices + 1], how many devices of each kind stand before one."""
+        """[n_kinds, n_devices + 1], how many devices of each kind come before a device."""
         devices = self.book.layers.fabric.devices[: self.n_devices]
         counts = np.zeros((len(self._examples), self.n_devices + 1), dtype=np.int64)
         for own, example in zip(counts, self._examples, strict=True):
@@ -176,7 +176,7 @@ class PipelineWays:
         return {}
 
     def places(self, size: int) -> dict[int, Ints]:
-        """The first devices of groups of a size, by a mask of the kinds of their devices."""
+        """Return the first devices of groups of a size, by a mask of the kinds of their devices."""
         if size not in self._known_places:
             self._known_places[size] = self._places_of(size)
         return self._known_places[size]
@@ -189,7 +189,7 @@ class PipelineWays:
         return {int(mask): at[masks == mask] for mask in np.unique(masks)}
 
     def _layer_s(self, degrees: StageDegrees) -> float:
-        """A layer on the fastest devices, of which no more than what is asked runs again."""
+        """Return the seconds of a layer on the fastest devices, with no more recomputation than is asked for."""
         book = self.book.layers
         return book.fastest(degrees.tensor, self.samples // degrees.data).total_s[book.mode]
 
@@ -200,7 +200,7 @@ class PipelineWays:
     # --- ways to run a stage -----------------------------------------------------------------------------------------
 
     def tables(self, most_s: float) -> Iterator[WayTables]:
-        """For each stage, the ways of a size and a mask of kinds that may be a part of a step below ``most_s``."""
+        """Yield for each stage the ways of each size and mask of kinds that may be part of a step below ``most_s``."""
         layers = self.setting.network.layers
         longest_s = most_s - layers * self._fastest_layer_s
         longest_s = longest_s / (self.micro_batches - 1) if self.micro_batches > 1 else most_s
@@ -217,13 +217,13 @@ class PipelineWays:
             yield {(size, mask): table for size, mask, table in found if table.ways}
 
     def _most_layers(self, size: int, longest_s: float) -> int:
-        """The most layers that so many devices could run within a time."""
+        """Return the most layers that ``size`` devices could run within ``longest_s`` seconds."""
         most = self.setting.network.layers - self.n_stages + 1
         layer_s = min(map(self._layer_s, self._by_size[size]))
         return min(most, floor(longest_s / layer_s)) if longest_s < inf else most
 
     def _table(self, number: int, size: int, mask: int, counts: range, longest_s: float) -> WayTable:
-        """The ways to run a stage with so many layers of which no other one is better for passes and gradients."""
+        """Return the ways to run a stage, by layers, that no other way dominates in passes and in gradients."""
         stages = [self._stage(number, degrees, mask) for degrees in self._by_size[size]]
         kept: list[StageWay] = []
         for count in counts:
@@ -237,7 +237,7 @@ class PipelineWays:
         return WayTable(pass_s, after_s, np.array([way.layers.total for way in kept], dtype=np.int64), kept)
 
     def _stage(self, number: int, degrees: StageDegrees, mask: int) -> PricedStage:
-        """The prices of a stage on devices of the kinds of a mask."""
+        """Return the price of a stage on devices of the kinds of a mask."""
         members = [example for bit, example in enumerate(self._examples) if mask >> bit & 1]
         shape = self.shape.with_degrees(degrees)
         return PricedStage.on(self.book.layers, shape, number, members, (1, self.n_devices))

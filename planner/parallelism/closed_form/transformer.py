@@ -8,8 +8,8 @@ With L layers, hidden size h, feed-forward size f, s tokens of a sample, V words
     FLOP of a layer, forward     2 b s (those products) + 4 b s^2 a                        a: heads * values of a head
     FLOP of the head, forward    2 b s h V
 
-Heads have h / heads values unless a model has others, so a = h. Scores that a causal mask hides count. A window of w
-tokens leaves s^2 - (s - w)^2 of the s^2 scores, counted in the same way: twice the pairs that the mask leaves.
+Heads have h / heads values unless a model says otherwise, so a = h. Scores that a causal mask hides count. A window of
+w tokens leaves s^2 - (s - w)^2 of the s^2 scores, counted in the same way: twice the pairs that the mask leaves.
 
 A backward pass is twice a forward pass. Of a classic GPT (f = 4 h, kv = 1, biases) a step with everything recomputed
 takes 96 b s L h^2 (1 + s / (6 h) + V / (16 L h)) FLOP, and its parameters are
@@ -81,23 +81,23 @@ class Transformer(Brief):
 
     @property
     def attention_values(self) -> int:
-        """Values of a token within attention: those of all heads."""
+        """Values of a token within attention, over all heads."""
         return self.heads * self.head_dim
 
     @property
     def kv_share(self) -> float:
-        """Heads of keys and values, as a share of those of queries."""
+        """Heads of keys and values as a share of the heads of queries."""
         return self.kv_heads / self.heads
 
     @property
     def product_parameters(self) -> int:
-        """Of a layer's matrices, which tensor parallelism splits."""
+        """Parameters of a layer's matrices, which tensor parallelism splits."""
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def vector_parameters(self) -> int:
-        """Of a layer's norms and biases."""
+        """Parameters of a layer's norms and biases."""
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         others = 2 * self.hidden + self.ffn * (2 if self.gated else 1)
         biases = qkv * (self.biases or self.qkv_biases) + others * self.biases
@@ -105,48 +105,48 @@ class Transformer(Brief):
 
     @property
     def layer_parameters(self) -> int:
-        """Of a layer."""
+        """Parameters of a layer."""
         return self.product_parameters + self.vector_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Of words and positions."""
+        """Parameters of the embeddings of words and positions."""
         return (self.vocabulary + (self.position_rows or self.sequence) * self.positions) * self.hidden
 
     @property
     def head_parameters(self) -> int:
-        """Of the head's own weights."""
+        """Parameters of the head's own weights; 0 if the head is tied."""
         return self.vocabulary * self.hidden * self.untied
 
     @property
     def parameters(self) -> int:
-        """Of all; the last norm is left out, as in the closed form."""
+        """Parameters of the model; the last norm is left out, as in the closed form."""
         return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
 
     def product_flops(self, samples: int) -> float:
-        """FLOP of a layer's matrices, forward."""
+        """Return the FLOP of a layer's matrices, forward."""
         return 2.0 * samples * self.sequence * self.product_parameters
 
     def attention_flops(self, samples: int) -> float:
-        """FLOP of a layer's scores and of what they weigh, forward; those that a causal mask hides count."""
+        """Return the FLOP of a layer's scores and weighted values, forward; scores that a causal mask hides count."""
         beyond = max(0, self.sequence - self.window) if self.window else 0
         return 4.0 * samples * (self.sequence**2 - beyond**2) * self.attention_values
 
     def layer_flops(self, samples: int) -> float:
-        """FLOP of a layer, forward."""
+        """Return the FLOP of a layer, forward."""
         return self.product_flops(samples) + self.attention_flops(samples)
 
     def head_flops(self, samples: int) -> float:
-        """FLOP of the head, forward."""
+        """Return the FLOP of the head, forward."""
         return 2.0 * samples * self.sequence * self.hidden * self.vocabulary
 
     def step_flops(self, samples: int, recompute: bool = False) -> float:
-        """FLOP of a training step; what is recomputed counts again only where that is said."""
+        """Return the FLOP of a training step; recomputed layers count again only if ``recompute`` is set."""
         return (4 if recompute else 3) * self.layers * self.layer_flops(samples) + 3 * self.head_flops(samples)
 
 
 def nearest_divisor(number: int, wanted: int) -> int:
-    """The divisor of a number that is closest to the wanted one; the smaller of two."""
+    """Return the divisor of a number that is closest to the wanted one; the smaller of two."""
     return min(
         (part for part in range(1, number + 1) if number % part == 0), key=lambda part: (abs(part - wanted), part)
     )

@@ -1,4 +1,4 @@
-"""The arguments of Megatron-LM's pretrain_gpt.py that make a network, and what of other families they cannot say.
+"""The arguments of Megatron-LM's pretrain_gpt.py that describe a network, and families that they cannot describe.
 
 Source: https://github.com/NVIDIA/Megatron-LM, megatron/training/arguments.py, core r0.14.
 """
@@ -12,7 +12,7 @@ from planner.plans.exported import refuse
 MEGATRON = "megatron-args"
 
 FAMILIES = frozenset({"gpt2", "gpt_bigcode", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "phi3"})
-"""Those whose layers are Megatron-LM's: norms before attention and before the feed-forward part, nothing scaled."""
+"""Families with Megatron-LM's layers: norms before attention and before the feed-forward part, nothing scaled."""
 
 PARALLEL = "an attention and a feed-forward part that read the same values"
 OTHER_PARTS: Mapping[str, str] = {
@@ -27,22 +27,22 @@ OTHER_PARTS: Mapping[str, str] = {
     "opt": "the activation 'relu'",
     "gpt_neo": "scores that are not scaled",
     "nemotron": "norms around 1",
-    "stablelm": "gates beside norms that shift",
+    "stablelm": "gates together with norms that shift",
     **dict.fromkeys(("bert", "megatron-bert", "roberta"), "attention to later tokens"),
 }
-"""What other families have that no argument, or none that this planner writes, says."""
+"""The parts of other families for which there is no argument, or none that this planner writes."""
 
 GATES = ("silu", "swish")  # of --swiglu
 EXACT_GELU = "gelu"
 SCALED_ROTATION = "llama3"
 TANH_GELU = frozenset({"gelu_new", "gelu_pytorch_tanh", "gelu_fast"})
-"""The approximation by tanh, which Megatron-LM's fused GELU is."""
+"""The approximation by tanh, which Megatron-LM's fused GELU computes."""
 
 HEAD_NORMS = frozenset({"qwen3"})  # families that normalise queries and keys, head by head
 
 
 def megatron_network(network: Transformer) -> Iterator[str]:
-    """The arguments; raise InputError if they cannot say what the network is."""
+    """Yield the arguments; raise InputError if they cannot describe the network."""
     own = network.architecture
     if own is not None:
         _check_family(network, own)
@@ -72,7 +72,7 @@ def megatron_network(network: Transformer) -> Iterator[str]:
 
 
 def _details(network: Transformer, own: Architecture) -> Iterator[str]:
-    """What a config says besides sizes."""
+    """Yield the arguments of a config that are no sizes."""
     yield f"--norm-epsilon {own.norm_epsilon!r}"
     yield f"--attention-dropout {own.attention_dropout!r} --hidden-dropout {own.hidden_dropout!r}"
     flags = {
@@ -88,7 +88,7 @@ def _check_family(network: Transformer, own: Architecture) -> None:
     """Check that the layers of a family are Megatron-LM's.
 
     Raises:
-        InputError: if not; the error names what is another.
+        InputError: if not; the error names the part that differs.
     """
     activations = GATES if network.gated else (*TANH_GELU, EXACT_GELU)
     unknown = own.model_type not in FAMILIES

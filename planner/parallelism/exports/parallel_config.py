@@ -30,7 +30,7 @@ TITAN_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 
 
 def export_config(setting: TrainingSetting, config: ParallelConfig, target: str) -> Export:
-    """A configuration in the format of another tool.
+    """Return a configuration in the format of another tool.
 
     Raise InputError if the tool cannot do it: the error names the reason and the way out.
     """
@@ -84,7 +84,7 @@ def _megatron_degrees(setting: TrainingSetting, config: ParallelConfig) -> Itera
 
 
 def _megatron_recompute(config: ParallelConfig) -> Iterator[str]:
-    """All layers alike, or some whole ones on every stage."""
+    """Yield the arguments for one mode on all layers, or for a number of fully recomputed layers on every stage."""
     if config.recompute == "selective":
         yield "--recompute-granularity selective"
     elif config.recompute == "full":
@@ -97,7 +97,7 @@ def _megatron_recompute(config: ParallelConfig) -> Iterator[str]:
 
 
 def _torchtitan(setting: TrainingSetting, config: ParallelConfig) -> Export:
-    """Two degrees for data: replicas that hold everything, or that share it."""
+    """Return torchtitan's config; data parallelism is a degree of replicas with all states, or with divided states."""
     shape = config.shape
     if shape.zero == 1 and shape.data > 1:
         raise refuse(TORCHTITAN, "the row has ZeRO 1", "has the stages 0, 2 and 3", "choose with --zero 2")
@@ -142,7 +142,7 @@ def _toml(table: Mapping[str, Any]) -> str:
 
 
 def _deepspeed(setting: TrainingSetting, config: ParallelConfig) -> Export:
-    """What DeepSpeed's config says; its pipelines and tensor parallelism are set in code."""
+    """Return DeepSpeed's config; its pipelines and tensor parallelism are set in code."""
     _check_data_alone(DEEPSPEED, config)
     _check_alike(DEEPSPEED, config)
     shape, gradients = config.shape, "fp32" if setting.gradient_bytes == FLOAT32_GRADIENT else "bf16"
@@ -159,7 +159,7 @@ def _deepspeed(setting: TrainingSetting, config: ParallelConfig) -> Export:
 
 
 def _accelerate(setting: TrainingSetting, config: ParallelConfig) -> Export:
-    """FSDP 2: stage 3 gathers parameters again for the backward pass, stage 2 keeps them."""
+    """Return Accelerate's config for FSDP 2; ZeRO 3 gathers parameters for both passes, ZeRO 2 only once."""
     _check_data_alone(ACCELERATE, config)
     _check_alike(ACCELERATE, config)
     shape = config.shape
@@ -214,9 +214,9 @@ def _check_data_alone(target: str, config: ParallelConfig) -> None:
 
 
 def target_limits(setting: TrainingSetting, target: str) -> Limits:
-    """What a tool can be told, for a search.
+    """Return the configurations that a tool can express, as limits of a search.
 
-    Raise InputError if it cannot be told the network, or what is asked, whatever the row.
+    Raise InputError if the tool cannot express the network or the demands, whichever the row.
     """
     zero, schedules, data_alone = TARGET_LIMITS[target]
     asked = setting.demands

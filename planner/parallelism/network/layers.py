@@ -3,12 +3,12 @@
 ::
 
     ids ──► embed │ layers.0 │ layers.1 │ layers.2 │ norm ──► head          the largest stack of equal modules, with
-            stem    layer      layer      layer      head                   what comes before and behind it
+            stem    layer      layer      layer      head                   what comes before and after it
 
-    x ──► conv ─► relu │ conv ─► relu ─► pool │ flatten ─► linear           without a stack: cut where one tensor goes
-              layer             layer                 layer                 over; each layer has parameters
+    x ──► conv ─► relu │ conv ─► relu ─► pool │ flatten ─► linear           without a stack: cut where one tensor
+              layer             layer                 layer                 crosses; each layer has parameters
 
-What depends on no parameter, such as a mask, belongs to no layer: each stage computes what it needs of that.
+An operator that depends on no parameter, such as a mask, belongs to no layer: each stage that needs it computes it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class NetworkLayers:
         graph: the network.
         stem: operators before the first layer.
         layers: operators of each layer.
-        head: operators behind the last layer.
+        head: operators after the last layer.
     """
 
     graph: Graph
@@ -44,7 +44,7 @@ class NetworkLayers:
 
     @classmethod
     def of(cls, graph: Graph) -> "NetworkLayers":
-        """The layers of a network.
+        """Return the layers of a network.
 
         Raises:
             InputError: for a network without parameters.
@@ -63,7 +63,7 @@ class NetworkLayers:
         return carried_of(self.graph)
 
     def stages(self, counts: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The blocks of each stage, from the layers that each has: its layers, and the stem or the head.
+        """Return the blocks of each stage, from its number of layers: the layers, and the stem or the head.
 
         Raises:
             InputError: if the numbers do not add up to the layers.
@@ -85,7 +85,7 @@ class NetworkLayers:
         return tuple(map(tuple, blocks))
 
     def free(self, blocks: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """The operators outside of all layers that some blocks need, directly or not."""
+        """Return the operators outside of all layers that some blocks need, directly or not."""
         needed = {name for block in blocks for number in block for name in self.graph.ops[number].inputs}
         if self.layers and blocks[-1][-1] == max((*self.layers[-1], *self.head)):
             needed.update(self.graph.outputs)
@@ -99,12 +99,12 @@ class NetworkLayers:
 
 
 def even_counts(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as equal as can be."""
+    """Return the number of layers of each stage; numbers differ by at most one."""
     return tuple(layers // stages + (stage < layers % stages) for stage in range(stages))
 
 
 def carried_of(graph: Graph) -> frozenset[str]:
-    """The tensors that depend on parameters, or on random numbers."""
+    """Return the tensors that depend on parameters or on random numbers."""
     carried = {tensor.name for tensor in graph.tensors if tensor.role is Role.PARAMETER}
     parameters = frozenset(carried)
     for op in graph.ops:
@@ -114,17 +114,17 @@ def carried_of(graph: Graph) -> frozenset[str]:
 
 
 def learned_of(graph: Graph) -> frozenset[str]:
-    """The tensors that have a gradient."""
+    """Return the tensors that have a gradient."""
     return frozenset(differentiated(graph))
 
 
 def is_batch_norm(op: Op) -> bool:
-    """Whether what a sample becomes depends on the others of its micro-batch."""
+    """Return whether an operator normalises a sample by statistics of its whole micro-batch."""
     return "batch_norm" in op.kind and bool(dict(op.attrs).get("training", True))
 
 
 def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:
-    """Where the layers of the largest stack of equal modules begin, and where the last one ends; None without one."""
+    """Return where the layers of the largest stack of equal modules begin and the last one ends; None without one."""
     best: tuple[int, list[int]] = (0, [])
     for container in dict.fromkeys(name for number in moving for name, _ in _containers(graph.ops[number])):
         members = _members(graph, moving, container)
@@ -137,7 +137,7 @@ def _stack(graph: Graph, moving: Sequence[int]) -> list[int] | None:
 
 
 def _members(graph: Graph, moving: Sequence[int], container: str) -> list[list[int]]:
-    """The positions of the operators of each numbered module in a list of modules."""
+    """Return the positions of the operators of each numbered module in a list of modules."""
     members: dict[str, list[int]] = {}
     for position, number in enumerate(moving):
         key = dict(_containers(graph.ops[number])).get(container)
@@ -147,7 +147,7 @@ def _members(graph: Graph, moving: Sequence[int], container: str) -> list[list[i
 
 
 def _containers(op: Op) -> Iterator[tuple[str, str]]:
-    """The numbered modules that an operator is in: the path of the list, and the number in it."""
+    """Yield the numbered modules that an operator is in: the path of the list, and the number in it."""
     parts = op.module.split(".")
     for position, part in enumerate(parts):
         if part.isdigit():
@@ -155,7 +155,7 @@ def _containers(op: Op) -> Iterator[tuple[str, str]]:
 
 
 def _form(graph: Graph, ops: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Kinds and sizes of what operators do with parameters; equal layers have equal forms."""
+    """Return kinds of operators and sizes of the parameters that they read; equal layers have equal forms."""
     return tuple(
         (graph.ops[number].kind, graph.tensor[name].n_elements)
         for number in ops
@@ -165,7 +165,7 @@ def _form(graph: Graph, ops: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def _narrow(graph: Graph, moving: Sequence[int]) -> list[int]:
-    """Where layers begin that one tensor goes over to, each with parameters; the first one has no stem before it."""
+    """Return where layers begin that have parameters and read a single tensor from before; there is no stem."""
     last_read: Mapping[str, int] = {
         name: position for position, number in enumerate(moving) for name in graph.ops[number].inputs
     } | dict.fromkeys(graph.outputs, len(moving))

@@ -47,7 +47,7 @@ def trade_offs(
     optimizer: str = "sgd",
     demands: Demands = ALL_OPEN,
 ) -> TradeOffs:
-    """All choices that fit into memory; those with the most devices are searched first.
+    """Return all choices that fit into memory; those with the most devices are searched first.
 
     Args:
         graph_of: the network for a number of samples; a number that it refuses is left out, unless it refuses all.
@@ -56,8 +56,8 @@ def trade_offs(
         optimizer: a name of an optimizer of `Workload`.
         search: its time is for everything, including ``graph_of``. The remaining searches share the remaining time
             equally. A size is left out if the last import took longer than the remaining time; at least one size is
-            imported and one placement evaluated. Its reporter is told of progress.
-        demands: which degrees to search alone; whoever asks leaves out other schedules, pipelines and recomputation.
+            imported and one placement evaluated. Its reporter receives the progress.
+        demands: the only degrees to search; the caller filters schedules, pipelines and recomputation.
 
     Raises:
         InputError: for a batch below 1, an unknown optimizer, degrees that devices, batch or network do not allow, or
@@ -101,7 +101,7 @@ def _keep_best(found: dict[tuple[object, ...], Choice], choices: Iterable[Choice
 
 
 def _in_layers(choice: Choice, tables: Tables, shape: Shape, demands: Demands) -> Choice:
-    """A choice for devices that share layers or states, with the layers of each stage."""
+    """Return a choice for devices that share layers or states, with the layers of each stage."""
     network = tables.network(tables.graphs[shape.samples], shape.samples, shape.tensor)
     assert network is not None
     counts = network.counts([choice.placement.operators(device) for device in choice.placement.used])
@@ -111,9 +111,9 @@ def _in_layers(choice: Choice, tables: Tables, shape: Shape, demands: Demands) -
 
 
 def _bound_s(table: CostTable, shape: Shape) -> float:
-    """Seconds that no schedule and no stages undercut: split backward passes have the least bound.
+    """Return a lower bound of a step over all schedules and stages: split backward passes have the least bound.
 
-    A single device adds up all gradients behind its last backward pass; several may do so meanwhile.
+    A single device adds up all gradients after its last backward pass; several devices may overlap this with computing.
     """
     alone_s = table.update.sync_s(range(table.n_ops), 0) if table.update and table.n_devices == 1 else 0.0
     return alone_s + lower_bound(Problem(table, Goal.TRAINING, step=TrainingStep("zb-h1", shape.micro_batches)))
@@ -127,9 +127,9 @@ def _choices(
     shapes_left: int,
     must_find: bool,
 ) -> Iterator[Choice]:
-    """Every schedule under each recomputation, each with the best placement that was found for any of them.
+    """Yield each schedule under each recomputation, with the best placement that was found for any of them.
 
-    All schedules are the same on a single device, which has nothing to recompute. When the time is over, the remaining
+    On a single device all schedules are the same and nothing is recomputed. After the time limit, the remaining
     schedules are left out, unless a first choice must be found.
     """
     placements: dict[Placement, None] = {}
@@ -156,7 +156,7 @@ def _choices(
 
 
 def _best_of(placements: Iterable[Placement], problem: Problem) -> tuple[Placement | None, float]:
-    """The best of some placements, if one is feasible, and its seconds."""
+    """Return the best of some placements, if one is feasible, and its seconds."""
     best: Placement | None = None
     best_s = inf
     for known in placements:

@@ -28,21 +28,21 @@ from simulator.training import TrainingStep
 
 
 class ShapeCosts(NamedTuple):
-    """The costs of a way to divide devices and batch, and what of them is computing."""
+    """The costs of a way to divide devices and batch, and the part of them that is computing."""
 
     table: CostTable
     forward_s: Floats  # [n_ops, n_devices]
     backward_s: Floats  # [n_ops, n_devices]
 
     def computing_s(self, placement: Placement, device: int, step: TrainingStep) -> float:
-        """Seconds of a step in which a device computes."""
+        """Return seconds of a step in which a device computes."""
         ops = list(placement.operators(device))
         computing = replace(self.table, forward_s=self.forward_s)
         seconds = self.forward_s + computing.again_s(step.recompute) + self.backward_s
         return step.micro_batches * float(seconds[ops, device].sum())
 
     def slower(self, other: "ShapeCosts") -> "ShapeCosts":
-        """The costs of devices that wait for each other at every operator."""
+        """Return the costs of devices that wait for each other at every operator."""
         one, two = self.table, other.table
         rates = ("optimizer_s_per_byte", "sync_s_per_byte", "sync_latency_s")
         assert one.update is not None
@@ -62,7 +62,7 @@ class ShapeCosts(NamedTuple):
 
 
 class Tables:
-    """Cost tables for each way to divide devices and batch, made when they are needed."""
+    """Cost tables for each way to divide devices and batch, built on demand."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Tables:
         self._last_import_s = 0.0
 
     def of(self, shape: Shape) -> ShapeCosts | None:
-        """The costs of a shape, as a plan runs it or in layers; None if the network refuses such micro-batches."""
+        """Return the costs of a shape, as a plan runs it or in layers; None if the network refuses it."""
         if not self.plain(shape):
             return self._in_layers(shape, self._cluster)
         graph = self.graph(shape.samples)
@@ -92,7 +92,7 @@ class Tables:
         return ShapeCosts(table, table.forward_s, table.backward_s)
 
     def of_stage(self, shape: Shape, cluster: Cluster) -> ShapeCosts | None:
-        """Likewise for a stage with degrees of its own on devices of a cluster, in layers."""
+        """Return the costs of a stage with degrees of its own on devices of a cluster; None if the network refuses."""
         return self._in_layers(shape, cluster, own_degrees=True)
 
     def _in_layers(self, shape: Shape, cluster: Cluster, own_degrees: bool = False) -> ShapeCosts | None:
@@ -108,7 +108,7 @@ class Tables:
         return ShapeCosts(costs, *network.computing_s(table, launch_s))
 
     def _tabulated(self, graph: Graph, shape: Shape, cluster: Cluster) -> CostTable:
-        """The costs on one device of each group, which are the same for all stages of ZeRO."""
+        """Return the costs on one device of each group, which are the same for all stages of ZeRO."""
         several = min(2, shape.micro_batches)
         key = replace(shape, zero=0, micro_batches=several), id(cluster)
         if key not in self._known:
@@ -117,16 +117,16 @@ class Tables:
         return self._known[key][1]
 
     def _work(self, shape: Shape, cluster: Cluster) -> tuple[Cluster, Workload]:
-        """The devices of one replica of a shape, and what they do."""
+        """Return the device groups of one replica of a shape, and their workload."""
         part = cluster.first(shape.n_devices).divided(shape.replicas).grouped(shape.tensor)
         return part, replace(self._workload, batch=shape.samples, micro_batches=1 + (shape.micro_batches > 1))
 
     def plain(self, shape: Shape) -> bool:
-        """Whether the choices of a shape are plans: in these, no device shares anything, and all is float32."""
+        """Return whether choices of a shape are plans, in which devices share nothing and all is float32."""
         return shape.plain and self._demands.precision == "float32"
 
     def _zero(self, shape: Shape) -> ZeroStage:
-        """How replicas divide states, with float32 ones beside parameters in bfloat16."""
+        """Return how replicas divide states, which include float32 parameters if products are in bfloat16."""
         zero = ZeroStage(shape.zero, shape.replicas)
         if self._demands.precision == "float32":
             return zero
@@ -138,7 +138,7 @@ class Tables:
         return fabric_of(self._cluster)
 
     def network(self, graph: Graph, samples: int, tensor: int) -> SharedNetwork | None:
-        """The network for so many samples as groups of devices share it; None if they cannot."""
+        """Return the network for a number of samples on groups of devices; None if groups cannot share it."""
         key = samples, tensor
         if key not in self._shared:
             network = graph if self._demands.precision == "float32" else in_bfloat16(graph)
@@ -146,18 +146,18 @@ class Tables:
         return self._shared[key]
 
     def check(self, tensor: int) -> None:
-        """Tell why there is no table: the network refused all sizes, or so many devices share none of its layers."""
+        """Raise InputError if no table can be made: no micro-batch size works, or ``tensor`` devices share no layer."""
         if self.refused and not self.graphs:
             raise list(self.refused.values())[-1]
         for graph in self.graphs.values():
             tensor_styles(graph, [range(len(graph.ops))], tensor)
 
     def import_s(self, shape: Shape) -> float:
-        """Seconds that an import for this size is expected to take, as the last one; 0 if there is none to do."""
+        """Return the seconds of the last import, if a shape needs another one; 0 if not."""
         return 0.0 if shape.samples in self.graphs.keys() | self.refused.keys() else self._last_import_s
 
     def graph(self, samples: int) -> Graph | None:
-        """The network for so many samples; None if it refuses them."""
+        """Return the network for ``samples`` samples; None if it refuses them."""
         if samples not in self.graphs.keys() | self.refused.keys():
             start_s = time.perf_counter()
             try:

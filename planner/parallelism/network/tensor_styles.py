@@ -32,7 +32,7 @@ class Style(StrEnum):
 
     COLUMN = "column"  # by output features, which stay divided
     ROW = "row"  # by input features; results are summed
-    GATHERED = "gathered column"  # by output features, which are put together
+    GATHERED = "gathered column"  # by output features, which are then gathered
     VOCABULARY = "vocabulary"  # by words of an embedding; results are summed
 
 
@@ -54,7 +54,7 @@ class TensorStyles:
 
     @classmethod
     def of(cls, graph: Graph, ops: Sequence[int], parts: int) -> "TensorStyles":
-        """The styles of some operators that run behind each other, for a number of devices."""
+        """Return the styles of some operators that run one after another, for a number of devices."""
         return _StyleSearch(graph, ops, parts).found() if parts > 1 else cls()
 
 
@@ -63,17 +63,17 @@ WEIGHT_AT = {"aten.linear": 1, "aten.embedding": 0}
 
 
 def read_by(op: Op) -> str:
-    """What a layer reads beside its weight."""
+    """Return the tensor that a layer multiplies by its weight."""
     return op.inputs[1 - WEIGHT_AT[plain(op.kind)]]
 
 
 def weight_of(op: Op) -> str:
-    """The weight of a layer."""
+    """Return the weight of a layer."""
     return op.inputs[WEIGHT_AT[plain(op.kind)]]
 
 
 def tensor_styles(graph: Graph, stages: Sequence[Sequence[int]], parts: int) -> tuple[TensorStyles, ...]:
-    """The styles of each stage.
+    """Return the styles of each stage.
 
     Raises:
         InputError: if the devices could share no layer; the error names the nearest number that can.
@@ -107,7 +107,7 @@ class _StyleSearch:
         self._reads: dict[str, tuple[int | None, ...]] = {}
 
     def found(self) -> TensorStyles:
-        """Regions first, then what is gathered at once, then the tokens in between."""
+        """Return the styles: first regions, then layers gathered at once, then division by tokens in between."""
         for op in self._ops:
             if self._is_linear(op) and op.name not in self._style and not self._shared(op):
                 siblings = [
@@ -130,12 +130,12 @@ class _StyleSearch:
         return plain(op.kind) == "aten.linear" and self._weight(op) is not None
 
     def _weight(self, op: Op) -> str | None:
-        """The weight of a linear layer or an embedding, if it is a parameter."""
+        """Return the weight of a linear layer or an embedding, if it is a parameter."""
         known = plain(op.kind) in WEIGHT_AT and self._graph.tensor[weight_of(op)].role is Role.PARAMETER
         return weight_of(op) if known else None
 
     def _shared(self, op: Op) -> bool:
-        """Whether another operator reads the weight, too."""
+        """Return whether another operator reads the weight, too."""
         weight = self._weight(op)
         return weight is not None and len(self._readers[weight]) > 1
 
@@ -145,7 +145,7 @@ class _StyleSearch:
     # --- columns, what follows, rows ---------------------------------------------------------------------------------
 
     def _add_region(self, columns: Sequence[Op]) -> bool:
-        """Divide these layers by columns and what follows until it is taken up by rows; False if that cannot be."""
+        """Divide layers by columns, and all operators up to row-parallel layers; return False if that is impossible."""
         if any(self._rows(op, 0) % self._parts or self._shared(op) for op in columns):
             return False
         style = {op.name: Style.COLUMN for op in columns}
@@ -163,7 +163,7 @@ class _StyleSearch:
         return True
 
     def _follow(self, op: Op, style: dict[str, Style], axis: dict[str, int]) -> bool:
-        """Divide one more operator of a region; False if it cannot be."""
+        """Divide one more operator of a region; return False if it cannot be divided."""
         if self._is_linear(op):
             last = len(self._graph.tensor[op.inputs[0]].shape) - 1
             fits = axis.get(op.inputs[0]) == last and self._rows(op, 1) % self._parts == 0 and not self._shared(op)
@@ -177,7 +177,7 @@ class _StyleSearch:
         return True
 
     def _along(self, op: Op, axis: Mapping[str, int]) -> Sharding | None:
-        """The sharding of an operator that goes with how its inputs are divided."""
+        """Return the sharding of an operator that fits its divided inputs; None if there is none."""
         for one in self._shardings(op):
             if one.units % self._parts or one.summed or one.halo or None in one.outputs:
                 continue
@@ -193,11 +193,11 @@ class _StyleSearch:
         return not self._axis.keys().isdisjoint(self._graph.ops[self._graph.index[name]].outputs)
 
     def _can_be_cut(self, name: str, shard: Shard | None) -> bool:
-        """Whether each device can take its part of a whole tensor; parameters stay whole, but for views."""
+        """Return whether each device can take its part of a whole tensor; parameters stay whole."""
         return shard is None or self._graph.tensor[name].role is not Role.PARAMETER
 
     def _shardings(self, op: Op) -> Iterable[Sharding]:
-        """The shardings of an operator; dropout is divided like any other that works element by element."""
+        """Return the shardings of an operator; dropout is divided like any other that works element by element."""
         if changes(op) and plain(op.kind) in ("aten.dropout", "aten.native_dropout", "aten.feature_dropout"):
             rank = len(self._graph.tensor[op.inputs[0]].shape)
             sizes = self._graph.tensor[op.inputs[0]].shape
@@ -210,7 +210,7 @@ class _StyleSearch:
     # --- layers by themselves ----------------------------------------------------------------------------------------
 
     def _alone(self, op: Op) -> Style | None:
-        """How a layer could be shared that nothing divided leads to or from."""
+        """Return the style of a layer with whole inputs and outputs; None if it cannot be shared."""
         if self._weight(op) is None or self._rows(op, 0) % self._parts:
             return None
         if self._is_linear(op):
@@ -220,7 +220,7 @@ class _StyleSearch:
         return Style.VOCABULARY if self._rows(op, 0) == largest else None
 
     def _same_for_all(self, op: Op) -> bool:
-        """Whether all readers of the weight divide it by rows of the weight."""
+        """Return whether all readers of the weight divide it by rows of the weight."""
         weight = self._weight(op)
         return all(self._weight(other) == weight and self._alone(other) for other in self._readers[weight or ""])
 

@@ -76,7 +76,7 @@ class Choice:
 
     @property
     def recomputed(self) -> str:
-        """What runs again, of each stage where they differ."""
+        """The recomputation, of each stage where stages differ."""
         return self.config.recompute if self.config else self.recompute
 
     @property
@@ -113,7 +113,7 @@ class TradeOffs:
 
 
 def choice_of(problem: Problem, placement: Placement, shape: Shape, costs: ShapeCosts) -> Choice:
-    """A placement as a choice."""
+    """Return a placement as a choice."""
     table, step = problem.costs(placement), problem.step
     run = simulate_training(table, placement, step)
     used = dict.fromkeys(placement.device[ops[0]] for ops in run.stages)
@@ -141,12 +141,12 @@ def choice_of(problem: Problem, placement: Placement, shape: Shape, costs: Shape
 
 
 def fastest_first(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices in the order of their rows."""
+    """Return the choices in the order of their rows."""
     return tuple(sorted(choices, key=lambda one: (one.step_s, one.peak_bytes, one.schedule, one.recomputed)))
 
 
 def undominated(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices that no other choice dominates in time and memory, the fastest first."""
+    """Return the choices that no other choice dominates in time and memory, the fastest first."""
     kept: list[Choice] = []
     for choice in sorted(choices, key=lambda choice: (choice.step_s, choice.peak_bytes)):
         if not kept or choice.peak_bytes < kept[-1].peak_bytes:

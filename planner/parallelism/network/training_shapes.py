@@ -13,9 +13,9 @@ from graphs.common.errors import InputError
 from planner.parallelism.closed_form.config import Demands, checked_batch
 from simulator.training import most_micro_batches
 
-MOST_EACH = 4  # up to so many devices, every number of them is tried; beyond, powers of two and all
+MOST_EACH = 4  # up to this many devices, every number of them is tried; beyond, powers of two and all
 MOST_SAMPLES = 2**16  # of a micro-batch, unless a size is asked for: each is imported with its tensors
-MOST_SIZES = 8  # up to so many ways to divide a batch equally, all are tried; beyond, powers of two and single samples
+MOST_SIZES = 8  # up to this many equal divisions of a batch, all are tried; beyond, powers of two and single samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class Shape:
 
     @property
     def plain(self) -> bool:
-        """Whether no device shares a layer or the states of others."""
+        """Whether no device shares a layer or states with others."""
         return self.tensor == 1 and self.zero == 0
 
 
 def searched_shapes(cluster: Cluster, batch: int, demands: Demands) -> list[Shape]:
-    """The shapes that are searched, in this order.
+    """Return the shapes to search, in this order.
 
     Raises:
-        InputError: if none keeps the demands; the error names the nearest. Or if a batch is too large.
+        InputError: if no shape meets the demands (the error names the nearest), or if the batch is too large.
     """
     of = f"the global batch of {batch} on {len(cluster.devices)} devices"
     shapes = list(_shapes(cluster, checked_batch(batch)))
@@ -54,17 +54,17 @@ def searched_shapes(cluster: Cluster, batch: int, demands: Demands) -> list[Shap
 
 
 def of_this_host(cluster: Cluster) -> bool:
-    """Whether devices are of this host, where threads train."""
+    """Return whether a cluster has devices of this host, where threads train."""
     return any(device.cores or device.cuda is not None for device in cluster.devices)
 
 
 def alike(cluster: Cluster) -> bool:
-    """Whether any neighbours of a cluster can share layers: they are alike and reach each other."""
+    """Return whether a cluster's devices are equal and reach each other, so that any neighbours can share layers."""
     return _groups(cluster, len(cluster.devices))
 
 
 def _demanded(shapes: Sequence[Shape], demands: Demands, of: str) -> list[Shape]:
-    """The shapes that keep the demands; they are ``of`` a batch and devices.
+    """Return the shapes that meet the demands; ``of`` names the batch and the devices in an error.
 
     Raises:
         InputError: if there are none; the error names the nearest.
@@ -82,13 +82,13 @@ def _demanded(shapes: Sequence[Shape], demands: Demands, of: str) -> list[Shape]
 
 
 def _rank(shape: Shape, batch: int) -> tuple[float, ...]:
-    """The order of the search: most devices first; imports take long, so sizes one by one, first that of plans."""
+    """Return the order of the search: most devices first, then size by size (imports are slow), that of plans first."""
     stages = shape.n_devices // (shape.replicas * shape.tensor)
     return -shape.n_devices, abs(log2(MICRO_BATCHES * shape.samples / batch)), stages, shape.zero, shape.tensor
 
 
 def _shapes(cluster: Cluster, batch: int) -> Iterator[Shape]:
-    """All ways to divide devices and batch that are tried."""
+    """Yield the ways to divide devices and batch that are tried."""
     n_devices = len(cluster.devices)
     powers = {1 << power for power in range(n_devices.bit_length())} | {n_devices}
     for n_used in range(1, n_devices + 1) if n_devices <= MOST_EACH else sorted(powers):
@@ -111,20 +111,20 @@ def _divisors(number: int) -> list[int]:
 
 
 def _shared(cluster: Cluster, n_used: int, replicas: int) -> Iterator[tuple[int, int]]:
-    """Tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
+    """Return tensor-parallel degrees and stages of ZeRO; the threads of this host share neither layers nor states."""
     here = of_this_host(cluster)
     groups = [1] if here else _group_sizes(cluster, n_used, n_used // replicas)
     return product(groups, ZERO_STAGES if replicas > 1 and not here else (0,))
 
 
 def _group_sizes(cluster: Cluster, n_used: int, n_replica: int) -> list[int]:
-    """How many equal neighbours can share the layers of a replica."""
+    """Return the numbers of equal neighbours that can share the layers of a replica."""
     sizes = [size for size in _divisors(n_replica) if n_replica <= MOST_EACH or size.bit_count() == 1]
     return [size for size in sizes if size == 1 or _groups(cluster.first(n_used), size)]
 
 
 def _groups(cluster: Cluster, size: int) -> bool:
-    """Whether a cluster can be made of groups of so many equal devices that all reach each other."""
+    """Return whether a cluster divides into groups of ``size`` equal devices, all of which reach each other."""
     try:
         cluster.grouped(size)
         fabric_of(cluster)
@@ -134,7 +134,7 @@ def _groups(cluster: Cluster, size: int) -> bool:
 
 
 def _divides(cluster: Cluster, replicas: int) -> bool:
-    """Whether a cluster can be divided into so many replicas."""
+    """Return whether a cluster can be divided into this number of replicas."""
     try:
         cluster.divided(replicas)
     except InputError:

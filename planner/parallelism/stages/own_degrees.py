@@ -3,7 +3,7 @@
 ::
 
     memory of the fullest device
-      │●                      the fastest that fits; then the fastest with so much less memory than that, and so on
+      │●                      the fastest that fits; then the fastest with 1 / 1.25 of its memory, and so on
       │     ●
       │              ●
       └────────────────── step time
@@ -30,17 +30,17 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from simulator.training import TrainingStep
 
-LESS_MEMORY = 1.25  # by how much less memory the next choice takes at least
+LESS_MEMORY = 1.25  # the memory of a choice over that of the next one, at least
 
 
 class OwnDegrees:
-    """The choices of a cluster and a batch; devices may be unlike, the fastest hosts come first."""
+    """The choices of a cluster and a batch; devices may differ, the fastest hosts come first."""
 
     def __init__(self, tables: Tables, cluster: Cluster, demands: Demands, reporter: Reporter) -> None:
         self._tables, self._cluster, self._demands, self._reporter = tables, cluster, demands, reporter
 
     def choices(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[tuple[list[Choice], float]]:
-        """The best stages of each micro-batch size, then those that take less memory; each with a bound."""
+        """Yield the best stages of each micro-batch size, then the best with less memory; each with a bound."""
         waiting = deque[tuple[StageProblem, float]]()
 
         def searches() -> Iterator[tuple[StageProblem, float]]:
@@ -58,9 +58,9 @@ class OwnDegrees:
                 waiting.append((problem, best.peak_bytes / LESS_MEMORY))
 
     def problems(self, shapes: Sequence[Shape], deadline: Deadline) -> Iterator[StageProblem]:
-        """The problems of all micro-batch sizes.
+        """Yield the problem of each micro-batch size.
 
-        A stage is divided as a shape of one stage, on devices like those of each kind.
+        A stage has the costs of a one-stage shape with its degrees, on devices of each kind.
         """
         asked = self._demands
         if {asked.data, asked.tensor, asked.samples} != {None} or of_this_host(self._cluster) or not shapes:
@@ -82,7 +82,7 @@ class OwnDegrees:
                 yield problem
 
     def choice(self, found: FoundStages, problem: StageProblem) -> Choice:
-        """Stages as a choice; their devices follow each other."""
+        """Return stages as a choice; their devices follow each other."""
         fabric, network = problem.fabric, problem.networks[1]
         shape = Shape(len(fabric.devices), 1, problem.micro_batches, problem.samples)
         step = TrainingStep("1f1b", problem.micro_batches)
@@ -101,11 +101,11 @@ class OwnDegrees:
         )
 
     def _elsewhere(self, found: FoundStages) -> bool:
-        """Whether the rows of equal degrees have such stages."""
+        """Return whether the search for equal degrees finds these stages, too."""
         return found.alike and (alike(self._cluster) or found.stages[0].degrees.devices == 1)
 
     def _kinds(self) -> list[tuple[Cluster, Device]]:
-        """A cluster of devices like each kind, and one of them."""
+        """Return for each kind of device a cluster of such devices, and one of them."""
         if alike(self._cluster):
             return [(self._cluster, self._cluster.devices[0])]
         fabric = self._tables.fabric
@@ -115,7 +115,7 @@ class OwnDegrees:
     def _problem(
         self, ways: dict[tuple[int, int], Shape], kinds: Sequence[tuple[Cluster, Device]], deadline: Deadline
     ) -> StageProblem | None:
-        """The problem of one micro-batch size, if the network has the same operators for a part of the samples."""
+        """Return the problem of one micro-batch size; None if the network is not known for it in time."""
         tables, alone = self._tables, ways.get((1, 1))
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
@@ -136,13 +136,13 @@ class OwnDegrees:
     def _costs(
         self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]
     ) -> Iterator[tuple[StageDegrees, Sequence[ShapeCosts]]]:
-        """What a stage costs that is divided as a shape, under every stage of ZeRO, on devices of each kind."""
+        """Yield the costs of a stage with a shape's degrees, under each stage of ZeRO, on devices of each kind."""
         for zero in zero_degrees(shape.replicas, self._demands.zero):
             each = (self._tables.of_stage(replace(shape, zero=zero), cluster) for cluster, _ in kinds)
             yield StageDegrees(shape.replicas, shape.tensor, zero), [cost for cost in each if cost is not None]
 
     def _divides(self, graph: Graph, shape: Shape, deadline: Deadline) -> bool:
-        """Whether the operators of a network can be divided so, and are the same for a part of the samples."""
+        """Return whether a network can be divided as a shape, with the same operators for a part of the samples."""
         tables = self._tables
         part = tables.graph(shape.samples) if tables.import_s(shape) < deadline.left_s else None
         shared = None if part is None else tables.network(part, shape.samples, shape.tensor)
@@ -150,5 +150,5 @@ class OwnDegrees:
 
 
 def _kind(device: Device) -> tuple[str, float]:
-    """What alike devices of unlike ones have in common."""
+    """Return the kind of a device and its usable bytes, which equal devices share."""
     return device.kind, device.usable_bytes

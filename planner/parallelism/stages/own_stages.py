@@ -1,13 +1,13 @@
-"""StageProblem: what stages with degrees, ZeRO and recomputation of their own cost, and where they may be cut.
+"""StageProblem: the costs of stages with degrees, ZeRO and recomputation of their own, and where they may be cut.
 
 ::
 
     d0 ┐                    convolutions     data 3, ZeRO 1        4 samples of each micro-batch of 12 on each device
-    d1 ├──► d3              linear layers    data 1, run again     all 12 on d3: nothing has to be added up
+    d1 ├──► d3              linear layers    data 1, recomputed    all 12 on d3: no gradients to add up
     d2 ┘
 
-Every stage runs every micro-batch, and its replicas take equal parts of the samples: batch norms add up what they see,
-and a weight that several stages read has a copy in each. Unlike devices of a stage wait for the slowest at every
+Every stage runs every micro-batch, and its replicas take equal parts of the samples: batch norms add up statistics over
+replicas, and each stage that reads a weight has its own copy. Unequal devices of a stage wait for the slowest at every
 operator.
 """
 
@@ -35,7 +35,7 @@ from simulator.training import TrainingStep, simulate_training
 
 
 class OwnStage(NamedTuple):
-    """A stage: its blocks, from one on and before another, what divides its work, and what of it runs again."""
+    """A stage: its blocks, from ``start`` up to but not including ``stop``, its degrees, and its recomputation."""
 
     start: int
     stop: int
@@ -44,17 +44,17 @@ class OwnStage(NamedTuple):
 
 
 class FoundStages(NamedTuple):
-    """Stages, as groups of devices that stand for one device each."""
+    """Stages with their costs, in which each group of devices stands for one device."""
 
     stages: tuple[OwnStage, ...]
-    costs: ShapeCosts  # with what runs again as a part of the backward passes
+    costs: ShapeCosts  # backward passes include recomputation
     placement: Placement
     step_s: float
     peak_bytes: float
 
     @property
     def alike(self) -> bool:
-        """Whether all have the same degrees, ZeRO and recomputation."""
+        """Whether all stages have the same degrees, ZeRO and recomputation."""
         return len({(stage.degrees, stage.recompute) for stage in self.stages}) == 1
 
 
@@ -63,13 +63,13 @@ class StageProblem:
     """The problem of choosing stages, their degrees, ZeRO and recomputation.
 
     Attributes:
-        costs: by degrees, on one group of devices of each kind that has all of the network.
+        costs: of the whole network on one group of devices of each kind, by degrees.
         networks: the network for a whole micro-batch, by tensor-parallel degree.
         fabric: of the devices.
         kinds: [n_devices], the number of the kind of each device of the fabric.
         samples: of a micro-batch.
         micro_batches: of a step.
-        recomputes: what stages may run again.
+        recomputes: the modes of recomputation that a stage may have.
     """
 
     costs: Mapping[StageDegrees, Sequence[ShapeCosts]]
@@ -83,7 +83,7 @@ class StageProblem:
     __repr__ = brief
 
     def may_be_cut(self, stages: Sequence[OwnStage]) -> bool:
-        """Whether there may be such stages, on devices that follow each other, if they fit."""
+        """Return whether the network can be cut into these stages, on consecutive devices; memory is not checked."""
         firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
         return all(
             at in self.fabric.places(stage.degrees.devices) and self.may_be(stage.start, stage.degrees)[stage.stop]
@@ -91,7 +91,7 @@ class StageProblem:
         )
 
     def may_be(self, start: int, degrees: StageDegrees) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """[n_blocks + 1], where a stage that begins with a block may end."""
+        """Return [n_blocks + 1], where a stage that begins with a block may end."""
         begins = self._begins[degrees.tensor]
         may = np.zeros(self.n_blocks + 1, dtype=bool)
         may[[stop for stop in begins if start < stop]] = start in begins
@@ -100,7 +100,7 @@ class StageProblem:
         return may
 
     def simulated(self, stages: Sequence[OwnStage], most_bytes: float = inf) -> FoundStages | None:
-        """What a step of these stages takes; None if they do not fit, or take more of some device than they may."""
+        """Return the simulated step of these stages; None if a device holds more than its memory or ``most_bytes``."""
         costs, placement = self._costs_of(stages), Placement(tuple(self._owner(stages)))
         run = simulate_training(costs.table, placement, TrainingStep("1f1b", self.micro_batches))
         if (run.memory_bytes > np.minimum(costs.table.capacity_bytes, most_bytes)).any():
@@ -111,7 +111,7 @@ class StageProblem:
 
     @cached_property
     def home(self) -> list[int]:
-        """[n_ops], the block of each operator; what depends on no parameter is where it is read first."""
+        """[n_ops], the block of each operator; one that depends on no parameter is in the block that reads it first."""
         graph, moving = self.networks[1].graph, self._moving
         home = [moving.get(number, self.n_blocks - 1) for number in range(len(graph.ops))]
         for flow in reversed(graph.flows):
@@ -126,14 +126,14 @@ class StageProblem:
 
     @cached_property
     def n_blocks(self) -> int:
-        """How many blocks there are: layers, with what comes before and behind them."""
+        """The number of blocks: layers, the first with the stem before it, the last with the head after it."""
         return len(self.networks[1].units)
 
     @cached_property
     def _begins(self) -> dict[int, set[int]]:
-        """By tensor-parallel degree, the blocks that a stage may begin with, and the number behind the last one.
+        """By tensor-parallel degree, the blocks that a stage may begin with, and `n_blocks`, where the last one ends.
 
-        What goes over is divided by samples, so nothing else may.
+        Replicas divide samples, so only tensors whose first dimension is the samples may cross between stages.
         """
         graph, home = self.networks[1].graph, self.home
         joined = [
@@ -161,15 +161,15 @@ class StageProblem:
     # --- devices and what joins them ---------------------------------------------------------------------------------
 
     def kinds_of(self, at: int, size: int) -> tuple[int, ...]:
-        """The kinds of the devices from one on."""
+        """Return the kinds of ``size`` devices from ``at`` on, ascending."""
         return tuple(sorted(set(self.kinds[at : at + size])))
 
     def on_kinds(self, degrees: StageDegrees, kinds: Sequence[int]) -> ShapeCosts:
-        """The costs of a group of devices of these kinds."""
+        """Return the costs of a group of devices of these kinds."""
         return reduce(ShapeCosts.slower, (self.costs[degrees][kind] for kind in kinds))
 
     def port(self, first: int, end: int) -> Port:
-        """What joins the devices from one on and before another."""
+        """Return the port that joins devices ``first`` to ``end - 1``: that of a host, or the one between hosts."""
         each = self.fabric.host_devices
         return self.fabric.inside if first // each == (end - 1) // each else self.fabric.between
 
@@ -180,18 +180,18 @@ class StageProblem:
 
     @cached_property
     def sent(self) -> list[int]:
-        """The flows that stages send each other; each computes what depends on no parameter by itself."""
+        """The flows that stages send each other; each stage computes for itself what depends on no parameter."""
         return [number for number, flow in enumerate(self.any_table.flows) if flow.writer in self._moving]
 
     # --- the costs of some stages ------------------------------------------------------------------------------------
 
     def _owner(self, stages: Sequence[OwnStage]) -> list[int]:
-        """[n_ops], the number of the stage of each operator."""
+        """Return [n_ops], the number of the stage of each operator."""
         of_block = [number for number, stage in enumerate(stages) for _ in range(stage.start, stage.stop)]
         return [of_block[block] for block in self.home]
 
     def _costs_of(self, stages: Sequence[OwnStage]) -> ShapeCosts:
-        """A table with a device for each stage, which stands for its group."""
+        """Return a cost table in which one device stands for the group of each stage."""
         ends = list(accumulate((stage.degrees.devices for stage in stages), initial=0))
         each = [
             self.on_kinds(stage.degrees, self.kinds_of(at, stage.degrees.devices))
@@ -221,7 +221,7 @@ class StageProblem:
         return ShapeCosts(table, np.column_stack([costs.forward_s for costs in each]), np.column_stack(list(computed)))
 
     def _links(self, stages: Sequence[OwnStage], owner: Sequence[int], ends: Sequence[int]) -> dict[str, Any]:
-        """Flows between stages: what arrives on each device, and a link between neighbours, one for each way."""
+        """Return the fields of the table for flows, in bytes that arrive on a device, and for a link each way."""
         flows = [self.any_table.flows[number] for number in self.sent]
         whole = self.any_table.flow_bytes[self.sent]
         link_class = np.full((len(stages), len(stages)), -1)
@@ -247,9 +247,9 @@ class StageProblem:
 
 
 def _held_bytes(stages: Sequence[OwnStage], tables: Sequence[CostTable], owner: Sequence[int]) -> tuple[Floats, Floats]:
-    """[n_ops] each, what a device of an operator's stage holds all the time, and for each micro-batch.
+    """Return the bytes that a device holds for an operator always, and for each micro-batch, [n_ops] each.
 
-    What a stage holds once is with its first operator.
+    Bytes that a stage holds only once are counted at its first operator.
     """
     op_bytes = np.array([tables[n].op_bytes[op] for op, n in enumerate(owner)])
     saved = [table.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
@@ -262,13 +262,13 @@ def _held_bytes(stages: Sequence[OwnStage], tables: Sequence[CostTable], owner: 
 
 
 def _most_again_bytes(table: CostTable, ops: Sequence[int], recompute: RecomputeMode) -> float:
-    """What the layer of a stage that needs the most saves when it runs again; 1F1B holds it beside all that waits."""
+    """Return the most bytes that a recomputed layer of a stage saves; 1F1B holds them on top of all others."""
     layer, own = table.layer[list(ops)], table.again_bytes(recompute)[list(ops)]
     return float(np.bincount(layer[layer >= 0], own[layer >= 0]).max(initial=0.0))
 
 
 def _joined_update(updates: Sequence[StepUpdate], owner: Sequence[int]) -> StepUpdate:
-    """What a step ends with where each operator is on the device of its stage."""
+    """Return gradients and optimizer of a step, with each operator on the device of its stage."""
     rates = ("optimizer_s_per_byte", "sync_s_per_byte", "sync_latency_s")
     return StepUpdate(
         np.array([updates[number].gradient_bytes[op] for op, number in enumerate(owner)]),

@@ -1,16 +1,16 @@
-"""The search for stages with degrees, ZeRO and recomputation of their own: a bound that holds when it is cut short.
+"""The search for stages with degrees, ZeRO and recomputation of their own; its bound holds if it is cut short.
 
-It adds stages from the first one on, those first that could still be the fastest (A*); whole pipelines are simulated.
-With m micro-batches, f and b for the passes of a stage and their messages, s for its gradients and the optimizer, no
-step is shorter than
+The search extends the beginning of a pipeline by one stage at a time, the one with the least bound first (A*); complete
+pipelines are simulated. With m micro-batches, f and b the passes of a stage with their messages, and s its gradients
+and optimizer, no step is shorter than
 
 ::
 
-    f[0] + .. + f[i - 1] + m (f[i] + b[i]) + s[i]                         for every stage i: what comes before its
-    f[0] + .. + f[i - 1] + m (f[i] + b[i]) + b[i - 1] + .. + b[0] + s[0]  first pass, all of its passes, what follows
+    f[0] + .. + f[i - 1] + m (f[i] + b[i]) + s[i]                         for every stage i: the way to its first
+    f[0] + .. + f[i - 1] + m (f[i] + b[i]) + b[i - 1] + .. + b[0] + s[0]  pass, all of its passes, and the end
 
-Of ways to run the same layers on as many devices, one is left out if another that fits takes no longer for either pass
-nor for what follows: then no step is longer with it.
+Among the ways to run the same layers on equal groups, a way is left out if another one fits and takes no longer for
+either pass and for gradients and optimizer: no step is longer with the other one.
 """
 
 from collections.abc import Iterator
@@ -36,16 +36,16 @@ MOST_STEPS = 1000  # of a search, each for the beginning of a pipeline
 
 
 class BegunStages(NamedTuple):
-    """The beginning of a pipeline, in the order of the search."""
+    """The beginning of a pipeline, ordered as the search takes it from its heap."""
 
-    bound_s: float  # no step of it is shorter
-    left: int  # stages that are to come
+    bound_s: float  # a lower bound of its step
+    left: int  # stages to come
     start: int  # the next block
     at: int  # the next device
     ahead_s: float  # forward passes so far, with messages
-    behind_s: float  # backward passes so far, likewise
+    behind_s: float  # backward passes so far, with messages
     after_s: float  # gradients and optimizer of the first stage
-    longest_s: float  # the most that a stage so far takes
+    longest_s: float  # the bound of the slowest stage so far
     stages: tuple[OwnStage, ...]
 
 
@@ -53,17 +53,17 @@ class StageWays(NamedTuple):
     """Ways to run stages that begin with a block, [n_ways, n_blocks + 1] each, by where the stage ends."""
 
     forward_s: Floats
-    back_s: Floats  # infinite where it may not end or does not fit
+    back_s: Floats  # infinite where the stage may not end or does not fit
     after_s: Floats  # gradients and the optimizer
-    fits: NDArray[np.bool_]  # for sure
+    fits: NDArray[np.bool_]  # whether it certainly fits
 
     def own_s(self, micro_batches: int) -> Floats:
-        """All of the passes."""
+        """Return the seconds of the passes of all micro-batches, [n_ways, n_blocks + 1]."""
         return np.asarray(micro_batches * (self.forward_s + self.back_s))
 
 
 class _Sums(NamedTuple):
-    """What all blocks before one take, [n_blocks + 1] each, in one of the ways."""
+    """Sums over all blocks before a block, [n_blocks + 1] each, for one way to run them."""
 
     forward_s: Floats
     back_s: Floats
@@ -81,11 +81,11 @@ WayKey: TypeAlias = tuple[StageDegrees, RecomputeMode]
 
 @dataclass(frozen=True)
 class DegreeSearch:
-    """A search.
+    """A best-first search for stages.
 
     Attributes:
-        problem: what stages cost.
-        most_bytes: of any device.
+        problem: the costs of stages.
+        most_bytes: the most that any device may hold.
     """
 
     problem: StageProblem
@@ -94,7 +94,7 @@ class DegreeSearch:
     __repr__ = brief
 
     def best(self, deadline: Deadline) -> tuple[FoundStages | None, float]:
-        """The fastest stages that fit, and seconds that no stages undercut."""
+        """Return the fastest stages that fit, if any, and a lower bound of the step in seconds."""
         ahead_s, both_s = self._least
         heap = [
             BegunStages(bound_s, left, 0, 0, 0.0, 0.0, 0.0, 0.0, ())
@@ -147,7 +147,7 @@ class DegreeSearch:
 
     @cached_property
     def _sums(self) -> dict[GroupKey, _Sums]:
-        """[n_ways, n_blocks + 1] of each."""
+        """The sums of all ways to run a stage on a group, [n_ways, n_blocks + 1] each."""
         return {
             group: _Sums(*map(np.array, zip(*(self._sums_of(*way) for way in ways.items()), strict=True)))
             for group, ways in self._ways.items()
@@ -174,7 +174,7 @@ class DegreeSearch:
 
     @cached_property
     def _again_bytes(self) -> dict[GroupKey, Floats]:
-        """[n_ways, n_blocks], what a block saves at most when it runs again."""
+        """[n_ways, n_blocks], an upper bound of the bytes that a block saves when it is recomputed."""
         found = {}
         for group, ways in self._ways.items():
             again = np.zeros((len(ways), self.problem.n_blocks))
@@ -188,7 +188,7 @@ class DegreeSearch:
         return {}
 
     def _stage_ways(self, left: int, start: int, group: GroupKey) -> StageWays:
-        """The ways to run a stage on a group; ``left`` stages have still to be made, with this one."""
+        """Return the ways to run a stage on a group; it is the first of the ``left`` last stages."""
         key = left, start, group
         if key not in self._known:
             self._known[key] = self._worked_out(*key)
@@ -216,7 +216,7 @@ class DegreeSearch:
         return {}
 
     def _kept(self, left: int, start: int, group: GroupKey) -> NDArray[np.bool_]:
-        """[n_ways, n_blocks + 1], the ways that fit and that no other one replaces."""
+        """Return [n_ways, n_blocks + 1], the ways that may fit and that no other way dominates."""
         key = left, start, group
         if key in self._kept_ways:
             return self._kept_ways[key]
@@ -233,7 +233,7 @@ class DegreeSearch:
 
     @cached_property
     def _crossing(self) -> tuple[Floats, Floats]:
-        """[n_blocks + 1] each, bytes of a whole micro-batch that go over to a block and those behind it, and back."""
+        """Bytes of a micro-batch that cross to a block from the blocks before it, and back, [n_blocks + 1] each."""
         ahead, back, home = np.zeros(self.problem.n_blocks + 1), np.zeros(self.problem.n_blocks + 1), self.problem.home
         table = self.problem.any_table
         for number in self.problem.sent:
@@ -244,9 +244,9 @@ class DegreeSearch:
         return ahead, back
 
     def _message_s(self, group: GroupKey, places: Ints) -> tuple[Floats, Floats]:
-        """[n_blocks + 1, n_places] each, what messages behind a stage take at least, ahead and back.
+        """Return the least seconds of messages after a stage, forward and backward, [n_blocks + 1, n_places] each.
 
-        They are listed by the next block and the first device. A replica's samples go over once at least.
+        Rows are the next block, columns the first device of the stage. Each sample crosses at least once.
         """
         fabric, (data, tensor, _) = self.problem.fabric, group
         rates = [port.bytes_per_s for port in (fabric.inside, fabric.between) if port.bytes_per_s < inf]
@@ -257,10 +257,10 @@ class DegreeSearch:
 
     @cached_property
     def _least(self) -> tuple[list[Floats], list[Floats]]:
-        """[n_stages + 1] of [n_blocks + 1, n_devices + 1]: what so many stages from a block and a device on take.
+        """The least seconds of the last stages, [n_stages + 1] of [n_blocks + 1, n_devices + 1], by block and device.
 
-        First from the first forward pass to the end of all that follows; then to the end of the first stage's backward
-        passes.
+        The first list counts from the first forward pass to the end of gradients and optimizer; the second one to the
+        end of the first of these stages' backward passes.
         """
         problem = self.problem
         n_devices, n_blocks, micro_batches = len(problem.fabric.devices), problem.n_blocks, problem.micro_batches
@@ -287,13 +287,13 @@ class DegreeSearch:
         return ahead, both
 
     def _longer(self, begun: BegunStages) -> Iterator[BegunStages]:
-        """A begun pipeline with one stage more, in all ways."""
+        """Yield the beginning with one more stage, for each group and each way to run that stage."""
         for group, places in self._groups.items():
             if begun.at in places:
                 yield from self._longer_by(begun, group)
 
     def _longer_by(self, begun: BegunStages, group: GroupKey) -> Iterator[BegunStages]:
-        """Likewise, where the stage is on a group."""
+        """Yield the beginning with one more stage on a group, for each way to run that stage."""
         left, start, end = begun.left, begun.start, begun.at + group[0] * group[1]
         ways, names = self._stage_ways(left, start, group), list(self._ways[group])
         sent_s, back_s = (each[:, 0] for each in self._message_s(group, np.array([begun.at])))

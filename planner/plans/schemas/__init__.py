@@ -13,7 +13,7 @@ CONTAINED = {"plan": ("graph",)}
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of a format, complete in itself.
+    """Return the schema of a format, complete in itself.
 
     Args:
         name: one of `NAMES`: plan.json, cluster.toml (as what TOML holds), graph.json or run.json.

@@ -41,7 +41,7 @@ class BranchAndBound:
     steps: int | None = None  # partial schedules to consider; None for as many as there is time for
 
     def refuses(self, problem: Problem) -> str:
-        """The compiled makespan has no host between devices and no fair sharing; the tree has no contiguity."""
+        """Refuse a host with accelerators and fair sharing, as the makespan does, and contiguity."""
         return FIRST.refuses(problem)
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
@@ -80,7 +80,7 @@ class BranchAndBound:
 
 
 def channels_apart(table: CostTable) -> bool:
-    """Whether a transfer waits only for transfers between the same two devices in the same direction."""
+    """Return whether a transfer waits only for transfers between the same two devices in the same direction."""
     channels = table.channel[table.channel >= 0]
     apart = table.sharing == "fifo" and len(np.unique(channels)) == len(channels)
     return table.overlap and (apart or table.sharing == "unlimited")

@@ -55,7 +55,7 @@ class Branch(NamedTuple):
 
 
 def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
-    """The root of the tree, without scheduled operators; the search skips schedules of ``best_s`` or more."""
+    """Return the root of the tree, without scheduled operators; the search skips schedules of ``best_s`` or more."""
     n, k, n_flows = blocks.table.n_ops, blocks.table.n_devices, len(blocks.table.flows)
     twin = np.full(k, -1, dtype=np.int64)
     for devices in interchangeable(blocks.table):
@@ -80,7 +80,7 @@ def root(blocks: Blocks, costs: MakespanCosts, best_s: float) -> Branch:
 
 
 def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
-    """[n_ops, n_devices], lower bounds on the seconds from the start of an operator there to the end."""
+    """Return [n_ops, n_devices], lower bounds on the seconds from the start of an operator there to the end."""
     table = blocks.table
     tail_s = np.where(blocks.fits[blocks.block], table.forward_s, np.inf)
     for op in reversed(range(table.n_ops)):
@@ -139,7 +139,7 @@ def _evaluate_leaf(costs: MakespanCosts, work: Workspace, tree: Branch, bound_s:
 
 @inner
 def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
-    """Whether an operator may come next on a device: ready, allowed, and not before the start of the latest one."""
+    """Return whether an operator may be next on a device: ready, allowed, and not before the latest start."""
     if tree.at[op] >= 0 or tree.missing[op] > 0 or not _allowed(tree, op, device):
         return False
     if tree.twin[device] >= 0 and tree.used[device] == 0 and tree.used[tree.twin[device]] == 0:
@@ -159,7 +159,7 @@ def _may(costs: MakespanCosts, tree: Branch, op: int, device: int) -> bool:
 
 @inner
 def _allowed(tree: Branch, op: int, device: int) -> bool:
-    """Whether a device can run an operator's block and has room for it."""
+    """Return whether a device can run an operator's block and has room for it."""
     block = tree.block[op]
     if tree.home[block] >= 0:
         return bool(tree.home[block] == device)
@@ -168,7 +168,7 @@ def _allowed(tree: Branch, op: int, device: int) -> bool:
 
 @inner
 def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
-    """Whether an operator reads a flow of another one."""
+    """Return whether an operator reads a flow of another one."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         if costs.writer[costs.in_flow[place]] == writer:
             return True
@@ -177,7 +177,7 @@ def _reads(costs: MakespanCosts, op: int, writer: int) -> bool:
 
 @inner
 def _send_s(costs: MakespanCosts, flow: int, src: int, dst: int) -> float:
-    """Seconds to send a flow; infinite without a link."""
+    """Return seconds to send a flow; infinite without a link."""
     if src == dst:
         return 0.0
     return float(costs.link_s[flow, costs.link_class[src, dst]]) if costs.link_class[src, dst] >= 0 else np.inf
@@ -243,7 +243,7 @@ def _count_missing(costs: MakespanCosts, tree: Branch, op: int, change: int) -> 
 
 @inner
 def _bound(costs: MakespanCosts, tree: Branch) -> float:
-    """A lower bound on all schedules that begin like this one: the longest path on, or the priced work of devices."""
+    """Return a lower bound of schedules that begin like this one: the longest path, or the priced work of devices."""
     level, k = tree.depth[0] + 1, len(tree.twin)
     now = tree.start_s[tree.op[level - 1]]
     bound_s, work_s = 0.0, 0.0
@@ -268,7 +268,7 @@ def _bound(costs: MakespanCosts, tree: Branch) -> float:
 
 @inner
 def _earliest_s(costs: MakespanCosts, tree: Branch, op: int, device: int, free_s: float) -> float:
-    """A lower bound on the start of an operator on a device, with its writers on the best devices for it."""
+    """Return a lower bound on the start of an operator on a device, with its writers on the best devices for it."""
     for place in range(costs.in_start[op], costs.in_start[op + 1]):
         flow = costs.in_flow[place]
         writer = costs.writer[flow]

@@ -33,15 +33,15 @@ class LatencySearch:
     steps: int = 60_000  # moves of each round of the first cycle, as far as the time limit goes
 
     def refuses(self, problem: Problem) -> str:
-        """The compiled makespan has no host between devices and no fair sharing; the moves ignore contiguity."""
+        """Refuse a host with accelerators and fair sharing, which the makespan lacks; the moves ignore contiguity."""
         if problem.table.offload:
-            return "accelerators beside a host"
+            return "a host with accelerators"
         if problem.table.sharing == "fair":
             return "channels that are shared fairly"
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Search for a better placement than the list schedulers find; without one of theirs there is no answer."""
+        """Search for a better placement than the list schedulers find; if they find none, there is no answer."""
         best = Incumbent(problem, budget, self.name)
         for scheduler in LIST_SCHEDULERS:
             answer = scheduler.search(problem, budget)
@@ -78,7 +78,7 @@ class LatencySearch:
         return budget.share(spent_s)
 
     def _rounds(self, most: float, last: bool) -> Iterator[tuple[float, int]]:
-        """The first temperature and the steps of each round: one cycle, then further ones if no other search follows.
+        """Yield the first temperature and the steps of each round: one cycle, then more if no other search follows.
 
         Args:
             most: steps that the time limit is enough for.

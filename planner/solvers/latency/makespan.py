@@ -22,7 +22,7 @@ NOWHERE = np.inf  # the makespan of a placement without a link, or with an opera
 
 @compiled
 def makespan_s(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> float:
-    """Seconds from the start of the first step to the end of the last; `NOWHERE` for an impossible placement."""
+    """Return seconds from the start of the first step to the end of the last; `NOWHERE` for an impossible placement."""
     n_stages = _cut(costs, work, device, order)
     if n_stages < 0:
         return NOWHERE
@@ -72,7 +72,7 @@ def _cut(costs: MakespanCosts, work: Workspace, device: Ints, order: Ints) -> in
 
 @inner
 def _leaves(costs: MakespanCosts, device: Ints, op: int) -> bool:
-    """Whether another device reads a flow that an operator writes."""
+    """Return whether another device reads a flow that an operator writes."""
     for place in range(costs.out_start[op], costs.out_start[op + 1]):
         flow = costs.out_flow[place]
         for entry in range(costs.read_start[flow], costs.read_start[flow + 1]):
@@ -145,7 +145,7 @@ def _run(costs: MakespanCosts, work: Workspace, n_stages: int) -> float:
 
 @inner
 def _blocked(costs: MakespanCosts, work: Workspace, line: int, n_devices: int) -> bool:
-    """Whether a resource of a line is busy."""
+    """Return whether a resource of a line is busy."""
     if line < n_devices:
         return bool(work.busy[line])
     src, dst = line // n_devices - 1, line % n_devices

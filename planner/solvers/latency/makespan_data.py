@@ -63,7 +63,7 @@ class Workspace(NamedTuple):
 
 
 def costs_of(table: CostTable) -> MakespanCosts:
-    """The flat arrays of a table."""
+    """Return the flat arrays of a table."""
     k = table.n_devices
     inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
     outputs: list[list[int]] = [[] for _ in range(table.n_ops)]

@@ -48,7 +48,7 @@ class Walk(NamedTuple):
     free_bytes: Floats  # [n_devices]
     fits: NDArray[np.bool_]  # [n_blocks, n_devices]
     piece: Ints  # [MOST_PIECES], the blocks that move
-    critical: Ints  # [2 * n_ops + 1], a number, then so many operators at the ends of stages on the critical path
+    critical: Ints  # [2 * n_ops + 1], a count, then that many operators at the ends of stages on the critical path
 
 
 class Heat(NamedTuple):
@@ -60,7 +60,7 @@ class Heat(NamedTuple):
 
 
 def start_walk(blocks: Blocks, placement: Placement, seconds: float) -> Walk:
-    """The state at a feasible placement with this makespan."""
+    """Return the state at a feasible placement with this makespan."""
     device, order = (np.asarray(ops, dtype=np.int64) for ops in (placement.device, placement.order))
     member_start, member = flat(blocks.members)
     free_bytes = blocks.room_bytes.copy()
@@ -138,7 +138,7 @@ def _trace(work: Workspace, walk: Walk) -> None:
 
 @inner
 def _pick(walk: Walk, seed: Seed) -> int:
-    """A random operator to begin a move with, often on the critical path."""
+    """Return a random operator to begin a move with, often on the critical path."""
     if walk.critical[0] > 0 and random(seed) < CRITICAL:
         return int(walk.critical[1 + below(seed, walk.critical[0])])
     return below(seed, len(walk.device))
@@ -175,7 +175,7 @@ def _propose_piece(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, i
 
 @inner
 def _inside(walk: Walk, n_moved: int, block: int) -> bool:
-    """Whether a block is in the piece already."""
+    """Return whether a block is in the piece already."""
     for place in range(n_moved):  # noqa: SIM110  # numba compiles no generator here
         if walk.piece[place] == block:
             return True
@@ -184,7 +184,7 @@ def _inside(walk: Walk, n_moved: int, block: int) -> bool:
 
 @inner
 def _neighbour(costs: MakespanCosts, op: int, seed: Seed) -> int:
-    """A random writer or reader of an operator; the operator itself if it has none."""
+    """Return a random writer or reader of an operator; the operator itself if it has none."""
     n_in, n_out = costs.in_start[op + 1] - costs.in_start[op], costs.out_start[op + 1] - costs.out_start[op]
     if n_in + n_out == 0:
         return op
@@ -240,7 +240,7 @@ def _exchange(walk: Walk) -> None:
 
 @inner
 def _propose_shift(costs: MakespanCosts, walk: Walk, seed: Seed) -> tuple[int, int]:
-    """An operator's place in the order and its new place, which are equal if it cannot move."""
+    """Return an operator's place in the order and its new place, which are equal if it cannot move."""
     op = _pick(walk, seed)
     low, high = 0, len(walk.device) - 1
     for place in range(costs.in_start[op], costs.in_start[op + 1]):

@@ -120,7 +120,7 @@ Favourites: TypeAlias = dict[int, tuple[int, float]]
 
 
 def favourites(table: CostTable, time_limit_s: float) -> Favourites:
-    """The favourite reader of each operator that has one, and the mean seconds to send it what it reads.
+    """Return the favourite reader of each operator that has one, and the mean seconds to send it what it reads.
 
     A linear program finds them, for average devices and links and any number of devices. x[i, j] is 0 if j is the
     favourite of i, so that nothing is sent; it is rounded::
@@ -163,7 +163,7 @@ def favourites(table: CostTable, time_limit_s: float) -> Favourites:
 
 
 def _edge_sends(table: CostTable) -> Floats:
-    """[n_edges], the mean seconds to send all flows of each edge."""
+    """Return [n_edges], the mean seconds to send all flows of each edge."""
     number = {edge: index for index, edge in enumerate(table.edges)}
     sends = np.zeros(len(number))
     for flow, seconds in zip(table.flows, mean_sends(table), strict=True):
@@ -183,7 +183,7 @@ class _Earliest:
         self._readers, self._missing = successors(table.n_ops, table.edges)
 
     def schedule(self, budget: Budget) -> ListSchedule | None:
-        """The whole schedule; None if no ready operator has a device, or time runs out."""
+        """Return the whole schedule; None if no ready operator has a device, or time runs out."""
         ready = {op for op in self._left if not self._missing[op]}
         while ready:
             _, op, trial = min((self._first(op) for op in ready), key=lambda choice: choice[:2])
@@ -200,7 +200,7 @@ class _Earliest:
         return self._plan.schedule()
 
     def _first(self, op: int) -> tuple[tuple[float, ...], int, TentativePlacement | None]:
-        """The cost of an operator where it can start first, the operator, and that trial; None if it has no device."""
+        """Return cost, operator and trial where an operator can start first; None if it has no device."""
         trials = self._plan.trials(op)
         arrived_s = max((trial.ready_s for trial in trials), default=inf)
         costs = ((*self._cost(op, trial, arrived_s), trial) for trial in trials)

@@ -54,8 +54,8 @@ class ListScheduler:
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """It schedules operators one by one on devices that exchange tensors directly."""
-        return "accelerators beside a host" if problem.table.offload else ""
+        """Refuse a host with accelerators: devices exchange tensors directly."""
+        return "a host with accelerators" if problem.table.offload else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Make the two schedules."""
@@ -98,7 +98,7 @@ class ListPlan:
         self._done = [TentativePlacement(-1, 0.0, 0.0, 0.0, ())] * table.n_ops
 
     def trials(self, op: int) -> list[TentativePlacement]:
-        """An operator on every device that has room and links for it; its writers are planned already."""
+        """Return trials of an operator on every device with room and links for it; its writers are planned already."""
         trials = [self._trial(op, device) for device in self._choices(op)]
         return [trial for trial in trials if trial.finish_s < inf]
 
@@ -109,7 +109,7 @@ class ListPlan:
         return np.flatnonzero(self._blocks.fits[block] & (self._blocks.n_bytes[block] <= self._free)).tolist()
 
     def _trial(self, op: int, device: int) -> TentativePlacement:
-        """An operator as early as possible on a device; infinitely late without a link."""
+        """Return the trial of an operator as early as possible on a device; infinitely late without a link."""
         ready = 0.0
         transfers: list[tuple[int, float, float]] = []
         for flow in sorted(self._inputs[op], key=lambda flow: self._written(flow).finish_s):
@@ -145,7 +145,7 @@ class ListPlan:
         self._done[op] = trial
 
     def schedule(self) -> ListSchedule:
-        """The schedule; operators are ordered by start, then finish, then number, so that writers come first."""
+        """Return the schedule; operators are ordered by start, then finish, then number, so that writers come first."""
         done = self._done
         order = sorted(range(len(done)), key=lambda op: (done[op].start_s, done[op].finish_s, op))
         placement = Placement(tuple(trial.device for trial in done), tuple(order))
@@ -155,7 +155,7 @@ class ListPlan:
         return self._done[self._table.flows[flow].writer]
 
     def _held(self, src: int, dst: int) -> list[Slots]:
-        """The slots of the channel and the devices that a transfer occupies."""
+        """Return the slots of the channel and the devices that a transfer occupies."""
         if not self._book_transfers:
             return []
         channel = self._slots[self._table.n_devices + int(self._table.channel[src, dst])]
@@ -175,7 +175,7 @@ class ListPlan:
 
 
 def _first_hole(held: Sequence[Slots], ready_s: float, takes_s: float) -> float:
-    """The first time from ``ready_s`` on at which all of these slots are free for long enough."""
+    """Return the first time from ``ready_s`` on at which all of these slots are free for long enough."""
     begin, moved = ready_s, True
     while moved:
         moved = False
@@ -188,19 +188,19 @@ def _first_hole(held: Sequence[Slots], ready_s: float, takes_s: float) -> float:
 
 
 def mean_computes(table: CostTable) -> list[float]:
-    """[n_ops], mean seconds of each operator over the devices that can run it."""
+    """Return [n_ops], mean seconds of each operator over the devices that can run it."""
     able = np.where(np.isfinite(table.forward_s), table.forward_s, np.nan)
     return [float(mean) for mean in np.nanmean(able, axis=1)]
 
 
 def mean_sends(table: CostTable) -> list[float]:
-    """[n_flows], mean seconds to send each flow over the links; 0 without links."""
+    """Return [n_flows], mean seconds to send each flow over the links; 0 without links."""
     links = table.link_class[table.link_class >= 0]
     return [float(mean) for mean in table.link_s[:, links].mean(axis=1)] if len(links) else [0.0] * len(table.flows)
 
 
 def upward_rank(table: CostTable) -> list[float]:
-    """[n_ops], seconds from each operator's start to the end of the graph along its longest path (HEFT)."""
+    """Return [n_ops], seconds from each operator's start to the end of the graph along its longest path (HEFT)."""
     computes, sends = mean_computes(table), mean_sends(table)
     tail, rank = [0.0] * table.n_ops, [0.0] * table.n_ops
     inputs = inputs_of(table)
@@ -213,7 +213,7 @@ def upward_rank(table: CostTable) -> list[float]:
 
 
 def downward_rank(table: CostTable) -> list[float]:
-    """[n_ops], seconds from the beginning to each operator's start along its longest path (CPOP)."""
+    """Return [n_ops], seconds from the beginning to each operator's start along its longest path (CPOP)."""
     computes, sends = mean_computes(table), mean_sends(table)
     rank = [0.0] * table.n_ops
     for op, flows in enumerate(inputs_of(table)):
@@ -235,7 +235,7 @@ def critical_path(table: CostTable, length_s: Sequence[float]) -> list[int]:
 
 
 def optimistic_costs(table: CostTable) -> Floats:
-    """[n_ops, n_devices], the least seconds from the end of an operator on a device to the end of the graph (PEFT).
+    """Return [n_ops, n_devices], the least seconds from an operator's end on a device to the graph's end (PEFT).
 
     ::
 

@@ -174,7 +174,7 @@ def _grow(nets: Netlist, state: State, most: int) -> int:
 
 @inner
 def _neighbour(nets: Netlist, state: State, cell: int) -> int:
-    """A random cell on a random net of a cell; it may be the cell itself."""
+    """Return a random cell on a random net of a cell; it may be the cell itself."""
     first, end = nets.first_net[cell], nets.first_net[cell + 1]
     if first == end:
         return cell
@@ -184,7 +184,7 @@ def _neighbour(nets: Netlist, state: State, cell: int) -> int:
 
 @compiled
 def value_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
-    """Seconds of the busiest resource, or of all if the power is 1; infinite if memory or links are missing."""
+    """Return seconds of the busiest resource, or of all if the power is 1; infinite if memory or links are missing."""
     total_s = largest_s = 0.0
     for resource in range(len(state.load_s)):
         total_s += state.load_s[resource]
@@ -199,7 +199,7 @@ def value_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
 
 @inner
 def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float:
-    """The energy of a placement."""
+    """Return the energy of a placement."""
     energy = LINK_PENALTY * state.tally[MISSING]
     for resource in range(len(state.load_s)):
         energy += _power(state.load_s[resource] / schedule.scale_s, schedule.doublings)
@@ -210,7 +210,7 @@ def energy_of(nets: Netlist, state: State, schedule: AnnealingSchedule) -> float
 
 @inner
 def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSchedule) -> float:
-    """The rise of the energy by the move that was priced last."""
+    """Return the rise of the energy by the move that was priced last."""
     rise = LINK_PENALTY * state.tally[MISSING_CHANGE]
     for place in range(state.tally[TOUCHED]):
         resource = state.touched[place]
@@ -225,7 +225,7 @@ def _rise(nets: Netlist, state: State, cell: int, to: int, schedule: AnnealingSc
 
 @inner
 def _memory_penalty(nets: Netlist, device: int, n_bytes: float) -> float:
-    """The energy of the memory that a device lacks."""
+    """Return the energy of the memory that a device lacks."""
     room_bytes = nets.room_bytes[device]
     if n_bytes <= max(room_bytes, 0.0):  # an unused device may have negative room
         return 0.0

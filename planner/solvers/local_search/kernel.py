@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 def new_state(nets: Netlist, device: Ints, seed: Seed) -> State:
-    """The state of a placement, [n_cells]; it draws its random numbers from ``seed`` and advances it."""
+    """Return the state of a placement, [n_cells]; it draws its random numbers from ``seed`` and advances it."""
     sizes = {"n_nets": len(nets.start) - 1, "n_devices": nets.n_devices, "n_resources": nets.n_resources}
     state = zeros(State, sizes, device=np.array(device, dtype=np.int64), seed=seed)
     _fill(nets, state)

@@ -47,7 +47,7 @@ class Clusters(NamedTuple):
 
 
 def cluster_cells(nets: Netlist, kind: Ints, parts: float, seed: Seed) -> Ints:
-    """[n_cells], the cluster of each cell, numbered from 0 in the order of their leaders.
+    """Return [n_cells], the cluster of each cell, numbered from 0 in the order of their leaders.
 
     Only cells of the same kind, [n_cells], are joined. No cluster has more than 1 / ``parts`` of all seconds, or of all
     bytes that there is room for. The seed draws the order in which cells choose a neighbour, and noise in the ratings.
@@ -158,7 +158,7 @@ def cycle(nets: Netlist, goal: Goal, start: Ints | None, effort: SearchEffort, s
 
 
 def _coarsen(nets: Netlist, start: Ints | None, seed: Seed) -> tuple[list[CoarseLevel], Ints]:
-    """The levels, the finest first, and the devices of the coarsest cells."""
+    """Return the levels, the finest first, and the devices of the coarsest cells."""
     levels = [CoarseLevel(nets, np.zeros(0, dtype=np.int64))]
     kind = np.zeros(nets.n_cells, dtype=np.int64) if start is None else start
     while nets.n_cells > COARSEST * nets.n_devices:

@@ -130,9 +130,9 @@ class ILP:
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT, Goal.LATENCY, Goal.COST})
 
     def refuses(self, problem: Problem) -> str:
-        """No program has contiguity, or accelerators that wait for each other."""
+        """Refuse contiguity, and accelerators that wait for each other: no program has these."""
         if problem.table.offload and problem.goal is Goal.LATENCY:
-            return "the latency of accelerators beside a host"
+            return "the latency of a host with accelerators"
         return "contiguous operators" if problem.contiguous else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:

@@ -1,4 +1,4 @@
-"""The integer program for accelerators beside a host: each pays for the tensors that enter and leave it."""
+"""The integer program for a host with accelerators: each accelerator pays for tensors that enter and leave it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

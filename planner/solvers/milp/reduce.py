@@ -1,8 +1,8 @@
-"""reduce_blocks: merges operators that share a device in some best placement beside a host, by minimum cuts.
+"""reduce_blocks: merges operators that share a device in some best placement with a host, by minimum cuts.
 
 ::
 
-    a ═══ b ─── c ═══ d        ═══ is expensive to cut, ─── is cheap: cutting what is cheap leaves [a b] and [c d]
+    a ═══ b ─── c ═══ d        ═══ is expensive to cut, ─── is cheap: cutting the cheap edge leaves [a b] and [c d]
 
 An accelerator pays for every tensor that enters or leaves it, so its set of operators S costs ``work(S) + cut(S)``,
 where cut(S) adds up the nets that have ends both inside and outside. Nets are hyperedges here; which end writes does
@@ -124,7 +124,7 @@ class Hypergraph:
 
 
 class Beside:
-    """The costs of blocks on the accelerators beside a host, each the least over all accelerators."""
+    """The costs of blocks on the accelerators of a host, each the least over all accelerators."""
 
     def __init__(self, blocks: Blocks, upper_s: float) -> None:
         assert blocks.table.offload is not None
@@ -209,7 +209,7 @@ def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
 
 
 def cohesive_sets(view: Beside) -> Iterator[tuple[int, int]]:
-    """Pairs of blocks that merge whole pieces, or else the two ends of a net, where `cohesive` allows it."""
+    """Return pairs of blocks that merge whole pieces, or the two ends of a net, if `cohesive` allows it."""
     if not view.alike:
         return
     half, _ = view.pieces

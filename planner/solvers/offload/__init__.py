@@ -1,1 +1,1 @@
-"""Latency with accelerators beside a host, as the literature's placement problems have it."""
+"""Latency of a host with accelerators, as in the literature's placement problems."""

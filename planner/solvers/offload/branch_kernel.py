@@ -52,7 +52,7 @@ def branch(costs: OffloadCosts, tree: OffloadTree, work: Workplace, steps: int) 
 
 @inner
 def _may(costs: OffloadCosts, tree: OffloadTree, work: Workplace, target: int) -> bool:
-    """Whether the next block may be placed on a device: it runs there, has room, and the twin before is used."""
+    """Return whether the next block may go on a device: it runs and fits there, and its twin before is used."""
     block, state = tree.level[0], work.state
     if not costs.fits[block, target] or state.used_bytes[target] + costs.n_bytes[block] > costs.room_bytes[target]:
         return False

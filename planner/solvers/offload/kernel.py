@@ -1,4 +1,4 @@
-"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing of placements beside a host.
+"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing for a host with accelerators.
 
 The latency of each placement, as in `simulator.simulate`, takes microseconds.
 """
@@ -50,10 +50,10 @@ class Scratch(NamedTuple):
 
 @compiled
 def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
-    """Seconds of a placement, [n_ops], until the last operator finishes; infinite if accelerators wait in a circle.
+    """Return the seconds until the last operator of a placement, [n_ops], ends; infinite if accelerators deadlock.
 
-    Operators may be without a device, which is then -1. They do not delay the others, but what is behind these takes
-    its least time, so no placement of the rest takes less.
+    The device of an operator that is not placed yet is -1. Such operators delay no others, and operators after them
+    take their least time, so the result is a lower bound for any placement of the rest.
     """
     waiting = _count(costs, device, room)
     k = len(costs.host)
@@ -169,7 +169,7 @@ class Workplace(NamedTuple):
 
 
 def workplace(costs: OffloadCosts) -> Workplace:
-    """The arrays for a problem, without a placement."""
+    """Return the arrays for a problem, without a placement."""
     n_blocks, sizes = len(costs.n_bytes), {"n_ops": len(costs.block), "n_devices": len(costs.host)}
     sizes |= {"n_blocks": n_blocks, "n_units": sum(sizes.values())}
     state = zeros(OffloadState, sizes, home=np.full(n_blocks, -1), seed=np.ones(1, dtype=np.uint64))
@@ -275,7 +275,7 @@ def _gather_near(
 
 @inner
 def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
-    """A random device to move to, often that of a neighbour."""
+    """Return a random device to move to, often that of a neighbour."""
     block = move.blocks[below(state.seed, move.size[0])]
     first, last = costs.near_start[block], costs.near_start[block + 1]
     if last > first and random(state.seed) < TO_NEIGHBOUR:
@@ -285,7 +285,7 @@ def _target(costs: OffloadCosts, state: OffloadState, move: Move) -> int:
 
 @inner
 def _allowed(costs: OffloadCosts, state: OffloadState, move: Move, target: int) -> bool:
-    """Whether a block moves at all, and the target can run all of them and has room."""
+    """Return whether a block moves at all, and the target can run all of them and has room."""
     n_bytes, moves = state.used_bytes[target], False
     for i in range(move.size[0]):
         block = move.blocks[i]

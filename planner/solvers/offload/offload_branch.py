@@ -1,4 +1,4 @@
-"""Branch and bound for the latency of accelerators beside a host: all placements but those that begin too slowly."""
+"""Branch and bound for the latency of a host with accelerators: all placements except those that begin too slowly."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ LOOK_S = 0.1  # between two looks at the clock, about
 
 @dataclass(frozen=True)
 class OffloadBranch:
-    """Proves the least latency of a dozen or two of blocks; blocks are placed in a topological order.
+    """Proves the least latency of one or two dozen blocks, which are placed in a topological order.
 
-    A placement of the first blocks takes no more than any that goes on like it: more operators on an accelerator
+    A placement of the first blocks takes no longer than any placement that extends it: more operators on an accelerator
     lengthen its call, delay it, or make it wait in a circle.
     """
 
@@ -28,11 +28,11 @@ class OffloadBranch:
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """What the annealing refuses."""
+        """Refuse the same problems as the annealing."""
         return OffloadLatency().refuses(problem)
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
-        """Search for the best placement and prove it, as far as a number of steps goes that follows from the limit."""
+        """Search for the best placement and prove it, within a number of steps that follows from the time limit."""
         with loading():
             from planner.solvers.offload.branch_kernel import OffloadTree, branch  # late: numba takes a moment to load
             from planner.solvers.offload.kernel import workplace

@@ -1,4 +1,4 @@
-"""Offload latency: annealing for accelerators beside a host, each of which is called once.
+"""Offload latency: annealing for a host with accelerators, each of which is called once.
 
 A call starts when all tensors that it fetches are there, and ends for all of its operators at once. So a good placement
 has a few compact regions, one on each accelerator, and the rest on the host. A move takes a region from one device to
@@ -44,7 +44,7 @@ class OffloadLatency:
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
     def refuses(self, problem: Problem) -> str:
-        """It solves only problems with linked accelerators beside a host and without contiguity."""
+        """Refuse problems without a host, with contiguity, or with devices that have no link."""
         if problem.table.offload is None:
             return "devices that exchange tensors without a host between them"
         if problem.contiguous:
@@ -83,12 +83,12 @@ class OffloadLatency:
 
 
 def step_s(table: CostTable) -> float:
-    """The seconds of a step of the kernel."""
+    """Return the seconds of a step of the kernel."""
     return STEP_S + (table.n_ops + 2 * sum(len(flow.readers) for flow in table.flows)) * STEP_S_PER_ITEM
 
 
 def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int]]:
-    """The windows to anneal one after the other, each as its first block and one after its last, and their rounds."""
+    """Yield the windows to anneal, as first block and the one after the last, each with its number of rounds."""
     rounds = min(MOST_ROUNDS, max(2, int(SHARE * budget.time_limit_s / (ROUND_STEPS * step_s(blocks.table)))))
     whole = max(1, int(WHOLE * rounds))
     yield (0, blocks.n), whole
@@ -100,7 +100,7 @@ def _plan(blocks: Blocks, budget: Budget) -> Iterator[tuple[tuple[int, int], int
 
 
 def _starts(blocks: Blocks) -> Iterator[Ints]:
-    """[n_blocks] each, placements with everything on one device, then one that fills one device after the other."""
+    """Yield placements, [n_blocks] each, of everything on one device, then one that fills device after device."""
     for device in range(blocks.table.n_devices):
         yield np.full(blocks.n, device)
     home, device, used_bytes = np.zeros(blocks.n, dtype=np.int64), 0, 0.0
@@ -117,7 +117,7 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 
 
 def kernel_costs(blocks: Blocks) -> "OffloadCosts":
-    """The flat arrays of the kernel."""
+    """Return the flat arrays of the kernel."""
     with loading():
         from planner.solvers.compiled import flat
         from planner.solvers.offload.kernel import OffloadCosts
@@ -161,7 +161,7 @@ def kernel_costs(blocks: Blocks) -> "OffloadCosts":
 
 
 def _chains(before: Sequence[set[int]], after: Sequence[set[int]]) -> Ints:
-    """[n_blocks], the chain of each block: it joins that of its only writer if it is the writer's only reader."""
+    """Return [n_blocks], the chain of each block: that of its only writer, if it is the writer's only reader."""
     chain = np.arange(len(before))
     for block, writers in enumerate(before):
         for writer in writers:
@@ -171,5 +171,5 @@ def _chains(before: Sequence[set[int]], after: Sequence[set[int]]) -> Ints:
 
 
 def _dense(values: Any) -> Any:
-    """A copy with the memory layout that the kernel is compiled for."""
+    """Return a copy with the memory layout that the kernel is compiled for."""
     return np.ascontiguousarray(values).copy()

@@ -34,7 +34,7 @@ class Descent:
                 self._at[problem.live[i].node].append((moment, problem.live[i].usage))
 
     def improved(self, start: Sequence[int]) -> tuple[int, ...]:
-        """A choice no worse than the start, which keeps the limit if that succeeds."""
+        """Return a choice no worse than the start, within the limit if one is found."""
         choice = list(start)
         used = np.zeros(len(self._there))
         for node, at in enumerate(self._at):
@@ -58,7 +58,7 @@ class Descent:
                     break
 
     def _cheapest_freed(self, node: int, moment: int, choice: list[int]) -> tuple[float, int, int]:
-        """The least cost for each byte that a node frees at a moment, with the node and its strategy."""
+        """Return the least cost for each byte that a node frees at a moment, with the node and its strategy."""
         usage = np.sum([own for at, own in self._at[node] if at == moment], axis=0)
         freed = usage[choice[node]] - usage
         cost = self._costs(node, choice)
@@ -69,7 +69,7 @@ class Descent:
         return float(rate[strategy]), node, strategy if rate[strategy] < inf else choice[node]
 
     def _best(self, node: int, choice: list[int], used: Floats) -> int:
-        """The cheapest strategy within the limit; the present one if no other is cheaper."""
+        """Return the cheapest strategy within the limit; the present one if no other is cheaper."""
         cost = self._costs(node, choice)
         present = choice[node]
         for moment, usage in self._at[node]:
@@ -88,7 +88,7 @@ class Descent:
         return True
 
     def _costs(self, node: int, choice: list[int]) -> Floats:
-        """The costs of a node's strategies beside the choice for its neighbours."""
+        """Return [n_strategies], the costs of a node's strategies, given the choice for its neighbours."""
         cost = self._problem.node_cost[node].copy()
         for nodes, table in self._edges[node]:
             cost += table[tuple(slice(None) if other == node else choice[other] for other in nodes)]

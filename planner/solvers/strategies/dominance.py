@@ -32,7 +32,7 @@ class Undominated:
     kept: tuple[NDArray[np.int64], ...]  # for each node
 
     def restored(self, choice: tuple[int, ...]) -> tuple[int, ...]:
-        """A choice in the numbers of the full problem."""
+        """Return a choice in the numbers of the full problem."""
         return tuple(int(kept[chosen]) for kept, chosen in zip(self.kept, choice, strict=True))
 
 
@@ -63,7 +63,7 @@ def without_dominated(problem: StrategyProblem) -> Undominated:
 def _undominated(
     cost: Floats, usages: list[Floats], edges: list[Edge], node: int, kept: list[NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """The strategies of a node that no other one replaces."""
+    """Return the strategies of a node that no other strategy dominates."""
     own = kept[node]
     margin = _difference(cost[own][:, None]) if len(own) else np.zeros((0, 0))
     for usage in usages:
@@ -94,7 +94,7 @@ def _difference(part: Floats) -> Floats:
 
 
 def _restricted(problem: StrategyProblem, kept: list[NDArray[np.int64]]) -> StrategyProblem:
-    """The problem with these strategies only."""
+    """Return the problem with these strategies only."""
     return StrategyProblem(
         tuple(cost[own] for cost, own in zip(problem.node_cost, kept, strict=True)),
         tuple(Edge(nodes, cost[np.ix_(*(kept[node] for node in nodes))]) for nodes, cost in problem.edges),

@@ -76,7 +76,7 @@ class _Buckets:
             self.left[node] = self._cells(node)
 
     def cheapest(self) -> int:
-        """The node with the smallest joint table; the first of equals."""
+        """Return the node with the smallest joint table; the first of equals."""
         return min(self.left, key=self.left.__getitem__)
 
     def take(self, node: int) -> list[Edge]:
@@ -112,7 +112,7 @@ class _Buckets:
 
 
 def _groups(tables: Sequence[Edge], sizes: Sequence[int], most_cells: int) -> list[list[Edge]]:
-    """The tables in as few groups as come out first: each joins the first group whose joint table stays small."""
+    """Return the tables in groups: each table joins the first group whose joint table stays small."""
     groups: list[tuple[set[int], list[Edge]]] = []
     for table in sorted(tables, key=lambda table: -table.cost.size):
         for nodes, members in groups:
@@ -127,21 +127,21 @@ def _groups(tables: Sequence[Edge], sizes: Sequence[int], most_cells: int) -> li
 
 
 def _minimum(tables: Sequence[Edge], node: int) -> Edge:
-    """The sum of tables, minimised over one node."""
+    """Return the sum of tables, minimised over one node."""
     nodes = [*sorted({other for table in tables for other in table.nodes} - {node}), node]
     total: Floats = sum((_spread(table, nodes) for table in tables), start=np.zeros(()))
     return Edge(tuple(nodes[:-1]), np.asarray(total.min(axis=-1)))
 
 
 def _spread(table: Edge, nodes: Sequence[int]) -> Floats:
-    """A table with an axis for each of the nodes, of length 1 where it has none."""
+    """Return a table with an axis for each of the nodes, of length 1 where it has none."""
     place = {node: axis for axis, node in enumerate(table.nodes)}
     turned = table.cost.transpose([place[node] for node in nodes if node in place])
     return turned[tuple(slice(None) if node in place else None for node in nodes)]
 
 
 def _given(tables: Sequence[Edge], node: int, choice: Sequence[int]) -> Floats:
-    """The costs of a node's strategies, given the choice for the other nodes of its tables."""
+    """Return the costs of a node's strategies, given the choice for the other nodes of its tables."""
     total = np.zeros(())
     for nodes, cost in tables:
         total = total + cost[tuple(slice(None) if other == node else choice[other] for other in nodes)]

@@ -65,7 +65,7 @@ class Neighbourhoods:
                 tell(choice)
 
     def part(self, nodes: Sequence[int], choice: Sequence[int]) -> StrategyProblem:
-        """The problem of some nodes beside the choice for the others; its last node holds the others' memory."""
+        """Return the problem of some nodes, given the choice for the others; its last node holds the others' memory."""
         place = {node: number for number, node in enumerate(nodes)}
         node_cost = [self._problem.node_cost[node].copy() for node in nodes]
         edges: dict[int, Edge] = {}
@@ -83,7 +83,7 @@ class Neighbourhoods:
         return StrategyProblem((*node_cost, np.zeros(1)), tuple(edges.values()), live, self._problem.limit)
 
     def _live(self, place: Mapping[int, int], choice: Sequence[int]) -> Iterator[Live]:
-        """What the nodes of a part hold, at their places in it, and behind them what all others hold meanwhile."""
+        """Yield the memory of a part's nodes, and at the same times, as its last node, the memory of all others."""
         for moment in sorted({moment for node in place for moment in self._at[node]}):
             gone = 0.0
             for own in self._moments[moment]:
@@ -94,7 +94,7 @@ class Neighbourhoods:
             yield Live(len(place), moment, moment + 1, np.asarray([gone]))
 
     def _part(self, choice: Sequence[int]) -> list[int]:
-        """Nodes to choose for again."""
+        """Return nodes to choose for again."""
         if self._moments and self._random.random() < TIGHT:
             used = [sum(live.usage[choice[live.node]] for live in together) for together in self._moments]
             weight = np.asarray(used) ** 8

@@ -21,7 +21,7 @@ from planner.problem.strategies import StrategyProblem
 from planner.solvers.strategies.elimination import eliminate
 
 ROUNDS = 80
-TOLD = 3  # times the seconds of an elimination that a round takes: choices are told, and become better
+TOLD = 3  # times of an elimination that a round takes, in which the caller also improves its choice
 AIM = 0.02  # relative; how far above the best bound the optimum is taken to be while no choice is known
 HALVE = 6  # rounds without a better bound, after which steps become half as long
 
@@ -33,13 +33,13 @@ def relax(
     enough: Callable[[], bool],
     most_s: float = inf,
 ) -> float:
-    """Raise prices round by round; returns the best bound.
+    """Raise the prices of memory round by round, and return the best bound.
 
     Args:
         problem: with a limit.
         most_cells: the largest table of an elimination.
-        tell: hears of every choice, and returns the cost of the best that is allowed.
-        enough: asked before every round whether to stop.
+        tell: receives every choice, and returns the cost of the best feasible one.
+        enough: returns whether to stop, before every round.
         most_s: seconds of all rounds on the usual machine, by `Eliminated.work_s`; one round at least.
     """
     moments = problem.moments
@@ -69,7 +69,7 @@ def relax(
 
 
 def _priced(problem: StrategyProblem, moments: list[list[int]], price: Floats) -> StrategyProblem:
-    """The problem with memory as a cost."""
+    """Return the problem with memory as a cost."""
     rate = np.zeros(len(problem.live))
     for together, cost in zip(moments, price.tolist(), strict=True):
         rate[together] += cost

@@ -77,7 +77,7 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
 
 
 def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
-    """Choices and a bound without the memory's limit, which has a price in its place."""
+    """Find choices and a bound with a price of memory instead of its limit."""
     problem = search.problem
     descent = Descent(problem)
 
@@ -111,7 +111,7 @@ class _BestChoice:
             self.choice, self.objective, self.finder = choice, cost, finder
 
     def result(self, small: Undominated, budget: Budget) -> StrategyResult:
-        """The answer, in the strategies of the whole problem."""
+        """Return the answer, in the strategies of the whole problem."""
         choice = None if self.choice is None else small.restored(self.choice)
         bound = min(self.bound, self.objective)
         return StrategyResult(self.status, choice, self.objective, bound, budget.wall_s, self.finder)

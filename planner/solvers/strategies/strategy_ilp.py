@@ -103,7 +103,7 @@ class StrategyILP:
         self._model.addConstraint(self._pulp.LpConstraint(expression, senses[sense], rhs=right))
 
     def _start(self, choice: Sequence[int]) -> dict[Any, float]:
-        """Every variable's value for a choice."""
+        """Return every variable's value for a choice."""
         on = {f"x_{node}_{strategy}" for node, strategy in enumerate(choice)}
         for number, (nodes, _) in enumerate(self._problem.edges):
             on.add("_".join(map(str, ("y", number, *(choice[node] for node in nodes)))))

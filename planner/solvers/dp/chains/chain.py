@@ -58,7 +58,7 @@ class Chain:
         return _running(self.blocks.n_bytes[self.line])
 
     def earliest(self, device: int, limit_s: float) -> Ints:
-        """[n_blocks + 1], for each end the earliest start of an interval that fits and computes ``limit_s`` at most."""
+        """Return [n_blocks + 1], for each end the earliest start of an interval that fits and is within ``limit_s``."""
         seconds = self.seconds[:, device]
         barred = np.where(self.blocks.fits[self.line, device], 0, np.arange(self.blocks.n) + 1)
         barred = np.concatenate(([0], np.maximum.accumulate(barred)))
@@ -76,7 +76,7 @@ class Chain:
         return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.link_s, table.link_s)
 
     def changes(self, each: bool) -> list[list[TrafficChange]]:
-        """[n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
+        """Return [n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
 
         A net enters an interval once if it is written outside and read inside. It leaves an interval once if it is
         written inside and read outside or, if ``each``, once for each reader outside. The exact number lies between
@@ -98,11 +98,11 @@ class Chain:
 
 
 def chains(blocks: Blocks) -> Iterator[Chain]:
-    """The lines to try, each once.
+    """Yield the lines to try, each once.
 
-    They are the graph's own order; operators on demand, each right behind its inputs; operators as late as possible,
-    level by level, which keeps constants with their readers; and that last line reordered branch by branch, without
-    the nets that run backward there because a block stands where its first operator stands.
+    They are the graph's own order; operators on demand, each right after its inputs; operators as late as possible,
+    level by level, which keeps constants with their readers; and the last line reordered branch by branch, without the
+    nets that run backward in it because a block stands at the place of its first operator.
     """
     n_ops, edges = blocks.table.n_ops, blocks.table.edges
     backward = [(reader, writer) for writer, reader in edges]
@@ -117,15 +117,15 @@ def chains(blocks: Blocks) -> Iterator[Chain]:
 
 
 def _line(blocks: Blocks, order: Sequence[int]) -> tuple[int, ...]:
-    """The blocks in the order of their first operators."""
+    """Return the blocks in the order of their first operators."""
     return tuple(dict.fromkeys(blocks.block[list(order)].tolist()))
 
 
 def entering(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(end j, first, last, sign): from j on, the net enters the intervals that start in [first, last), or no longer.
+    """Yield (end j, first, last, sign): from j on, the net enters the intervals that start in [first, last), or not.
 
-    The net enters for its first reader inside. If that reader is behind the writer, the interval starts between the
-    two. If it is before the writer, the net enters until the interval reaches the writer.
+    The net enters for its first reader inside. If that reader comes after the writer, the interval starts between the
+    two. If it comes before the writer, the net enters until the interval reaches the writer.
     """
     before = [reader for reader in readers if reader < writer]
     behind = [reader for reader in readers if reader > writer]
@@ -147,12 +147,12 @@ def _leaving(writer: int, readers: Sequence[int]) -> Iterator[tuple[int, int, in
 
 
 def _running(values: Floats) -> Floats:
-    """The sums of all values before each position, from 0 on."""
+    """Return the sums of all values before each position, from 0 on."""
     return np.concatenate((np.zeros_like(values[:1]), np.cumsum(values, axis=0)))
 
 
 def _on_demand(n: int, backward: Iterable[tuple[int, int]]) -> list[int]:
-    """A topological order that takes the operators without readers one by one, and before each all of its inputs."""
+    """Return a topological order that takes operators without readers one by one, each after all of its inputs."""
     inputs, n_readers = successors(n, backward)
     order: list[int] = []
     seen = [False] * n
@@ -169,7 +169,7 @@ def _on_demand(n: int, backward: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _topological(n: int, edges: Iterable[tuple[int, int]], by_level: bool) -> list[int]:
-    """A topological order that goes level by level, or that follows each branch as far as it can."""
+    """Return a topological order that goes level by level, or that follows each branch as far as it can."""
     after, waiting = successors(n, edges)
     ready = deque(op for op in reversed(range(n)) if not waiting[op])
     order: list[int] = []
@@ -244,7 +244,7 @@ class Line:
         return crossing(self.chain)[self.at]
 
     def placement(self, cuts: Sequence[int], devices: Sequence[int]) -> Placement:
-        """The placement with the blocks between ``at[cuts[r]]`` and ``at[cuts[r + 1]]`` on ``devices[r]``."""
+        """Return the placement with the blocks between ``at[cuts[r]]`` and ``at[cuts[r + 1]]`` on ``devices[r]``."""
         ends = self.at[list(cuts)]
         stage = np.repeat(np.arange(len(devices)), np.diff(ends))[self.chain.position]
         order = np.argsort(stage[self.blocks.block], kind="stable")
@@ -254,7 +254,7 @@ class Line:
         return Placement(placement.device, tuple(order.tolist())) if is_topological else placement
 
     def needed_bytes(self, held: int) -> Floats:
-        """[n_cuts, n_cuts], bytes that the interval from one cut to another needs while it holds some micro-batches."""
+        """Return [n_cuts, n_cuts], bytes that the interval between two cuts needs, with some micro-batches held."""
         resident_bytes, waiting_bytes, current_bytes = self._kept_bytes
         return resident_bytes + (held - 1) * waiting_bytes + current_bytes
 
@@ -280,7 +280,7 @@ class Line:
 
     @cached_property
     def _most_again(self) -> Floats:
-        """[n_cuts, n_cuts], what the layer of an interval that takes the most keeps while it runs again."""
+        """[n_cuts, n_cuts], the most bytes that a layer of an interval keeps while it is recomputed."""
         table, of_block = self.blocks.table, np.zeros(self.blocks.n)
         may = table.layer >= 0
         by_layer = np.bincount(table.layer[may], table.again_bytes(self.step.recompute)[may], minlength=1)
@@ -292,7 +292,7 @@ class Line:
         return most
 
     def _before(self, values: Floats) -> Floats:
-        """The sums of the values of all operators before each cut."""
+        """Return the sums of the values of all operators before each cut."""
         of_block = np.zeros((self.blocks.n, *values.shape[1:]))
         np.add.at(of_block, self.blocks.block, values)
         sums = np.cumsum(of_block[self.chain.line], axis=0)
@@ -300,7 +300,7 @@ class Line:
 
 
 def line_of(chain: Chain, step: TrainingStep) -> Line:
-    """The line of a chain, with the places where it may be cut."""
+    """Return the line of a chain, with the places where it may be cut."""
     n = chain.blocks.n
     at = np.arange(n + 1)
     if n + 1 > MOST_CUTS:
@@ -310,7 +310,7 @@ def line_of(chain: Chain, step: TrainingStep) -> Line:
 
 
 def quiet_places(chain: Chain, most: int) -> Ints:
-    """The places where a cut is worth a try, with both ends: all, or the one of each window with the least traffic.
+    """Return the places to try cuts at, with both ends: all, or the one with the least traffic of each window.
 
     Windows have equal shares of the line's time and of its blocks, so that a cut is found near every balance.
     """
@@ -326,7 +326,7 @@ def quiet_places(chain: Chain, most: int) -> Ints:
 
 
 def with_places(chain: Chain, most: int) -> Chain:
-    """The chain with fewer blocks, so that cuts are tried at ``most`` places; see `quiet_places`."""
+    """Return the chain with fewer blocks, so that cuts are tried at ``most`` places; see `quiet_places`."""
     if chain.blocks.n < most:
         return chain
     parts = np.split(chain.line, quiet_places(chain, most)[1:-1])
@@ -337,7 +337,7 @@ def with_places(chain: Chain, most: int) -> Chain:
 
 
 def crossing(chain: Chain) -> Floats:
-    """[n_blocks + 1, 1 + n_link_classes], messages that cross each place, and their seconds on each link class.
+    """Return [n_blocks + 1, 1 + n_link_classes], messages that cross each place, and their seconds on each link class.
 
     A flow crosses every place between its writer and its last reader; so does its gradient in the backward pass.
     """

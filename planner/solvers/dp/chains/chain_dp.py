@@ -20,9 +20,9 @@ from simulator.placement import Placement
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
 MOST_COSTS = 50_000  # places of cuts times devices; with more, a sweep over the line takes seconds
 MOST_PERMUTED = 4  # devices that are tried in every sequence
-SHARE = 0.5  # of the time limit that its work takes at most; the rest is for slower machines
+SHARE = 0.5  # of the time limit that the work may take; the rest is for slower machines
 END_S, STEP_S, CELL_S = 3e-5, 3e-5, 2e-9
-"""Of each place on the line, each leg that ends there, and each interval and state of it; on one core of 2.5 GHz."""
+"""Seconds of a place on the line, of a leg that ends there, and of an interval and state of the leg; at 2.5 GHz."""
 GROWTH = (1.01, 1.05, 1.2, 1.6, 3.0)  # limits to try first, in multiples of the lower bound
 
 
@@ -46,7 +46,7 @@ class Route:
 
 @dataclass(frozen=True)
 class ChainDP:
-    """The best contiguous placement, by dynamic programming over the line of blocks and the devices used.
+    """Finds the best contiguous placement by dynamic programming over the line of blocks and the devices used.
 
     ``F[S, j]`` is the busiest device's time when the devices S have taken the blocks before position j::
 
@@ -54,13 +54,13 @@ class ChainDP:
 
     ``cost(d, i, j)`` is the time of device d for the interval [i, j): computing and the overhead of each message, plus
     entering and leaving traffic; or the largest of the three where the cluster overlaps them, as if all traffic went
-    through one channel each way. Accelerators beside a host fetch each tensor that enters and store once each tensor
-    that leaves. The program only considers intervals within a limit, which grows until an answer is within it; that
+    through one channel each way. Accelerators of a host fetch each tensor that enters, and store each tensor that
+    leaves once. The program only considers intervals within a limit, which grows until an answer is within it; that
     answer is the optimum. It tries several lines and both ways of counting the traffic that leaves (see
     `Chain.changes`).
 
-    The result is the best contiguous placement of these lines with accelerators beside a host, or if links are uniform,
-    each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
+    The result is the best contiguous placement of these lines for accelerators of a host, or if links are uniform, each
+    net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
     Otherwise the traffic is estimated, and `evaluate` decides between the answers of several device counts. Without
     uniform links, devices are in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
 
@@ -127,7 +127,7 @@ class _Effort:
 
 
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
-    """Every line, route and way of counting the traffic that leaves, the most promising first."""
+    """Yield every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
     several = table.offload is None and any(len(net.readers) > 1 for net in blocks.nets)
     most, routes = MOST_COSTS // table.n_devices, _routes(table)
@@ -177,11 +177,11 @@ def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, effort: _Effo
 
 
 def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
-    """[n_states] each, the first and the last position at which a state can be within the limit.
+    """Return the first and the last position at which a state can be within the limit, [n_states] each.
 
-    Let each block of some devices pay the price of its cheapest device. For any prices, they pay at most what the
-    devices' time within the limit is worth. So the devices in use bound the work before the position, and the other
-    devices bound the work behind it. The price of a device is the inverse of its time for all blocks.
+    Let each block of some devices cost its time on the cheapest device, at any price of a device's second. All blocks
+    cost at most what the devices' time within the limit is worth. So the used devices bound the work before the
+    position, and the other devices the work after it. The price of a device is the inverse of its time for all blocks.
     """
     all_s = chain.seconds[-1]
     price = np.divide(1.0, all_s, out=np.zeros_like(all_s), where=all_s > 0)
@@ -197,7 +197,7 @@ def _windows(chain: Chain, route: Route, limit_s: float) -> tuple[Ints, Ints]:
 
 
 def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, start: int, end: int) -> Floats:
-    """[end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
+    """Return [end - start], seconds of the intervals [start, end) .. [end - 1, end) on the leg's device."""
     compute = seconds[end] - seconds[start:end]
     if table.offload is None:
         compute = compute + table.overhead_s[leg.devices[0]] * traffic[:, 0, start:end].sum(axis=0)
@@ -209,7 +209,7 @@ def _cost(table: CostTable, seconds: Floats, traffic: Floats, leg: NextDevices, 
 
 
 def _worth(route: Route, value: Floats) -> list[int]:
-    """The best state of each count of devices at the end of the line, best first."""
+    """Return the best state of each count of devices at the end of the line, best first."""
     by_count: dict[int, int] = {}
     for state in np.argsort(value, kind="stable").tolist():
         if np.isfinite(value[state]):
@@ -218,7 +218,7 @@ def _worth(route: Route, value: Floats) -> list[int]:
 
 
 def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
-    """The placement that the choices lead to, from the end of the line back."""
+    """Return the placement that the choices lead to, from the end of the line back."""
     taken: list[tuple[int, int, int]] = []
     end = chain.blocks.n
     while end:
@@ -243,7 +243,7 @@ def _routes(table: CostTable) -> list[Route]:
 
 
 def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
-    """The route whose states are the numbers of devices used of each kind; a leg stands for any device of its kind."""
+    """Return the route whose states count the used devices of each kind; a leg stands for any device of a kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
     legs = []
@@ -258,7 +258,7 @@ def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
 
 
 def _along(table: CostTable, sequence: Sequence[int]) -> Route:
-    """The route whose states are the numbers of devices used of a sequence, with the tariffs of the neighbours."""
+    """Return the route whose states count the used devices of a sequence, with the tariffs of the neighbours."""
     legs = []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
@@ -269,7 +269,7 @@ def _along(table: CostTable, sequence: Sequence[int]) -> Route:
 
 
 def _sequences(table: CostTable) -> list[tuple[int, ...]]:
-    """Sequences of linked devices: all of them if there are few devices, else from each class on to the nearest."""
+    """Return sequences of linked devices: all if there are few devices, or from each class on to the nearest."""
     classes = interchangeable(table)
     if table.n_devices > MOST_PERMUTED:
         return _unlike(table, [_nearest(table, devices[0]) for devices in classes])
@@ -283,7 +283,7 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
 
 
 def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The sequences without those that meet the same kinds of devices over the same links, as from equal hosts."""
+    """Return the sequences, only one of those that have the same kinds of devices and links, as from equal hosts."""
     kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s)
     kind = {device: number for number, devices in enumerate(kinds) for device in devices}
     first: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
@@ -294,7 +294,7 @@ def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
-    """The sequence up to its first missing link."""
+    """Return the sequence up to its first missing link."""
     for place, (src, dst) in enumerate(pairwise(order), 1):
         if not table.linked[src, dst]:
             return order[:place]
@@ -302,7 +302,7 @@ def _linked(table: CostTable, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _nearest(table: CostTable, first: int) -> tuple[int, ...]:
-    """The sequence from a device on, always to the linked device that receives an average flow first."""
+    """Return the sequence from a device on, always to the linked device that receives an average flow first."""
     typical_s = table.link_s.mean(axis=0) if len(table.flows) else table.link_latency_s
     order = [first]
     while len(order) < table.n_devices:

@@ -57,8 +57,8 @@ class Pipeline:
     goals: frozenset[Goal] = frozenset({Goal.TRAINING})
 
     def refuses(self, problem: Problem) -> str:
-        """Stages exchange tensors directly."""
-        return "accelerators beside a host" if problem.table.offload else ""
+        """Refuse a host with accelerators: stages exchange tensors directly."""
+        return "a host with accelerators" if problem.table.offload else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best cuts; it proves no bound."""
@@ -75,7 +75,7 @@ class Pipeline:
 
 @cache
 def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device: int = 1) -> tuple[int, ...] | None:
-    """[n_stages], the most micro-batches whose activations each stage keeps at once; None without such a schedule.
+    """Return [n_stages], the most micro-batches whose activations a stage keeps; None without such a schedule.
 
     The order of the actions on the stage's device decides: activations are kept from F to B or, if the backward pass
     is split, to W.
@@ -90,7 +90,7 @@ def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device
 
 
 def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:
-    """Lines with sequences of devices, [n_stages], and of the micro-batches that each stage holds, [n_stages]."""
+    """Yield lines with sequences of devices, [n_stages], and of the micro-batches that each stage holds, [n_stages]."""
     table, step = problem.table, problem.step
     lines = [line_of(chain, step) for chain in chains(merge_blocks(replace(table, held=0.0)))]
     several: Sequence[int] = range(1, MOST_STAGES + 1) if step.schedule in IN_TURNS else (1,)
@@ -108,7 +108,7 @@ def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, 
 
 
 def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
-    """Sequences of devices; sequences that differ in interchangeable devices alone occur once."""
+    """Return sequences of devices; sequences that differ in interchangeable devices alone occur once."""
     if table.n_devices > MOST_PERMUTED:
         total = np.where(np.isfinite(table.forward_s), table.forward_s, 0.0).sum(axis=0)
         fastest = tuple(sorted(range(table.n_devices), key=lambda d: (float(total[d]), d))[:n_used])
@@ -121,7 +121,7 @@ def _sequences(table: CostTable, n_used: int) -> list[tuple[int, ...]]:
 
 
 def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] | None:
-    """[n_stages + 1], the best cuts as indices into ``line.at``; None if no cuts are within memory."""
+    """Return [n_stages + 1], the best cuts as indices into ``line.at``; None if no cuts are within memory."""
     n = len(line.at)
     if n - 1 < len(devices):
         return None
@@ -146,9 +146,9 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
 
 
 def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats:
-    """[n_cuts, n_cuts], seconds of the interval from one cut to another on a device; infinite where it cannot run.
+    """Return [n_cuts, n_cuts], seconds of the interval between two cuts on a device; infinite if it cannot run.
 
-    ``enters`` is the link class from the stage before, ``leaves`` that to the stage behind; -1 without such a stage.
+    ``enters`` is the link class from the stage before, ``leaves`` that to the stage after; -1 without such a stage.
     """
     table, seconds, barred = line.blocks.table, line.seconds[:, device], line.barred[:, device]
     cost = seconds[None, :] - seconds[:, None]

@@ -51,9 +51,9 @@ class DownsetDP:
     goals: frozenset[Goal] = frozenset({Goal.THROUGHPUT})
 
     def refuses(self, problem: Problem) -> str:
-        """Its states are counts of devices of each kind; it refuses too many."""
+        """Refuse more than `MOST_STATES` states, which are counts of devices of each kind."""
         states = prod(len(devices) + 1 for devices in kinds_of(problem.table).devices)
-        return "so many different devices" if states > MOST_STATES else ""
+        return "this many different devices" if states > MOST_STATES else ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best contiguous placement, whatever the gap: any other placement proves little.
@@ -116,7 +116,7 @@ class _DownsetSearch:
         self.kinds = kinds_of(problem.table)
 
     def pose(self, step_s: float, most: int | None = None) -> "Posed | None":
-        """The downsets within a limit and below the best placement; None if there are more than ``most``."""
+        """Return the downsets within a limit and below the best placement; None if there are more than ``most``."""
         with loading():
             from planner.solvers.dp.downsets.lattice import elements_of
             from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
@@ -128,7 +128,7 @@ class _DownsetSearch:
         return pose(self._elements, limit_s, self._budget, most)
 
     def takes_at_most(self, work: int, step_s: float) -> bool:
-        """Whether a sweep within a limit looks at no more than this many pairs of downsets."""
+        """Return whether a sweep within a limit considers at most this many pairs of downsets."""
         posed = self.pose(step_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
 
@@ -143,7 +143,7 @@ def _proved(best: Incumbent, bound_s: float) -> bool:
 
 
 def _limits(table: CostTable, kinds: IntervalKinds, bound_s: float) -> Iterator[float]:
-    """Limits from the lower bound on; every placement is within the last one.
+    """Yield limits from the lower bound on; every placement is within the last one.
 
     No limit is 0, because twice the limit stands for infinity.
     """

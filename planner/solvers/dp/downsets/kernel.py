@@ -140,7 +140,7 @@ def list_downsets(order: Order, spans: Floats, most: int, listing: Listing, rows
 
 @inner
 def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
-    """Whether the choices before an element leave a total within a span possible."""
+    """Return whether the choices before an element leave a total within a span possible."""
     for span in range(len(spans)):
         if spans[span, 0] <= paid[element] + order.rest[element] and paid[element] <= spans[span, 1]:
             return True
@@ -149,7 +149,7 @@ def _can_end(order: Order, spans: Floats, paid: Floats, element: int) -> bool:
 
 @inner
 def _is_ready(order: Order, tried: Ints, element: int) -> bool:
-    """Whether everything before an element is taken in."""
+    """Return whether all elements before an element are included."""
     for place in range(order.start[element], order.start[element + 1]):  # noqa: SIM110  # numba compiles no generator
         if tried[order.before[place]] != 2:
             return False
@@ -204,7 +204,7 @@ def open_parts(downsets: Bits, pins: Pins, weight: Floats, closed: Bits, parts: 
 
 @inner
 def _twice_s(field: Field, kind: int, first: int, last: int) -> float:
-    """Seconds of nets in ``starts_s`` of one downset and ``ends_s`` of another that the interval does not pay."""
+    """Return seconds of nets in ``starts_s`` of a downset and ``ends_s`` of another that the interval does not pay."""
     nets, penalty = field.nets, field.penalty
     i, j = nets.start[first], nets.start[last]
     seconds = 0.0
@@ -240,7 +240,7 @@ def _twice_unordered_s(field: Field, kind: int, first: int, last: int) -> float:
 
 @inner
 def _load_s(field: Field, kind: int, source: int, target: int, compute_s: float) -> float:
-    """Seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
+    """Return seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
     if source == target or field.n_bytes[target] - field.n_bytes[source] > field.penalty.room_bytes[kind]:
         return np.inf
     load_s = compute_s + field.penalty.starts_s[kind, source] + field.penalty.ends_s[kind, target]
@@ -276,7 +276,7 @@ def _find_within(field: Field, kind: int, target: int, first: int, last: int) ->
 
 @inner
 def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float) -> bool:
-    """Whether a way from a source, with one device more and such a load, is better for any state."""
+    """Return whether a way from a source, with one device more and such a load, is better for any state."""
     before_s, barred_s = reached.busiest_s[source], field.barred_s[kind]
     known_s, helps = field.known_s[field.stride[kind] :], False
     for state in range(len(known_s)):

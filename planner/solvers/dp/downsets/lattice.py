@@ -99,7 +99,7 @@ class Elements:
         return Tied(Pins(*flat([list(neighbours) for neighbours in tied])), *_columns(costs, len(self.kinds.devices)))
 
     def lattice(self, pays: Floats, spans: Floats, most: int, budget: Budget) -> "Lattice | None":
-        """The downsets that pay an amount within a span; the empty one is first and the full one last, if they do.
+        """Return the downsets whose price is within a span; the empty one is first and the full one last, if within.
 
         Elements pay ``pays``, [n_elements], 0 or more; ``spans``, [n_spans, 2], have lower and upper ends.
 
@@ -129,7 +129,7 @@ class Elements:
 
 
 def elements_of(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, tracked: frozenset[int]) -> Elements:
-    """The elements of acyclic blocks: those with an operator that must be contiguous or is ``tracked``."""
+    """Return the elements of acyclic blocks: those with an operator that must be contiguous or is ``tracked``."""
     free = unordered(blocks, inside | tracked)
     before: dict[int, list[int]] = {block: [] for block in np.flatnonzero(~free).tolist()}
     for first, second in relations(blocks, inside):
@@ -141,7 +141,7 @@ def elements_of(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, tr
 
 
 def _columns(costs: Sequence[tuple[Floats, Floats] | Floats], n_kinds: int) -> tuple[Floats, Floats]:
-    """[n_kinds, n] each, of n pairs of [n_kinds]."""
+    """Return n pairs of [n_kinds] as two arrays, [n_kinds, n] each."""
     both = np.asarray(costs, dtype=np.float64).reshape(-1, 2, n_kinds)
     return np.ascontiguousarray(both[:, 0].T), np.ascontiguousarray(both[:, 1].T)
 
@@ -159,17 +159,17 @@ class Lattice:
         return len(self.downsets)
 
     def keep(self, chosen: Ints) -> "Lattice":
-        """The lattice of some of the downsets."""
+        """Return the lattice of some of the downsets."""
         return Lattice(self.elements, self.downsets[chosen])
 
     def sums(self, *columns: Floats) -> list[Floats]:
-        """[n_downsets] of each column, [n_elements]: the sum of its values in each downset."""
+        """Return [n_downsets] of each column, [n_elements]: the sum of its values in each downset."""
         total = np.zeros((self.n, len(columns)))
         sum_up(self.downsets, np.stack(columns, axis=1), total)
         return list(np.ascontiguousarray(total.T))
 
     def cut_s(self, forth_s: Floats, back_s: Floats) -> Floats:
-        """[n_downsets], the sum of the seconds, [n_nets], of nets that leave a downset, and of nets that enter it."""
+        """Return [n_downsets], the summed seconds, [n_nets], of nets that leave a downset or enter it."""
         nets = self.open_nets
         seconds = np.where(nets.status[:, 1] > 0, forth_s[nets.item], back_s[nets.item])
         return _sum_by(nets.of_downset, seconds, self.n)
@@ -191,7 +191,7 @@ class Lattice:
         return _filled(self.n, lambda parts: open_parts(self.downsets, pins, weight, closed, parts))
 
     def penalties(self, limit_s: float) -> tuple[Penalty, Parts]:
-        """The cost of intervals on each kind of device, and the unordered blocks in part.
+        """Return the cost of intervals on each kind of device, and the unordered blocks in part.
 
         Let S be the interval from I to J. A net costs S nothing if neither I nor J holds a part of it. If only I does,
         the other ends are in S: the net enters S if the writer is in I, else it leaves S; ``starts_s[I]`` counts this.
@@ -208,16 +208,16 @@ class Lattice:
         return Penalty(*map(np.stack, zip(*(penalty for penalty, _ in rows), strict=True))), rows[0][1]
 
     def compute_s(self, limit_s: float) -> list[Floats]:
-        """[n_downsets] for each kind of device, seconds of a downset; a block that cannot run takes two limits."""
+        """Return [n_downsets] by kind of device, seconds of a downset; a block that cannot run takes two limits."""
         return self.sums(*self._block_s(_cap_s(limit_s))[self.elements.element].T)
 
     def _block_s(self, cap_s: float) -> Floats:
-        """[n_blocks, n_kinds], seconds, with a cap instead of infinity."""
+        """Return [n_blocks, n_kinds], seconds, with a cap instead of infinity."""
         blocks, first = self.elements.blocks, self.elements.kinds.first
         return np.where(blocks.fits[:, first], np.minimum(blocks.forward_s[:, first], cap_s), cap_s)
 
     def _penalty(self, kind: int, cap_s: float, compute_s: Floats) -> tuple[Penalty, Parts]:
-        """The rows of one kind."""
+        """Return the rows of one kind."""
         elements, blocks, device = self.elements, self.elements.blocks, self.elements.kinds.first[kind]
         _, near_s, far_s = elements.nets
         enter_s, leave_s = np.minimum(near_s[kind], cap_s), np.minimum(far_s[kind], cap_s)
@@ -240,7 +240,7 @@ class Lattice:
     def _unordered(
         self, kind: int, alone_s: Floats, cap_s: float
     ) -> tuple[Parts, Floats, Floats, tuple[Floats, Floats]]:
-        """The unordered blocks in part, what they add to ``starts_s`` and ``ends_s``, and the sums of their ties."""
+        """Return the unordered blocks in part, their share of ``starts_s`` and ``ends_s``, and sums of ties."""
         pins, near, far = self.elements.ties
         near_s, far_s = np.minimum(near[kind], cap_s), np.minimum(far[kind], cap_s)
         n_unordered, weight = len(alone_s), np.stack([near_s, far_s], axis=1)
@@ -259,12 +259,12 @@ class Lattice:
 
 
 def _cap_s(limit_s: float) -> float:
-    """The seconds that stand for infinity under a limit."""
+    """Return the seconds that stand for infinity under a limit."""
     return 2 * limit_s or 1.0
 
 
 def _filled(n_downsets: int, fill: Callable[[Parts], None]) -> Parts:
-    """Parts after two passes: the first one counts the entries, the second one fills them in."""
+    """Return parts after two passes: the first one counts the entries, the second one fills them in."""
     start = np.zeros(n_downsets + 1, dtype=np.int64)
     fill(Parts(start, np.zeros(0, dtype=np.int64), np.zeros((0, 2))))
     parts = Parts(start, np.zeros(start[-1], dtype=np.int64), np.zeros((start[-1], 2)))
@@ -273,5 +273,5 @@ def _filled(n_downsets: int, fill: Callable[[Parts], None]) -> Parts:
 
 
 def _sum_by(number: Ints, values: Floats, n: int) -> Floats:
-    """[n], the sum of the values of each number."""
+    """Return [n], the sum of the values of each number."""
     return np.bincount(number, values, minlength=n).astype(np.float64)

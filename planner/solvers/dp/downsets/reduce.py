@@ -1,11 +1,11 @@
-"""Reduce: operators that share a device in every placement worth looking at, merged before the search.
+"""Reduce: merges operators that share a device in every placement that can be best, before the search.
 
 ::
 
-    contiguous operators   a ─► b ─► c      a and c on one device, b on another: to and fro, so all three are together
+    contiguous operators   a ─► b ─► c      a and c on one device, b on another: back and forth, so all are together
     a limit of 10 s        a ─ 20 s ─► b    apart, one of the two devices would send or fetch for 20 s: together
-    one that can           a and b run on one device alone: there, together
-    an unordered block x   a ◄─► x ─► b     if a pays less with x beside it, and so does the device x leaves: together
+    a single device        only one device can run a and b: together
+    an unordered block x   a ◄─► x ─► b     if a pays less on the device of x, and so does the device x leaves: together
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ ROUNDING = 1e-9  # relative; sums of seconds are rounded
 
 @dataclass(frozen=True)
 class IntervalKinds:
-    """Devices that do not differ in what a search over intervals charges them, and what it charges.
+    """Kinds of devices, which a search over intervals charges alike, and these charges.
 
-    The charge is what the evaluator charges where devices exchange tensors through a host. Where they send to each
-    other it is at most that: once for each flow that leaves, over the cheapest link.
+    The charge equals the evaluator's if devices exchange tensors through a host. If they send to each other, it is at
+    most the evaluator's: once for each flow that leaves, over the cheapest link.
     """
 
     devices: tuple[tuple[int, ...], ...]  # of each kind, ascending
@@ -45,13 +45,13 @@ class IntervalKinds:
         return [devices[0] for devices in self.devices]
 
     def seconds(self, flows: Sequence[int]) -> tuple[Floats, Floats]:
-        """[n_kinds] each, to enter and to leave, of some flows together."""
+        """Return the seconds of some flows together to enter and to leave, [n_kinds] each."""
         rows = list(flows)
         return self.enter_s[rows].sum(axis=0), self.leave_s[rows].sum(axis=0)
 
 
 def kinds_of(table: CostTable) -> IntervalKinds:
-    """The kinds, in the order of their first devices."""
+    """Return the kinds, in the order of their first devices."""
     enter_s, leave_s = _charges(table)
     kinds = alike(table.forward_s, table.capacity_bytes, enter_s, leave_s)
     first = [devices[0] for devices in kinds]
@@ -59,7 +59,7 @@ def kinds_of(table: CostTable) -> IntervalKinds:
 
 
 def _charges(table: CostTable) -> tuple[Floats, Floats]:
-    """[n_flows, n_devices] each, seconds that a device is occupied at least by a flow that enters, or leaves."""
+    """Return the least seconds that a flow occupies a device to enter, and to leave, [n_flows, n_devices] each."""
     if table.offload:
         return table.offload.fetch_s, table.offload.store_s
     both = np.empty((2, len(table.flows), table.n_devices))
@@ -84,21 +84,21 @@ def reduce(table: CostTable, inside: frozenset[int], kinds: IntervalKinds, limit
 
 
 def unordered(blocks: Blocks, inside: frozenset[int]) -> NDArray[np.bool_]:
-    """[n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
+    """Return [n_blocks], whether a block has no operator that must be contiguous, so it can be anywhere."""
     held = np.zeros(blocks.n, dtype=bool)
     held[blocks.block[sorted(inside)]] = True
     return ~held
 
 
 def relations(blocks: Blocks, inside: frozenset[int]) -> list[tuple[int, int]]:
-    """Pairs of blocks of which the first may not come after the second."""
+    """Return pairs of blocks of which the first may not come after the second."""
     block = blocks.block.tolist()
     pairs = {(block[a], block[b]) for a, b in blocks.table.edges if a in inside and b in inside}
     return sorted((a, b) for a, b in pairs if a != b)
 
 
 def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
-    """Blocks that come before and after each other: their devices would, too."""
+    """Return blocks that come before and after each other: their devices would, too."""
     with loading():
         from scipy.sparse import coo_array  # late: scipy takes a third of a second to load
         from scipy.sparse.csgraph import connected_components
@@ -113,7 +113,7 @@ def _circles(blocks: Blocks, inside: frozenset[int]) -> list[Group]:
 
 
 def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
-    """Blocks that one and the same device alone can run within the limit."""
+    """Return blocks that only one device can run within the limit, the same one for all."""
     can = blocks.fits & (blocks.forward_s <= limit_s * (1 + ROUNDING))
     only, device = can.sum(axis=1) == 1, can.argmax(axis=1)
     found = [tuple(np.flatnonzero(only & (device == d)).tolist()) for d in range(can.shape[1])]
@@ -121,7 +121,7 @@ def _confined(blocks: Blocks, limit_s: float) -> list[Group]:
 
 
 def _inseparable(blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> list[Group]:
-    """Pairs of which one device would have more than the limit to do if they were apart."""
+    """Return pairs of blocks that, if apart, would keep a device busy for more than the limit."""
     apart: dict[tuple[int, int], Floats] = {}
     seconds = blocks.forward_s[:, kinds.first]
     for net in blocks.nets:
@@ -157,7 +157,7 @@ def _followers(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, lim
 
 
 def _follows(block: int, leader: int, blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> bool:
-    """Whether moving an unordered block to the device of another one never makes any device busier.
+    """Return whether moving an unordered block to the device of another one never makes any device busier.
 
     It compares what may be added with what is saved, on each device that they may come to or leave.
     """

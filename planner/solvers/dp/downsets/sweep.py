@@ -62,7 +62,7 @@ class Windows:
         return np.asarray(spans, dtype=np.float64).reshape(-1, 2)
 
     def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
-        """The downsets in any window, by what they pay, and [n_downsets, n_states], in which states' windows.
+        """Return the downsets in any window, by what they pay, and [n_downsets, n_states], in which states' windows.
 
         In this order, downsets that are compared are near each other in memory, and each comes after all within it.
         """
@@ -76,12 +76,12 @@ class Windows:
         return lattice.keep(kept), windows[kept]
 
     def _worth(self, counts: Ints) -> Floats:
-        """[...], the worth of the time of devices, [..., n_kinds], within the limit, and a little for rounding."""
+        """Return [...], the worth of the time of devices, [..., n_kinds], within the limit, plus a rounding margin."""
         worth = self._limit_s * (counts * self._price).sum(axis=-1)
         return np.asarray(worth + ROUNDING * np.maximum(worth, self.pays.sum()))
 
     def _within(self, state: Ints, n_bytes: Floats, sides: dict[tuple[bool, ...], tuple[Floats, Floats]]) -> Bits:
-        """[n_downsets], whether the devices of a state can take a downset, and the other devices the rest."""
+        """Return [n_downsets], whether the devices of a state can take a downset, and the other devices the rest."""
         total_bytes = self._n_bytes.sum()
         within = np.ones(len(n_bytes), dtype=bool)
         for side, (counts, taken) in enumerate(((state, n_bytes), (self._every - state, total_bytes - n_bytes))):
@@ -92,7 +92,7 @@ class Windows:
         return within
 
     def _sides(self, lattice: Lattice, used: tuple[bool, ...]) -> tuple[Floats, Floats]:
-        """[n_downsets] each, what a downset and what the rest pay on devices of some kinds, with the cut nets."""
+        """Return the price of a downset and of the rest on some kinds of devices, with cut nets, [n_downsets] each."""
         chosen = np.flatnonzero(used)
         too_much = 2 * float(self._worth(self._every))  # for what none of the devices can run
         pays = np.minimum(self._pays_on[:, chosen].min(axis=1, initial=inf), too_much)
@@ -131,7 +131,7 @@ class Unordered:
                 self.device[block] = min(total_s, key=total_s.__getitem__)
 
     def counted_too_low(self, least_s: float = 0.0) -> int:
-        """An operator of the unordered block that the search undercounts most, by more than ``least_s``; else -1.
+        """Return an operator of the unordered block that is undercounted most, by more than ``least_s``; else -1.
 
         A block on a device without room for it comes first, because the search does not count its bytes at all.
         """
@@ -152,7 +152,7 @@ class Unordered:
         return {device: kind for kind, devices in enumerate(self.elements.kinds.devices) for device in devices}
 
     def _true_s(self, block: int) -> dict[int, float]:
-        """Seconds of a block and its nets on each device."""
+        """Return seconds of a block and its nets on each device."""
         elements, own = self.elements, int(self.device[block])
         seconds = {own: float(elements.blocks.forward_s[block, own])}
         for net in elements.blocks.nets_of[block]:
@@ -166,7 +166,7 @@ class Unordered:
         return seconds
 
     def _counted_s(self, number: int, device: int) -> float:
-        """The seconds that the search counts for an unordered block on a device, see `Elements`."""
+        """Return the seconds that the search counts for an unordered block on a device, see `Elements`."""
         elements, kind = self.elements, self._kind[device]
         pins, near_s, far_s = elements.ties
         mine = slice(pins.start[number], pins.start[number + 1])
@@ -210,7 +210,7 @@ class Posed(NamedTuple):
         return count
 
     def sweep(self, budget: Budget) -> list[SweptPlacement] | None:
-        """The best placement within the limit for each number of devices, best first.
+        """Return the best placement within the limit for each number of devices, best first.
 
         Returns:
             None if time runs out. An empty list if no placement is within the limit, which is then a bound.
@@ -222,7 +222,7 @@ class Posed(NamedTuple):
 
 
 def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> Posed | None:
-    """The downsets and states under a limit; None if they exceed ``most`` or the memory, or time runs out."""
+    """Return the downsets and states under a limit; None if they exceed ``most`` or the memory, or time runs out."""
     windows = Windows(elements, limit_s)
     n = len(elements.element)
     if not windows.possible:
@@ -237,7 +237,7 @@ def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = 
 
 
 class DownsetSweep:
-    """The table F of `DownsetDP`, with the choice behind each of its values."""
+    """The table F of `DownsetDP`, with the choice that led to each value."""
 
     def __init__(self, posed: Posed) -> None:
         lattice, self._states, opened, limit_s = posed
@@ -279,7 +279,7 @@ class DownsetSweep:
         return self._found()
 
     def _found(self) -> list[SweptPlacement]:
-        """The best placement of each number of devices."""
+        """Return the best placement of each number of devices."""
         best: dict[int, tuple[float, Counts]] = {}
         for state, busiest_s in zip(self._states, self.reached.busiest_s[-1].tolist(), strict=True):
             if busiest_s < inf:
@@ -287,7 +287,7 @@ class DownsetSweep:
         return [self._read(*choice) for choice in sorted(best.values())]
 
     def _read(self, counted_s: float, state: Counts) -> SweptPlacement:
-        """The placement that the choices lead to, from the full downset back."""
+        """Return the placement that the choices lead to, from the full downset back."""
         lattice, elements = self._lattice, self._lattice.elements
         device = np.zeros(elements.blocks.n, dtype=np.int64)
         downset = lattice.n - 1

@@ -144,7 +144,7 @@ class TestBadInput:
             (two_products(cases=[case(2, 2, beta=[1])]), "the case of mesh 2x2 has beta = [1]; it must be a list of 2"),
             (
                 two_products(cases=[case(2, 1, must_split=[{"op": 0, "axis": 0, "mesh_axis": 0}])]),
-                "must_split of mesh 2x1 names operator 0 (parameter); only a dot can be told what to split",
+                "must_split of mesh 2x1 names operator 0 (parameter); only a dot can be asked to split an axis",
             ),
             (
                 two_products(cases=[case(2, 1, must_split=[{"op": 2, "axis": 2, "mesh_axis": 0}])]),

@@ -159,7 +159,7 @@ def test_the_same_input_gives_the_same_answer() -> None:
 
 def test_the_latency_beside_a_host_and_contiguity_are_refused() -> None:
     table = contends([1, 1], [1, 1], [(0, (1,), 1)])
-    assert ILP().refuses(Problem(table, Goal.LATENCY)) == "the latency of accelerators beside a host"
+    assert ILP().refuses(Problem(table, Goal.LATENCY)) == "the latency of a host with accelerators"
     assert ILP().refuses(Problem(table, Goal.COST)) == ""
     assert ILP().refuses(Problem(table, Goal.COST, frozenset({0}))) == "contiguous operators"
 

@@ -204,7 +204,7 @@ def test_it_proves_an_optimum_far_above_the_bound_among_eight_thousand_ideals() 
 def test_many_different_devices_are_refused() -> None:
     few, many = ([[float(1 + device) for device in range(n)]] for n in (8, 9))  # 2 ** 8 sets of devices, and 2 ** 9
     assert DownsetDP().refuses(everything(make_offload(few))) == ""
-    assert DownsetDP().refuses(everything(make_offload(many))) == "so many different devices"
+    assert DownsetDP().refuses(everything(make_offload(many))) == "this many different devices"
     assert DownsetDP().refuses(everything(make_offload([[1.0] * 200]))) == ""
 
 
