@@ -30,11 +30,11 @@ COMMANDS = {
     "shard": "divide a model's weights into a file for each device",
     "show": "show a plan as a picture: a page, SVG, PNG or Graphviz",
     "export": "write a plan for another tool",
-    "import-map": "judge a hand-made device map beside the planner's plan",
+    "import-map": "compare a hand-made device map with the planner's plan",
     "schema": "print a file format as JSON Schema",
     "completion": "print completions for bash, zsh or fish",
 }
-"""What each command does. Its file is ``planner/cli/<command>_.py``."""
+"""The commands, each with a line of help. The file of a command is ``planner/cli/<command>_.py``."""
 
 RANK = "rank"
 """One process of several, which torchrun or another command starts; its options are its own, see `planner.cli.rank`."""

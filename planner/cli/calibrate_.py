@@ -23,7 +23,7 @@ from planner.cli.models import declare_kernels, declare_model, declare_rewrites,
 from planner.cli.text import aligned, count, listed, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
 
-NAME = 16  # characters of a link's name beside its times
+NAME = 16  # characters of a link's name, in front of its times
 SHOWN = 6  # names of a kind of thing; --json has all
 
 

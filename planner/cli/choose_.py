@@ -59,7 +59,7 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
-TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
+TO_HELP = f"search only what this tool can express, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +75,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--global-batch", type=at_least_one, required=True, metavar="N", help="samples of a step, of all replicas"
     )
     parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
-    parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all but its reserve)")
+    parser.add_argument("--devices", type=at_least_one, metavar="N", help="use at most N devices (all)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use at most SIZE a device (all but its reserve)")
     parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
     parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
@@ -170,7 +170,7 @@ def _check_options(path: Path, options: argparse.Namespace) -> None:
 def _document(
     setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
 ) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return the document that ``--json`` prints."""
     best_s = rows[0].price.step_s
     return {
         "model": {**asdict(setting.network), "parameters": setting.network.parameters},

@@ -31,7 +31,7 @@ FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 
 
 def asked_of(options: argparse.Namespace, console: Console) -> ChooseOptions:
-    """What the options of the command ask."""
+    """Return the options of the search that the command line asks for."""
     named = (
         *("sequence", "devices", "data", "tensor", "pipeline", "micro_batch", "zero", "schedule", "recompute"),
         *("gradients", "precision", "optimizer", "flash_attention", "to"),
@@ -190,7 +190,7 @@ def proof(bound_s: float, step_s: float) -> str:
 
 
 def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str, ...]:
-    """The columns of a choice behind its number; the schedule where there are stages."""
+    """Return the columns of a choice that follow its number; the schedule only where there are stages."""
     stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
     return (
         format_seconds(choice.step_s),

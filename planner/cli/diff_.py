@@ -16,7 +16,7 @@ from planner.cli.text import aligned, clipped, count, listed, relative, short, u
 from planner.explanations.diff import CutTensor, PlanDifference, diff
 from planner.problem.problem import Goal
 
-CHANGES, CUTS, REGIONS = 12, 6, 12  # so many of each are shown at most; --json has all
+CHANGES, CUTS, REGIONS = 12, 6, 12  # the most of each kind that are shown; --json has all
 NAME = 40  # characters of a name in a table
 
 

@@ -27,7 +27,7 @@ from planner.explanations.what_if import How
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status
 
-PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json has all
+PARTS, LEGS, REGIONS = 6, 12, 12  # the most of each kind that are shown; --json has all
 NAME = 22  # characters of a name in a table of many columns
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
 KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
@@ -148,7 +148,7 @@ def _divided(e: Explanation) -> Iterator[str]:
 
 
 def _fused(e: Explanation) -> Iterator[str]:
-    """What one kernel computes of what were several operators, and how much memory is not written and read for it."""
+    """Yield the fusions, each with the reads and writes of memory that it saves."""
     if not e.fused:
         return
     n_ops = sum(each.count * len(each.members) for each in e.fused)
@@ -162,7 +162,7 @@ def _fused(e: Explanation) -> Iterator[str]:
 
 
 def _recomputed(e: Explanation) -> Iterator[str]:
-    """What is kept, what runs again, and what that costs and saves."""
+    """Yield what is kept, what is recomputed, and the seconds and bytes that this costs and saves."""
     own = e.recomputed
     if own is None:
         return
@@ -186,7 +186,7 @@ def _counted(kinds: Sequence[tuple[str, int]]) -> str:
 
 
 def _each(e: Explanation) -> str:
-    """What the seconds of the objective are counted for."""
+    """Return the unit of work that the seconds of the objective are for."""
     if e.goal is Goal.TRAINING:
         return f"for each step of {e.micro_batches} micro-batches"
     return "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"

@@ -112,9 +112,9 @@ def _say_pace(pace: PaceChange | None, console: Console) -> None:
 
 
 def say_unusual_pace(kinds: Mapping[PaceKind, float], console: Console) -> None:
-    """Say that the machine is not as fast as usual, before a plan is made for its usual pace."""
+    """Report that the machine is slower or faster than usual, before a plan is made for its usual pace."""
     if kinds:
-        seldom = "now this machine takes so many times as long as usual, for which plans are made"
+        seldom = "plans are made for the usual pace of this machine; now it takes this many times as long"
         console.note(f"{seldom}: {_kinds(kinds)}")
 
 

@@ -1,4 +1,4 @@
-"""Evaluate a device map, split points or a balance made by hand beside the planner's own plan.
+"""Compare a hand-made device map, split points or a balance with the planner's own plan.
 
 planner import-map map.json examples.networks:googlenet --cluster cluster.toml -o hand.json
 """
@@ -34,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what counts (throughput)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
-    declare_search(parser, 10.0, "to plan beside it")
+    declare_search(parser, 10.0, "to search for the planner's own plan")
     declare_output(parser, "plan.json")
 
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(by_hand, options.output)
     _show(by_hand, found.planned, options, console)
     if interrupted:
-        console.error("interrupted: the plan beside the map is the best until then")
+        console.error("interrupted: the map is compared with the best plan found until then")
         return INTERRUPTED
     return DONE if by_hand.evaluation.feasible else NO_PLAN
 

@@ -85,7 +85,7 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         choices=KERNELS,
-        help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (quick)",
+        help="of this host's CPU: exact has the reference model's bits, quick rounds differently (quick)",
     )
 
 

@@ -63,7 +63,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
-        help="measure these beside the plan, with commas between: onnxruntime, openvino (float32), openvino-bf16",
+        help="compare with these, separated by commas: onnxruntime, openvino (float32), openvino-bf16",
     )
     declare_writes(parser, "output")
 
@@ -116,7 +116,8 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
     """Check the answers of a runner, measure it and print the figures.
 
-    ``beside`` are devices of this host for the reference model; none if this process does not have the whole model.
+    `beside` has the devices of this host on which the reference model runs; it is empty if this process does not hold
+    the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load

@@ -1,4 +1,4 @@
-"""What a process shares with its caller: stdout and stderr, which may be closed, full or left by their reader; signals.
+"""Streams and signals of the process: stdout and stderr may be closed or full, or their reader may be gone.
 
 The first Ctrl-C or SIGTERM lets a command write the best result so far, the second ends it at once.
 """

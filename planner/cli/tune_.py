@@ -98,7 +98,7 @@ def _turn_lines(tuned: Tuned) -> Iterator[str]:
 
 
 def _document(tuned: Tuned) -> dict[str, Any]:
-    """What ``--json`` shows besides the plan."""
+    """Return what ``--json`` prints in addition to the plan."""
     turns = [
         {
             "predicted_s": turn.plan.predicted_s,

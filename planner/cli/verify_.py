@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def summary(plan: Plan, verification: "Verification") -> str:
-    """What was compared, and whether it is equal."""
+    """Return a line that says what was compared, and whether it is equal."""
     devices = [plan.cluster.devices[number].name for number in plan.placement.used]
     gradients = f" and {count(verification.n_gradients, 'gradient')}" if verification.n_gradients else ""
     compared = f"{count(verification.n_tensors, 'tensor')}{gradients} from {count(verification.n_stages, 'stage')}"

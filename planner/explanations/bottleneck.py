@@ -70,7 +70,7 @@ def critical_path(plan: Plan) -> tuple[Leg, ...]:
 
 
 def _leg(span: Span) -> tuple[str, int | None]:
-    """What the spans of one leg have in common: the device, or the link and the flow."""
+    """Return the key that the spans of one leg share: the device, or the link and the flow."""
     return span.resource, span.index if span.kind == "transfer" else None
 
 

@@ -21,7 +21,7 @@ from planner.problem.result import Interrupted, NoPlanError
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to change; None leaves a figure as it is."""
+    """Changes of a plan's cluster and workload; None leaves a figure as it is."""
 
     added: tuple[tuple[str, str], ...] = ()  # devices as (like, name): `add_device` says what each means
     settings: tuple[Setting, ...] = ()  # applied one after the other
@@ -98,7 +98,7 @@ def _better(own: Plan | None, found: Plan) -> Plan:
 
 
 def obstacle(plan: Plan) -> str:
-    """What the placement of a plan violates, or why it cannot be evaluated; empty if it is possible."""
+    """Return what the placement of a plan violates, or why it cannot be evaluated; empty if it is feasible."""
     try:
         return "; ".join(plan.evaluation.violations)
     except InputError as error:  # the schedule cannot run these stages

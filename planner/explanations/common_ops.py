@@ -85,7 +85,7 @@ class NetworkOps:
 
     @cached_property
     def seconds_each(self) -> Mapping[str, float]:
-        """Likewise of each operator of the network."""
+        """Map each operator of the network to its seconds, as `seconds` counts them."""
         numbers: dict[str, list[int]] = {name: [] for name in self.members}
         for number, name in enumerate(self._first):
             if name:
@@ -93,7 +93,7 @@ class NetworkOps:
         return {name: self.seconds_of(own) for name, own in numbers.items()}
 
     def seconds_of(self, numbers: Collection[int]) -> float:
-        """Likewise of operators of the graph."""
+        """Return the seconds of operators of the graph, given by their numbers, as `seconds` counts them."""
         ops, copies = list(numbers), self.plan.placement.copies
         if not ops:
             return 0.0
@@ -132,13 +132,13 @@ class CommonOps:
 
     @classmethod
     def of(cls, before: Plan, after: Plan) -> "CommonOps":
-        """Those of two plans for one network."""
+        """Return the operators that two plans for one network have in common."""
         rewritten = before.graph.fingerprint != after.graph.fingerprint
         return cls(NetworkOps(before, rewritten), NetworkOps(after, rewritten))
 
     @property
     def both(self) -> tuple[NetworkOps, NetworkOps]:
-        """One behind the other."""
+        """Both plans, the earlier one first."""
         return self.before, self.after
 
     @cached_property

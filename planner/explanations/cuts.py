@@ -13,7 +13,7 @@ from planner.solvers.single_moves import LEAST_GAIN, moved_to
 
 
 class Effect(StrEnum):
-    """What a cut does to the goal."""
+    """Effect of a cut on the objective."""
 
     LIMITS = "limits"  # the transfer or its overhead is part of the bottleneck
     HIDDEN = "hidden"  # the transfer goes on while devices compute, and the bottleneck is elsewhere

@@ -281,7 +281,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
 
 
 def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
-    """Of operators that are the same in both graphs."""
+    """Yield the changes of cost of operators that are equal in both graphs."""
     index = after.graph.index
     pairs = [
         (number, index[op.name])

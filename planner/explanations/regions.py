@@ -17,7 +17,7 @@ from graphs.ir import Graph
 EVERYTHING = "everything"
 LARGE = 1 / 3  # a part with a larger share is divided: a single line "encoder 98 %" would not help
 ALIKE = 1e-6  # relative difference of the times of layers that are alike
-MANY = 6  # regions that describe a set of operators, if so many are enough
+MANY = 6  # the most regions that describe a set of operators, if that is enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Module:
     number: int = 0  # position in the parent module
 
     def follows(self, before: "_Module") -> bool:
-        """Whether this module comes right behind another one in the same parent."""
+        """Return whether this module directly follows another one in the same parent."""
         return (self.around, self.number) == (before.around, before.number + 1)
 
 
@@ -72,7 +72,7 @@ class _ModuleShare(NamedTuple):
     n_ops: int
 
     def is_like(self, before: "_ModuleShare") -> bool:
-        """Whether this module comes right behind another one and is as large."""
+        """Return whether this module directly follows another one, with as many operators and the same time."""
         alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
         return alike and self.module.follows(before.module)
 

@@ -1,4 +1,4 @@
-"""What the rewrites of a plan have changed, and what that brings."""
+"""Explain the rewrites of a plan: what each of them changed, and what it gains."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -109,7 +109,7 @@ def _set_links(cluster: Cluster, target: str, change: Mapping[str, Any]) -> Clus
 
 
 def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
-    """The cluster with one more device behind the others, on paper only.
+    """Return the cluster with one more device, the last one, on paper only.
 
     The device has the links of its model and one more pair of links to it. The model is the device called ``like``; for
     a name of the catalogue it is the first device.

@@ -30,7 +30,7 @@ MICRO_BATCHES = 8  # that stream through, by default
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What is to change; the options of ``planner simulate``, where None leaves a figure as it is.
+    """Changes to simulate, as the options of ``planner simulate``; None leaves a figure as it is.
 
     Attributes:
         settings: TARGET.FIELD=VALUE each: "gpu1.memory=40GiB", "link.bandwidth=100Gb/s", "gpu0->*.latency=5us".
@@ -63,7 +63,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Simulation(Brief):
-    """What happens.
+    """Prediction of a plan, with and without changes.
 
     Attributes:
         plans: "before", and what changes have made of it: "after", "replanned"; only the first without changes.

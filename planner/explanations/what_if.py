@@ -1,4 +1,4 @@
-"""What would help: remedies for this very placement, and plans that are searched again.
+"""Find what would help: remedies for this very placement, and plans from a new search.
 
 A placement is evaluated again with free transfers, more memory or more in flight. A search is repeated without a
 constraint, with another device, faster links or more memory.

@@ -67,7 +67,7 @@ def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:
 
     placed = onnx_devices(plan, path)
     apart = any(tensor.external_data for tensor in placed.graph.initializer)
-    notes = (f"its weights stay in files beside '{model}'; put the new model there",) if apart else ()
+    notes = (f"its weights stay in files next to '{model}'; put the new model there",) if apart else ()
     return Export(placed.SerializeToString(), notes)
 
 

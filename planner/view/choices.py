@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 1050, 24, 356  # of the chart in its drawing
 SIZE = 1080, 400
 TICKS = 5  # of an axis
 RADIUS = 10  # of a numbered row
-FAR = 2.0  # a limit above so many times the most memory is told only
+FAR = 2.0  # a limit above this multiple of the largest peak is named, not drawn
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")
 """For each number of devices, the largest first (Okabe, Ito)."""
 DARK = {"#0072b2", "#009e73", "#d55e00"}

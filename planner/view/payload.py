@@ -146,7 +146,7 @@ def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, An
 
 
 def _holds(graph: Graph) -> list[str]:
-    """What a network is, in words: its parameters, and what one micro-batch has of tokens, pixels or numbers."""
+    """Describe a network in words: the number of its parameters, and the tokens, pixels or numbers of a sample."""
     count = sum(prod(tensor.shape) for tensor in graph.tensors if tensor.role is Role.PARAMETER)
     scale = next(((size, unit) for size, unit in ((1e9, "billion "), (1e6, "million ")) if count >= size), (1, ""))
     words = [f"{count / scale[0]:.3g} {scale[1]}parameters" if scale[1] else f"{count:,} parameters"]

@@ -25,10 +25,10 @@ from graphs.ir import Graph
 ROOT = -1
 LONG = 120  # members of a group; a longer list is hard to read, so it is cut into blocks
 BLOCKS = 48  # at one level, at most
-RIBBON = 8  # equal modules one after the other are a ribbon from so many on
+RIBBON = 8  # from this many on, equal modules one after the other are a ribbon
 SMALL, SMALL_PART = 1e-3, 1e-2  # shares of the network and of the group around it below which a member is small,
 SMALL_BESIDE = 5e-3  # and this share of a member that counts
-CAPSULE = 3  # small members one after the other are a capsule from so many on
+CAPSULE = 3  # from this many on, small members one after the other are a capsule
 INDICES = ("int", "uint", "bool")  # dtypes of masks and positions
 MOSTLY = 2 / 3  # of a capsule's tensors have these dtypes where the capsule has their name
 
@@ -167,7 +167,7 @@ class _Builder:
         return folded
 
     def _name(self, capsule: list[_Member], depth: int) -> str:
-        """What the members of a capsule are."""
+        """Return a name for a capsule that says what its members are."""
         if len(capsule) == CAPSULE:
             return ", ".join(_label(member, depth) for member in capsule)
         ops = [op for member in capsule for op in _ops(member)]
@@ -179,7 +179,7 @@ class _Builder:
         return sum(self.weight[op] for op in _ops(member))
 
     def _signature(self, member: _Member) -> tuple[object, ...]:
-        """What equal modules have in common, kinds and shapes; nothing for an operator."""
+        """Return the kinds and shapes that equal modules share; nothing for an operator."""
         ops = (self.graph.ops[op] for op in member.ops) if isinstance(member, _ModulePart) else ()
         return tuple((op.kind, *(self.graph.tensor[name].shape for name in op.outputs)) for op in ops)
 

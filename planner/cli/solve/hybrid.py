@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a hybrid pipeline: stages, each data- and tensor-parallel."""
+"""``planner solve`` for a hybrid pipeline: stages, each data- and tensor-parallel."""
 
 import argparse
 from collections.abc import Iterator, Mapping

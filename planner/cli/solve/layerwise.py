@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a layer-wise setting: stages, and a strategy for each layer."""
+"""``planner solve`` for a layer-wise setting: stages, and a strategy for each layer."""
 
 import argparse
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with layout problems and layer problems: the best layout, or the best modes, a case."""
+"""``planner solve`` for layout problems and layer problems: the best layout, or the best modes, of each case."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a placement problem: a device for each node."""
+"""``planner solve`` for a placement problem: a device for each node."""
 
 import argparse
 from collections.abc import Iterator, Mapping

@@ -43,5 +43,5 @@ def until_then(solution: Solution, output: Path) -> Solution:
 
 
 def proof(status: Status, bound: str) -> str:
-    """What is added to an answer that is not known to be the best."""
+    """Return the bound to append to an answer that is not proved optimal."""
     return "" if status is Status.OPTIMAL else f"; {bound}"

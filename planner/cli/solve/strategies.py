@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with strategy problems, and with sharding programs: one strategy for each node."""
+"""``planner solve`` for strategy problems and sharding programs: one strategy for each node."""
 
 import argparse
 from collections.abc import Mapping, Sequence

@@ -58,7 +58,7 @@ class OnnxRuntime:
         return results
 
     def stream(self, count: int) -> float:
-        """Let every session run micro-batches one behind the other; return the seconds for each, over all sessions."""
+        """Stream micro-batches through every session; return the seconds for each, over all sessions."""
         with ThreadPoolExecutor(len(self._sessions)) as pool:
             numbers = range(len(self._sessions))
             rates = pool.map(lambda number: 1 / float(np.mean(self._turn(number, count))), numbers)
@@ -142,7 +142,7 @@ PEERS: Mapping[str, Make] = {
     "openvino": partial(_openvino, precision="f32"),
     "openvino-bf16": partial(_openvino, precision="bf16"),
 }
-"""What makes the contenders of each peer, by its name; the first word of the name is that of its package."""
+"""Functions that make the contenders of each peer, by its name; the name begins with that of the peer's package."""
 
 
 def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:

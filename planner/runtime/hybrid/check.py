@@ -32,7 +32,7 @@ OPTIMIZER = partial(torch.optim.AdamW, lr=1e-3, eps=1e-3)  # gradients that are 
 
 @dataclass(frozen=True)
 class HybridRun:
-    """Some steps, beside those of the reference model.
+    """Some steps, compared with those of the reference model.
 
     Attributes:
         losses: of each step.

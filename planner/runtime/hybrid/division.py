@@ -18,12 +18,12 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor."""
+    """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a whole value, divided as a tensor is."""
+    """Return this rank's part of a whole value, divided as a tensor is."""
     if not isinstance(like, DTensor):
         return value
     sizes, starts = compute_local_shape_and_global_offset(like.shape, like.device_mesh, like.placements)

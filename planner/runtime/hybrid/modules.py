@@ -128,7 +128,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class LayerBlock(nn.Module):
-    """Some operators behind each other, with their parameters and buffers under the model's own names."""
+    """Some successive operators, with their parameters and buffers under the model's own names."""
 
     def __init__(self, runs: Runs, ops: Sequence[int], held: Mapping[str, torch.Tensor], recompute: str) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class StageModule(nn.Module):
         self._averages = any(averages(graph, op) for op in ops)
 
     def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
-        """Run the stage on what the stage before has sent; return what the stage behind reads, or the outputs."""
+        """Run the stage on what the previous stage has sent; return what the next stage reads, or the outputs."""
         env = dict(self.inputs[micro_batch]) | self.constants | dict(zip(self._arrives, args, strict=True))
         with torch.no_grad():
             for op in self._free:

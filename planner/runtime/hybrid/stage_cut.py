@@ -100,7 +100,7 @@ def counts_of(config: ParallelConfig) -> list[int]:
 
 
 def modes_of(config: ParallelConfig, number: int) -> list[str]:
-    """What each layer of a stage runs again; layers that run more again come first."""
+    """Return the recomputation of each layer of a stage; layers that recompute more come first."""
     chunk, row = divmod(number, config.shape.pipeline)
     layers = config.stages[row]
     modes = ["full"] * layers.full + ["selective"] * layers.selective + ["none"] * layers.none

@@ -128,11 +128,11 @@ class HybridTrainer:
         return loss
 
     def gradients(self, batch: Any, target: Any = None) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step by the names of all parameters, whole, on every rank; no parameter changes."""
+        """Return the gradients of a step by the names of all parameters, whole, on every rank; no parameter changes."""
         return self.gradients_through(self._divided(batch, target))
 
     def gradients_through(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """Likewise for the micro-batches of all replicas."""
+        """Return the gradients of a step, as `gradients` does, for the micro-batches of all replicas."""
         self._backward(batches)
         own = {
             name: None if tensor.grad is None else full(tensor.grad)
@@ -262,7 +262,7 @@ class HybridTrainer:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _gathered(self, own: Any) -> list[Any]:
-        """What each rank of the pipeline passes."""
+        """Return what each rank of the pipeline passes."""
         parts: list[Any] = [None] * dist.get_world_size(self._line)
         dist.all_gather_object(parts, own, group=self._line)
         return parts

@@ -99,7 +99,7 @@ class StageRanks:
         return slice(replica * each, (replica + 1) * each)
 
     def own_part(self, batch: MicroBatch) -> MicroBatch:
-        """What this rank has of a micro-batch: of inputs with as many first entries as there are samples, its own."""
+        """Return this rank's part of a micro-batch: its samples of each input whose first dimension counts samples."""
         degrees, whole = self.config.degrees[self.stage], self.config.shape.samples
         mine = self.samples_of(self.replica, degrees)
         inputs = {name: t[mine] if t.shape[:1] == (whole,) else t for name, t in batch.inputs.items()}
@@ -167,7 +167,7 @@ class UnequalStage(EngineStage):
         return list(self._cut(super().get_fwd_recv_ops(fwd_chunk_id), -1, sends=False))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Send gradients of the mean of so many replicas as the stage before has, which takes the mean over these."""
+        """Send gradients scaled to the replicas of the previous stage, which takes the mean over its own replicas."""
         ops = super().get_bwd_send_ops(bwd_chunk_id)
         degrees = self._ranks.config.degrees
         for op in ops:

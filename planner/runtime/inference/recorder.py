@@ -39,7 +39,7 @@ class Ran(NamedTuple, Generic[T]):
 
 
 def shares(ran: Ran[Moment], count: int) -> list[Ran[Moment]]:
-    """What a device saw of each of several micro-batches that it ran at once: equal parts, one behind the other."""
+    """Divide the record of micro-batches that a device ran at once into equal parts, one after the other."""
     begin_s, end_s = ran.ready_s, ran.ended_s
     assert isinstance(begin_s, float), "a GPU runs one at a time"
     assert isinstance(end_s, float), "a GPU runs one at a time"

@@ -26,7 +26,7 @@ Context = AbstractContextManager[object]
 
 
 class _Current(threading.local):
-    """What this thread is running."""
+    """State of the operator that this thread is running."""
 
     once = False  # whether it runs in one pass only
 
@@ -82,7 +82,7 @@ def _forgetting(first: Context) -> Iterator[None]:
 
 
 def _forget(_: torch.Tensor) -> None:
-    """What autograd keeps of a tensor."""
+    """Return None, which autograd keeps instead of a tensor."""
 
 
 def _forgotten(_: None) -> torch.Tensor:

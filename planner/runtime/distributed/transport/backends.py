@@ -13,7 +13,7 @@ def backend_for(gpus: bool) -> str:
 
 
 def own_gpu() -> int | None:
-    """The GPU of this rank, which is that of its number on its host; None if there are not so many."""
+    """Return the number of this rank's GPU, the rank's number on its host; None if the host has too few GPUs."""
     number = int(os.environ.get("LOCAL_RANK", "-1"))
     return number if 0 <= number < torch.cuda.device_count() else None
 
