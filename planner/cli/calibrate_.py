@@ -28,16 +28,16 @@ SHOWN = 6  # names of a kind of thing; --json has all
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner calibrate``."""
+    """Declare the arguments of ``planner calibrate``."""
     declare_model(parser, optional=True)
     declare_output(parser, "cluster.toml")
     parser.add_argument("--training", action="store_true", help="measure forward and backward passes, not inference")
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="measure a sample of every kind of operator, once, in about a minute: times not measured are then learned",
+        help="measure a sample of every kind of operator, once, in about a minute, from which other times are learned",
     )
-    parser.add_argument("--again", action="store_true", help="measure anew what the cache knows")
+    parser.add_argument("--again", action="store_true", help="measure again what is in the cache")
     parser.add_argument(
         "--channel",
         choices=CHANNELS,

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner completion``."""
+    """Declare the arguments of ``planner completion``."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 

@@ -21,8 +21,8 @@ HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner devices``."""
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="list those whose names hold it (all)")
+    """Declare the arguments of ``planner devices``."""
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="list only names that contain NAME (all)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -21,7 +21,7 @@ NAME = 40  # characters of a name in a table
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner diff``."""
+    """Declare the arguments of ``planner diff``."""
     parser.add_argument("before", type=Path, metavar="BEFORE", help="plan.json")
     parser.add_argument("after", type=Path, metavar="AFTER", help="another plan.json for the same network")
 

@@ -47,17 +47,17 @@ SOURCES = {
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner explain``."""
+    """Declare the arguments of ``planner explain``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     parser.add_argument(
         "--cuts",
         type=at_least_one,
         default=MOVED_CUTS,
         metavar="N",
-        help=f"how many cuts to show and to try one operator further and back ({MOVED_CUTS})",
+        help=f"number of cuts to show, and to try moved by one operator ({MOVED_CUTS})",
     )
 
-    parser.add_argument("--op", metavar="NAME", help="only this operator: its price on each device, or what forbids it")
+    parser.add_argument("--op", metavar="NAME", help="one operator: its price on each device, or what forbids it")
     declare_search(parser, SEARCH.time_limit_s, "to plan again without each constraint, with more devices, ...")
 
 

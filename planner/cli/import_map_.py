@@ -26,12 +26,12 @@ from planner.problem.result import Interrupted, NoPlanError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner import-map``."""
+    """Declare the arguments of ``planner import-map``."""
     parser.add_argument("map", type=Path, metavar="MAP", help="JSON: a device_map, split points or a balance list")
     declare_model(parser)
     parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
     goals = [str(goal) for goal in Goal]
-    parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what counts (throughput)")
+    parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what to optimise (throughput)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
     declare_search(parser, 10.0, "to search for the planner's own plan")

@@ -62,13 +62,13 @@ COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner plan``."""
+    """Declare the arguments of ``planner plan``."""
     declare_question(parser, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
     parser.add_argument(
         "--no-autotune",
         dest="autotuning",
         action="store_false",
-        help="with --split-cpu auto: choose by what is predicted, without autotuning of some seconds",
+        help="with --split-cpu auto: choose by prediction, without running plans for some seconds",
     )
     declare_output(parser, "plan.json")
 
@@ -81,7 +81,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     declare_split(devices, split)
     declare_kernels(parser)
     declare_rewrites(parser)
-    parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
+    parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to optimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
     parser.add_argument(
@@ -89,7 +89,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     )
     declare_search(parser, 10.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
-    parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="a gap that is good enough (0.05)")
+    parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="stop at a gap of at most G (0.05)")
     parser.add_argument(
         "--robust",
         type=at_least_one,
@@ -97,7 +97,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
         const=20,
         default=0,
         metavar="N",
-        help="lose least if costs are wrong: draw N sets of errors (20) from their spread",
+        help="lose least if costs are wrong: judge by N sets of costs (20), drawn from their spread",
     )
     declare_constraints(parser)
     declare_costs(parser)

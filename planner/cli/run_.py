@@ -46,7 +46,7 @@ MOST_PROCESSES = 64  # of a row; each takes a third of a gigabyte before it has 
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner run``."""
+    """Declare the arguments of ``planner run``."""
     declare_measuring(parser)
     parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
 
@@ -56,7 +56,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a row of planner choose")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of random operators in inference (0)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     parser.add_argument(
         "--against",
@@ -116,8 +116,7 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
     """Check the answers of a runner, measure it and print the figures.
 
-    `beside` has the devices of this host on which the reference model runs; it is empty if this process does not hold
-    the whole model.
+    The reference model runs on the devices in `beside`; there are none if this process does not hold the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load

@@ -19,7 +19,7 @@ from planner.plans.plan import Plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner shard``."""
+    """Declare the arguments of ``planner shard``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")

@@ -38,11 +38,11 @@ BUSIEST = 4  # resources shown
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner simulate``."""
+    """Declare the arguments of ``planner simulate``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser, optional=True)
     parser.add_argument(
-        "--micro-batches", type=at_least_one, metavar="N", help="how many stream through (8); of a step, in training"
+        "--micro-batches", type=at_least_one, metavar="N", help="micro-batches of the stream (8), or of a training step"
     )
     parser.add_argument("--sharing", choices=SHARINGS, help="how tensors share a channel (as the cluster says)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
@@ -62,12 +62,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="LIKE[=NAME]",
-        help="like one there is, or of the catalogue",
+        help="add a device like one of the cluster or the catalogue",
     )
-    what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once")
-    what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of a training step")
-    what_if.add_argument("--recompute", choices=RECOMPUTE_MODES, help="what a training step runs forward again")
-    what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
+    what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches in flight")
+    what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="pipeline schedule of a training step")
+    what_if.add_argument("--recompute", choices=RECOMPUTE_MODES, help="what a training step recomputes")
+    what_if.add_argument("--replan", action="store_true", help="also search for the best placement under the changes")
     declare_search(what_if, 10.0)
 
 

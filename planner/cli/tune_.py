@@ -29,9 +29,9 @@ COLUMNS = ("turn", "predicted", "measured", "over the first", "operators moved",
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner tune``."""
+    """Declare the arguments of ``planner tune``."""
     declare_question(parser, "this host as calibrated, its CPU divided into N equal devices")
-    help = f"for everything but the import of the model ({SECONDS:g})"
+    help = f"seconds for everything except the import of the model ({SECONDS:g})"
     parser.add_argument("--seconds", type=positive_seconds, default=SECONDS, metavar="S", help=help)
     declare_output(parser, "plan.json")
 

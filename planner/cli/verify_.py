@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner verify``."""
+    """Declare the arguments of ``planner verify``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--training", action="store_true", help="compare gradients too (a training plan's always are)")
@@ -32,8 +32,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=share,
         metavar="T",
-        help="of each tensor's largest element; 0 for every bit (0 where all devices are of one kind and exact, else "
-        "by dtype)",
+        help="allowed share of each tensor's largest element; 0 for equal bits (0 if all devices are of one kind and "
+        "exact, else by dtype)",
     )
 
 

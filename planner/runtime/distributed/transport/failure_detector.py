@@ -1,8 +1,7 @@
 """Failure detector: the ranks of a training see that all live and that none has failed, over connections of their own.
 
-torch waits for a rank that is stopped, or whose cable is cut, until its own time limit. So the first rank and each of
-the others exchange heartbeats (see `liveness`); the first rank reports to all others each failure that it notices or
-receives. ::
+torch waits for a stopped or unreachable rank until its own time limit. So the first rank and each of the others
+exchange heartbeats (see `liveness`); the first rank reports to all others each failure that it notices or receives. ::
 
     rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both end torch's waiting
        ▲
