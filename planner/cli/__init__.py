@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The options; exits after help, a version or an error in the words."""
+    """Return the options; exit after help, a version or an error in the words."""
     command = command_of(words)
     parser = _parser([command] if command in COMMANDS else [])
     if command is None and "--version" in words:
@@ -113,7 +113,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
-    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
+    """Return the parser of ``planner``; only the ``loaded`` commands get arguments, the others are listed."""
     width = max(map(len, LISTED))
     table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in LISTED.items())
     parser = Parser(prog="planner", description=DESCRIPTION, epilog=f"commands:\n{table}\n\n{EXAMPLE}")

@@ -88,7 +88,7 @@ def document(calibration: Calibration) -> dict[str, Any]:
 
 
 def peaks(cluster: Cluster) -> Iterator[str]:
-    """A table of devices and links; links with the same numbers are one row."""
+    """Return a table of devices and links; links with the same numbers are one row."""
     rows = [
         (
             device.name,
@@ -135,7 +135,7 @@ def lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]
 
 
 def doubts(calibration: Calibration) -> Iterator[str]:
-    """The measurements and formulas that are not reliable, with the reason."""
+    """Yield the measurements and formulas that are not reliable, with the reason."""
     for operators in calibration.operators:
         if noises := operators.noise:
             named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in noises]
@@ -158,7 +158,7 @@ def alike(cluster: Cluster) -> list[list[Link]]:
 
 
 def _like(names: Sequence[str]) -> str:
-    """The first name, and how many more things are like it."""
+    """Return the first name, and how many more things are like it."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} like it"
 
 

@@ -208,7 +208,7 @@ def _speeds(setting: TrainingSetting, row: ConfigRow) -> dict[str, float]:
 def _lines(
     setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
 ) -> Iterator[str]:
-    """A row for each configuration, then the reasons and the proof."""
+    """Yield a row for each configuration, then the reasons and the proof."""
     yield _title(setting)
     yield from table(HEADS, [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
     for number, reason in enumerate(why, 1):

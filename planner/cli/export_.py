@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _apart(options: argparse.Namespace) -> bool:
-    """Whether the new model is in another folder than the old one."""
+    """Return whether the new model is in another folder than the old one."""
     folders: set[Path] = {path.resolve().parent for path in (options.model, options.output)}
     return len(folders) > 1
 

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Console) -> None:
-    """The figures of both plans in two columns, then the rules that the map breaks."""
+    """Print the figures of both plans in two columns, then the rules that the map breaks."""
     a, b = by_hand, planned
 
     def row(name: str, before: float, after: float, text: Callable[[float], str]) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Co
 
 
 def _figures(plan: Plan) -> dict[str, Any]:
-    """The object that ``--json`` shows for one plan."""
+    """Return the object that ``--json`` shows for one plan."""
     names = [device.name for device in plan.cluster.devices]
     return {
         **attributes(plan, "objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s"),

@@ -69,12 +69,12 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def model_of(options: argparse.Namespace) -> NamedModel:
-    """The model that the options of `declare_model` describe."""
+    """Return the model that the options of `declare_model` describe."""
     return NamedModel(options.model, options.batch, dict(options.sizes))
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
+    """Return the MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
     from planner.runtime.matching import program_for  # late: torch takes seconds to load
 
     return program_for(plan, model_of(options), reporter=reporter)
@@ -114,7 +114,7 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def workload_of(options: argparse.Namespace) -> OpenWorkload:
-    """The workload that the options of `declare_workload` and --replicas describe for --goal."""
+    """Return the workload that the options of `declare_workload` and --replicas describe for --goal."""
     asked = {"--schedule": options.schedule, "--micro-batches": options.micro_batches}
     check_training_only(Goal(options.goal), asked)
     return OpenWorkload(
@@ -145,13 +145,13 @@ def declare_constraints(parser: argparse.ArgumentParser) -> None:
 
 
 def constraints_of(options: argparse.Namespace) -> tuple[Constraint, ...]:
-    """The constraints that the options of `declare_constraints` describe."""
+    """Return the constraints that the options of `declare_constraints` describe."""
     line = [options.contiguous] if options.contiguous else []
     return (*options.pin, *options.forbid, *options.together, *options.whole, *line)
 
 
 def _named(rule: Rule) -> Callable[[str], Constraint]:
-    """A type for argparse that reads PATTERN[,PATTERN]."""
+    """Return a type for argparse that reads PATTERN[,PATTERN]."""
 
     def read(text: str) -> Constraint:
         patterns = tuple(text.split(","))
@@ -163,7 +163,7 @@ def _named(rule: Rule) -> Callable[[str], Constraint]:
 
 
 def _placed(rule: Rule) -> Callable[[str], Constraint]:
-    """A type for argparse that reads PATTERN=DEVICE[,DEVICE]."""
+    """Return a type for argparse that reads PATTERN=DEVICE[,DEVICE]."""
 
     def read(text: str) -> Constraint:
         pattern, _, devices = text.partition("=")

@@ -52,7 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
-    """The arguments that a run by torchrun has too."""
+    """Declare the arguments that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a row of planner choose")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
@@ -149,14 +149,14 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
 
 
 def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
-    """The measured run of the plan."""
+    """Return the measured run of the plan."""
     measured = measurement["plan"]
     assert measured.stream is not None, "streams of a plan are recorded"
     return streamed(plan, measured.stream, measured.period_s, measured.latency_s)
 
 
 def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answers | None", console: Console) -> None:
-    """A row for each contender, then predicted against measured, then whether the answers are the same, if compared."""
+    """Print a row for each contender, then predicted against measured, then whether compared answers are equal."""
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
@@ -182,7 +182,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
 def _document(
     plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None"
 ) -> dict[str, Any]:
-    """The object that ``--json`` shows."""
+    """Return the object that ``--json`` shows."""
     batch, contenders = plan.workload.batch, measurement.contenders
     compared = None if answers is None or answers.unknown else answers
     return {

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def show_shards(plan: Plan, files: Mapping[str, Path], folder: Path, console: Console) -> None:
-    """A row for each device."""
+    """Print a row for each device."""
     from planner.runtime.checkpoint.shards import names_held
 
     held = names_held(plan)

@@ -113,7 +113,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _what_if(options: argparse.Namespace) -> WhatIf:
-    """The changes that the options describe."""
+    """Return the changes that the options describe."""
     texts = tuple(options.settings), tuple(options.add_device)
     return WhatIf(*texts, options.in_flight, options.schedule, options.recompute)
 
@@ -130,7 +130,7 @@ def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> N
 
 
 def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
-    """A row for each device, the chart, then links, the peak of memory and the critical path."""
+    """Print a row for each device, the chart, then links, the peak of memory and the critical path."""
     timeline = prediction.timeline
     batches = count(timeline.micro_batches, "micro-batch", "es")
     title = f"{batches} of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
@@ -150,7 +150,7 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
 
 
 def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
-    """The object that ``--json`` shows."""
+    """Return the object that ``--json`` shows."""
     timeline = prediction.timeline
     return {
         **attributes(timeline, "micro_batches", "makespan_s"),
@@ -175,7 +175,7 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
 
 
 def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
-    """The lines below the chart."""
+    """Yield the lines below the chart."""
     if share := _link_share(prediction):
         yield f"links busy: {_largest_first(share, '{:.1%}'.format)}"
     fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
@@ -194,7 +194,7 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
 
 
 def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """The names with the largest numbers, and these numbers as texts."""
+    """Return the names with the largest numbers, and these numbers as texts."""
     ordered = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
     return listed([f"{name} {text(number)}" for name, number in ordered], BUSIEST)
 
@@ -215,7 +215,7 @@ def _critical(prediction: Prediction) -> dict[str, float]:
 
 
 def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
-    """A column for each plan that can be evaluated."""
+    """Print a column for each plan that can be evaluated."""
     documents, (first, *_, last) = {}, plans
     for name, plan in plans.items():
         try:
@@ -255,7 +255,7 @@ def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
 
 
 def _changed_figures(plan: Plan) -> dict[str, Any]:
-    """The object that ``--json`` shows for one plan."""
+    """Return the object that ``--json`` shows for one plan."""
     evaluation = plan.evaluation
     busy = busiest(plan.problem, plan.placement)
     devices = plan.cluster.devices

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _turn_lines(tuned: Tuned) -> Iterator[str]:
-    """A row for each turn, then what came of them."""
+    """Yield a row for each turn, then what came of them."""
     rows = [
         (
             str(number),

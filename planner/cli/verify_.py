@@ -76,7 +76,7 @@ def summary(plan: Plan, verification: "Verification") -> str:
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:
-    """The tensor that differs and the operator that causes it; nothing without a finding."""
+    """Yield the tensor that differs and the operator that causes it; nothing without a finding."""
     if finding is None:
         return
     tensor = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"

@@ -214,7 +214,7 @@ def _proof(plan: Plan) -> Proof:
 
 
 def _among(plan: Plan) -> str:
-    """The plans that the bound holds for: those of the plan's operators, which may be fused or parts of others."""
+    """Return words for the plans that the bound holds for: those of the same operators, perhaps fused or split."""
     operators = f"these {plan.table.n_ops:,} operators"
     if plan.goal is Goal.THROUGHPUT:
         return f"{operators} in any number of copies"

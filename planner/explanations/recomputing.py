@@ -31,7 +31,7 @@ class Recomputed:
 
 
 def recomputed(plan: Plan) -> Recomputed | None:
-    """The recomputation of a plan; None without any."""
+    """Return the recomputation of a plan; None without any."""
     mode, table = plan.workload.recompute, plan.costs
     if not plan.workload.trains or mode == "none":
         return None

@@ -30,7 +30,7 @@ class Region:
     n_of: int  # operators from the first to the last module
 
     def __str__(self) -> str:
-        """The region in words: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
+        """Return the region in words: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
         text = self.first or EVERYTHING
         if self.last != self.first:
             around = max(self.first.rfind("."), self.first.rfind(":"))
@@ -131,7 +131,7 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
 
 
 def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
-    """The modules and operators directly in a module, in the order of their first operators; empty for an operator."""
+    """Return the modules and operators directly in a module, by their first operators; empty for an operator."""
     if len(module.ops) == 1:
         return ()
     members: dict[str, list[int]] = {}
@@ -146,7 +146,7 @@ def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
 
 
 def _merge(modules: list[_Module], chosen: Collection[int]) -> Iterator[Region]:
-    """The regions of some modules; consecutive whole modules of one parent become one region."""
+    """Yield the regions of some modules; consecutive whole modules of one parent become one region."""
     run: list[_Module] = []
     for module in modules:
         n_ops = sum(op in chosen for op in module.ops)

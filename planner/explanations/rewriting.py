@@ -35,7 +35,7 @@ class Divided:
 
 
 def divided(plan: Plan) -> Divided | None:
-    """The splits of a plan, the most frequent sharding first; None without any."""
+    """Return the splits of a plan, the most frequent sharding first; None without any."""
     choices = [choice for one in plan.rewrites if isinstance(one, Split) for choice in one.choices.values()]
     if not choices:
         return None
@@ -47,7 +47,7 @@ def divided(plan: Plan) -> Divided | None:
 
 
 def fused(plan: Plan) -> tuple[Fused, ...]:
-    """The fusions of a plan, the longest time first."""
+    """Return the fusions of a plan, the longest time first."""
     graph = plan.graph
     work = work_of(graph).n_bytes
     members = tuple(unfused(graph.ops))

@@ -124,7 +124,7 @@ def simulate(
 
 
 def _changed(plan: Plan, changes: Changes, search: Search | None) -> tuple[dict[str, Plan], Interrupted | None]:
-    """The plan and what changes make of it; and the Ctrl-C that ended the search."""
+    """Return the plan and what changes make of it; and the Ctrl-C that ended the search."""
     plans = {"before": plan}
     if changes.anything or search is not None:
         plans["after"] = apply_changes(plan, changes)
@@ -140,7 +140,7 @@ def _changed(plan: Plan, changes: Changes, search: Search | None) -> tuple[dict[
 
 
 def _same_network(plan: Plan, model: Program | Graph | ModelName, search: Search | None) -> Graph:
-    """The graph of a plan's model for another batch."""
+    """Return the graph of a plan's model for another batch."""
     given = given_model(model)
     if isinstance(given, NamedModel):
         if given.batch is None:

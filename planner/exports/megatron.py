@@ -55,7 +55,7 @@ def megatron_layout(plan: Plan) -> Export:
 
 
 def decoder_layers(modules: Modules) -> tuple[str, ...]:
-    """The numbered children of the module whose numbered children hold the most operators."""
+    """Return the numbered children of the module whose numbered children hold the most operators."""
 
     def numbered(path: str) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())

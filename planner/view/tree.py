@@ -77,7 +77,7 @@ _Member: TypeAlias = tuple[int, str] | _ModulePart | _Row
 
 
 def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
-    """The groups of a graph by module path; long lists of members are cut into blocks of consecutive ones.
+    """Return the groups of a graph by module path; long lists of members are cut into blocks of consecutive ones.
 
     Args:
         graph: the network.
@@ -126,7 +126,7 @@ class _Builder:
             self.writers[reader].append(writer)
 
     def members(self, outer: _ModulePart) -> list[_Member]:
-        """The operators and groups directly in a group, in the order of their first operators."""
+        """Return the operators and groups directly in a group, in the order of their first operators."""
         depth = len(outer.path)
         inner: dict[str, list[int]] = {}
         members: dict[int, _Member] = {}  # by first operator
@@ -142,7 +142,7 @@ class _Builder:
         return [members[op] for op in sorted(members)]
 
     def inside(self, outer: _ModulePart) -> list[_Member]:
-        """The members of a group, with ribbons and capsules in place of what is in them."""
+        """Return the members of a group, with ribbons and capsules in place of what is in them."""
         members, depth = self.members(outer), len(outer.path)
         shares = [self._weight(member) for member in members]
         around = sum(shares)
@@ -184,7 +184,7 @@ class _Builder:
         return tuple((op.kind, *(self.graph.tensor[name].shape for name in op.outputs)) for op in ops)
 
     def skip(self, part: _ModulePart) -> _ModulePart:
-        """The innermost module that holds the same operators."""
+        """Return the innermost module that holds the same operators."""
         while True:
             depth = len(part.path)
             names = {self.paths[op][depth : depth + 1] for op in part.ops}
@@ -217,12 +217,12 @@ class _Builder:
 
 
 def _in_a_row(members: list[_Member], key: Callable[[_Member], _Key]) -> Iterator[tuple[_Key, list[_Member]]]:
-    """The members by equal keys one after the other."""
+    """Return the members by equal keys one after the other."""
     return ((common, list(run)) for common, run in groupby(members, key))
 
 
 def _ops(member: _Member) -> list[int]:
-    """The operators of a member."""
+    """Return the operators of a member."""
     if isinstance(member, _ModulePart):
         return member.ops
     return [member[0]] if isinstance(member, tuple) else [op for inner in member.members for op in _ops(inner)]
@@ -235,6 +235,6 @@ def _label(member: _Member, depth: int) -> str:
 
 
 def _relative(path: Path, depth: int) -> str:
-    """The path below a depth; a number comes with the name of its list."""
+    """Return the path below a depth; a number comes with the name of its list."""
     start = depth - 1 if depth and path[depth].isdigit() else depth
     return ".".join(path[start:])

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _format_of(document: Mapping[str, Any]) -> Format:
-    """The format of a file, by its fields."""
+    """Return the format of a file, by its fields."""
     for form in FORMATS:
         if form.field in document:
             return form

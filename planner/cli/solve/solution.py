@@ -28,7 +28,7 @@ def no_solution(trouble: str) -> Solution:
 
 
 def searched(search: Callable[[], T]) -> tuple[T, bool]:
-    """The result of a search, or the best one until Ctrl-C; and whether it was interrupted."""
+    """Return the result of a search, or the best one until Ctrl-C; and whether it was interrupted."""
     try:
         return search(), False
     except Interrupted as stopped:
@@ -37,7 +37,7 @@ def searched(search: Callable[[], T]) -> tuple[T, bool]:
 
 
 def until_then(solution: Solution, output: Path) -> Solution:
-    """The answer of a search that was interrupted."""
+    """Return the answer of a search that was interrupted."""
     trouble = f"interrupted: '{output}' is the best answer until then"
     return solution._replace(trouble=trouble, status=INTERRUPTED)
 

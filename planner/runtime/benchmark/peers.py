@@ -122,14 +122,14 @@ class OpenVino:
 
 
 def _onnx_runtime(model: Path, feeds: Feeds, together: Device, apart: Sequence[Device]) -> Iterator[Contender]:
-    """One session with a thread for each core, and a session for each core."""
+    """Yield a contender of one session with a thread for each core, and one of a session for each core."""
     yield OnnxRuntime(model, feeds, [together], f"onnxruntime, {len(together.cores)} threads")
     if len(apart) > 1:
         yield OnnxRuntime(model, feeds, apart, f"onnxruntime, {len(apart)} sessions")
 
 
 def _openvino(model: Path, feeds: Feeds, together: Device, _: Sequence[Device], precision: str) -> Iterator[Contender]:
-    """A model compiled for throughput, and one for latency."""
+    """Yield a model compiled for throughput, and one for latency."""
     called = "" if precision == "f32" else f", {precision}"
     for hint in ("throughput", "latency"):
         yield OpenVino(model, feeds, len(together.cores), hint.upper(), precision, f"openvino{called}, {hint}")

@@ -201,7 +201,7 @@ class Engine:
             self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
 
     def _start(self, used: Sequence[int]) -> list[threading.Thread]:
-        """A thread for each device that has a stage."""
+        """Return a thread for each device that has a stage."""
         settle()
         if any(len(self._devices[device].cores) > 1 for device in used):
             end_waiting_threads()

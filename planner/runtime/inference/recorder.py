@@ -137,7 +137,7 @@ class Recorder:
         return Ran(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
 
     def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran[float]]) -> Iterator[Span]:
-        """The spans of the tensors that a stage waited for, and its own."""
+        """Yield the spans of the tensors that a stage waited for, and its own."""
         ran = timed[number, micro_batch]
         ended_s = [timed[sender, micro_batch].ended_s for _, sender, _, _ in self._arrivals[number]]
         for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):

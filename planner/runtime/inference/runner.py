@@ -268,7 +268,7 @@ def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", pro
 
 
 def _failed(error: Exception) -> "Promise[Tensors]":
-    """The promise of a micro-batch that was not begun."""
+    """Return the promise of a micro-batch that was not begun."""
     promise: Promise[Tensors] = Promise()
     promise.set_exception(error)
     return promise

@@ -80,7 +80,7 @@ class NetworkCopy:
 
 
 def _readers(stages: Iterable[CompiledStage]) -> dict[int, tuple[int, ...]]:
-    """The devices that need each stage, by its number."""
+    """Return the devices that need each stage, by its number."""
     readers: dict[int, tuple[int, ...]] = {}
     for stage in stages:
         for needed in stage.stage.needs:

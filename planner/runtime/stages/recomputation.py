@@ -35,7 +35,7 @@ _current = _Current()
 
 
 def once(call: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
-    """The same function, which does not compute again in the second pass of selective recomputation."""
+    """Return the same function, which does not compute again in the second pass of selective recomputation."""
 
     @wraps(call)
     def run(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -67,7 +67,7 @@ def selective_contexts() -> tuple[Context, Context]:
 
 
 def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
-    """The contexts of a forward pass and of the same one again, None if it does not run again."""
+    """Return the contexts of a forward pass and of the same one again, None if it does not run again."""
     if recompute == "selective":
         first, again = selective_contexts()
         return _forgetting(first), again

@@ -30,7 +30,7 @@ class Deviation:
     form: str = ""  # shape and dtype, if these are wrong; else empty
 
     def within(self, tolerance: float, dtype: torch.dtype) -> bool:
-        """Whether all elements are within a tolerance, as `deviation` has it; False where one is no number."""
+        """Return whether all elements are within a tolerance, as `deviation` has it; False where one is no number."""
         return self.share <= tolerance or self.by <= torch.finfo(dtype).tiny
 
     def __str__(self) -> str:

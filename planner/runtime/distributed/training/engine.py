@@ -166,7 +166,7 @@ class EngineStage(PipelineStage):
             info.buffer = gradient
 
     def _prepare_forward_infra(self, *args: Any, **options: Any) -> Any:
-        """Without a backward pass torch 2.11 makes room for inputs without gradients; the gradients are added below."""
+        """Allocate inputs as torch 2.11 does without a backward pass; gradients are attached when inputs arrive."""
         before, self.has_backward = self.has_backward, False
         try:
             return super()._prepare_forward_infra(*args, **options)

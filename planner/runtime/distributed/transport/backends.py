@@ -8,7 +8,7 @@ from torch.distributed.constants import default_pg_timeout
 
 
 def backend_for(gpus: bool) -> str:
-    """The backend of ranks with GPUs, or of ranks without."""
+    """Return the backend of ranks with GPUs, or of ranks without."""
     return "cpu:gloo,cuda:nccl" if gpus else "gloo"
 
 
@@ -19,7 +19,7 @@ def own_gpu() -> int | None:
 
 
 def gpus_for_all(store: Store, rank: int, n_ranks: int) -> bool:
-    """Whether each rank has a GPU; all ranks ask together, since all have one backend."""
+    """Return whether each rank has a GPU; all ranks ask together, since all have one backend."""
     keys = [f"gpu of rank {number}" for number in range(n_ranks)]
     store.set(keys[rank], "no" if own_gpu() is None else "yes")
     store.wait(keys, default_pg_timeout)

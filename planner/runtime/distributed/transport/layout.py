@@ -155,7 +155,7 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
 def _waiting(
     graph: Graph, stages: Sequence[Stage], written: Sequence[Sequence[str]], layout: RankLayout
 ) -> list[set[int]]:
-    """For each stage the ranks that wait for its end; the coordinator, if the caller gets an output or nobody waits."""
+    """Return for each stage the ranks that wait for its end; the coordinator for outputs, and where no rank waits."""
     waiting: list[set[int]] = [set() for _ in stages]
     for stage in stages:
         for needed in stage.needs:
