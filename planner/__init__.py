@@ -1,7 +1,7 @@
-"""What to choose: plan, run, check and show.
+"""Plan, run, check and show: the Python API.
 
-The public door: everything a user of the Python API needs is a name of this package. Each is loaded when it is asked
-for, so that what needs little starts quickly; the runtime needs torch, which takes seconds to load.
+Everything that a user of the Python API needs is a name of this package. A name is loaded on first use, so that a
+program that needs few of them starts quickly; the runtime needs torch, which takes seconds to load.
 """
 
 from importlib import import_module

@@ -21,20 +21,20 @@ COMMANDS = {
     "tune": "plan, run and plan again in turns; keep the fastest plan that ran",
     "devices": "list the devices and links of the catalogue with their sources",
     "solve": "solve a problem in a format of the literature",
-    "simulate": "predict what happens when micro-batches go through a plan; what if",
+    "simulate": "predict how micro-batches go through a plan, as it is or with changes",
     "choose": "choose how to train on many devices: data, tensor, pipeline, schedule, ZeRO",
-    "explain": "why a plan is as it is, and what would help",
+    "explain": "explain why a plan is as it is, and what would help",
     "diff": "compare two plans for one network",
     "run": "run a plan in PyTorch, check the answers and measure",
     "verify": "compare a plan's stages with the reference model, tensor by tensor",
     "shard": "divide a model's weights into a file for each device",
     "show": "show a plan as a picture: a page, SVG, PNG or Graphviz",
     "export": "write a plan for another tool",
-    "import-map": "judge a hand-made device map beside the planner's plan",
+    "import-map": "compare a hand-made device map with the planner's plan",
     "schema": "print a file format as JSON Schema",
     "completion": "print completions for bash, zsh or fish",
 }
-"""What each command does. Its file is ``planner/cli/<command>_.py``."""
+"""The commands, each with a line of help. The file of a command is ``planner/cli/<command>_.py``."""
 
 RANK = "rank"
 """One process of several, which torchrun or another command starts; its options are its own, see `planner.cli.rank`."""
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The options; exits after help, a version or an error in the words."""
+    """Return the options; exit after help, a version or an error in the words."""
     command = command_of(words)
     parser = _parser([command] if command in COMMANDS else [])
     if command is None and "--version" in words:
@@ -113,7 +113,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
-    """The parser of ``planner`` itself; only the ``loaded`` commands get their arguments, the others are listed."""
+    """Return the parser of ``planner``; only the ``loaded`` commands get arguments, the others are listed."""
     width = max(map(len, LISTED))
     table = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in LISTED.items())
     parser = Parser(prog="planner", description=DESCRIPTION, epilog=f"commands:\n{table}\n\n{EXAMPLE}")

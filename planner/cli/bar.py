@@ -12,7 +12,7 @@ class Times(ProgressColumn):
     """The share that is done and the time that is left, or the time so far where the total is unknown."""
 
     def render(self, task: Task) -> Text:
-        """The text for one piece of work."""
+        """Return the text for one piece of work."""
         if limit_s := task.fields["limit_s"]:
             return Text(f"{_clock(max(0.0, limit_s - (task.elapsed or 0.0)))} left at most")
         if not task.total:
@@ -23,7 +23,7 @@ class Times(ProgressColumn):
 
 
 def bar(name: str, limit_s: float) -> Progress:
-    """A line on stderr for one piece of work, which vanishes when it is stopped; a limit of 0 means no limit."""
+    """Return a progress line on stderr, which vanishes when it is stopped; a limit of 0 means no limit."""
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the other columns leave
     line = Progress(
         SpinnerColumn(),

@@ -23,21 +23,21 @@ from planner.cli.models import declare_kernels, declare_model, declare_rewrites,
 from planner.cli.text import aligned, count, listed, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
 
-NAME = 16  # characters of a link's name beside its times
+NAME = 16  # characters of a link's name, in front of its times
 SHOWN = 6  # names of a kind of thing; --json has all
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner calibrate``."""
+    """Declare the arguments of ``planner calibrate``."""
     declare_model(parser, optional=True)
     declare_output(parser, "cluster.toml")
     parser.add_argument("--training", action="store_true", help="measure forward and backward passes, not inference")
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="measure a sample of every kind of operator, once, in about a minute: times not measured are then learned",
+        help="measure a sample of every kind of operator, once, in about a minute, from which other times are learned",
     )
-    parser.add_argument("--again", action="store_true", help="measure anew what the cache knows")
+    parser.add_argument("--again", action="store_true", help="measure again what is in the cache")
     parser.add_argument(
         "--channel",
         choices=CHANNELS,
@@ -88,7 +88,7 @@ def document(calibration: Calibration) -> dict[str, Any]:
 
 
 def peaks(cluster: Cluster) -> Iterator[str]:
-    """A table of devices and links; links with the same numbers are one row."""
+    """Return a table of devices and links; links with the same numbers are one row."""
     rows = [
         (
             device.name,
@@ -135,7 +135,7 @@ def lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]
 
 
 def doubts(calibration: Calibration) -> Iterator[str]:
-    """The measurements and formulas that are not reliable, with the reason."""
+    """Yield the measurements and formulas that are not reliable, with the reason."""
     for operators in calibration.operators:
         if noises := operators.noise:
             named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in noises]
@@ -158,7 +158,7 @@ def alike(cluster: Cluster) -> list[list[Link]]:
 
 
 def _like(names: Sequence[str]) -> str:
-    """The first name, and how many more things are like it."""
+    """Return the first name, and how many more things are like it."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} like it"
 
 

@@ -59,11 +59,11 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
-TO_HELP = f"search what this tool can be told, and write a row for it: {', '.join(CONFIG_TARGETS)}"
+TO_HELP = f"search only what this tool can express, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner choose``."""
+    """Declare the arguments of ``planner choose``."""
     parser.add_argument(
         "model",
         type=Path,
@@ -72,38 +72,38 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
     parser.add_argument(
-        "--global-batch", type=at_least_one, required=True, metavar="N", help="samples of a step, of all replicas"
+        "--global-batch", type=at_least_one, required=True, metavar="N", help="samples of a step, over all replicas"
     )
     parser.add_argument("--sequence", type=at_least_one, metavar="N", help="tokens of a sample (the model's, or 2048)")
-    parser.add_argument("--devices", type=at_least_one, metavar="N", help="use so many at most (all)")
-    parser.add_argument("--memory", type=size, metavar="SIZE", help="use so much of each device (all but its reserve)")
-    parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (open)")
-    parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (open)")
-    parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (open)")
-    parser.add_argument("--micro-batch", type=at_least_one, metavar="N", help="samples of a micro-batch (open)")
-    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO (open)")
-    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of the pipeline (open)")
-    parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="of every layer (open, and mixed)")
+    parser.add_argument("--devices", type=at_least_one, metavar="N", help="use at most N devices (all)")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="use at most SIZE a device (all but its reserve)")
+    parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (searched)")
+    parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (searched)")
+    parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (searched)")
+    parser.add_argument("--micro-batch", type=at_least_one, metavar="N", help="samples of a micro-batch (searched)")
+    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO (searched)")
+    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="pipeline schedule (searched)")
+    parser.add_argument(
+        "--recompute", choices=RECOMPUTE_MODES, help="recomputation of the layers (searched, also mixed)"
+    )
     parser.add_argument("--gradients", choices=GRADIENT_BYTES, default="float32", help="type of gradients (float32)")
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
         default="float32",
-        help="of products where a row runs; prices of transformers are for bfloat16 (float32)",
+        help="precision of products where a row runs; transformers are priced in bfloat16 (float32)",
     )
-    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="its states and step (adam)")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adam", help="optimizer (adam)")
     declare_sizes(parser)
-    parser.add_argument("--flash-attention", action="store_true", help="attention keeps no scores")
-    parser.add_argument(
-        "--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds of the search (60)"
-    )
+    parser.add_argument("--flash-attention", action="store_true", help="use FlashAttention, which keeps no scores")
+    parser.add_argument("--time-limit", type=positive_seconds, default=60.0, metavar="S", help="seconds to search (60)")
     parser.add_argument(
         "--all",
         action="store_true",
         help="also show rows that save little memory and, of other networks, dominated ones (without ●)",
     )
     parser.add_argument("--to", choices=list(CONFIG_TARGETS), metavar="TARGET", help=TO_HELP)
-    parser.add_argument("--row", type=at_least_one, metavar="N", help="which row to write (1)")
+    parser.add_argument("--row", type=at_least_one, metavar="N", help="row to write (1)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the row, for planner run or --to")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the rows as a page, time against memory")
     declare_writes(parser, "output", "html")
@@ -170,7 +170,7 @@ def _check_options(path: Path, options: argparse.Namespace) -> None:
 def _document(
     setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
 ) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return the document that ``--json`` prints."""
     best_s = rows[0].price.step_s
     return {
         "model": {**asdict(setting.network), "parameters": setting.network.parameters},
@@ -208,7 +208,7 @@ def _speeds(setting: TrainingSetting, row: ConfigRow) -> dict[str, float]:
 def _lines(
     setting: TrainingSetting, found: ConfigTable, rows: Sequence[ConfigRow], why: Sequence[str]
 ) -> Iterator[str]:
-    """A row for each configuration, then the reasons and the proof."""
+    """Yield a row for each configuration, then the reasons and the proof."""
     yield _title(setting)
     yield from table(HEADS, [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
     for number, reason in enumerate(why, 1):

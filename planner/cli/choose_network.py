@@ -31,7 +31,7 @@ FOR_TRANSFORMERS = ("sequence", "flash_attention", "to")
 
 
 def asked_of(options: argparse.Namespace, console: Console) -> ChooseOptions:
-    """What the options of the command ask."""
+    """Return the options of the search that the command line asks for."""
     named = (
         *("sequence", "devices", "data", "tensor", "pipeline", "micro_batch", "zero", "schedule", "recompute"),
         *("gradients", "precision", "optimizer", "flash_attention", "to"),
@@ -81,7 +81,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
-    """The row of the number that is asked for, the first one by default."""
+    """Return the row of the number that is asked for, the first one by default."""
     number = options.row or 1
     if number > len(rows):
         more = "" if options.all else ", and --all may have more"
@@ -90,7 +90,7 @@ def picked(rows: Sequence[RowT], options: argparse.Namespace) -> RowT:
 
 
 def _show(found: NetworkChoices, options: argparse.Namespace, console: Console) -> None:
-    """A row for each choice that no other one dominates, or for all."""
+    """Print a row for each choice that no other one dominates, or for all."""
     sweep, cluster = found.sweep, found.cluster
     shown, best = found.rows(options.all), found.rows()
     speed = _speeds(cluster, found.graph_of)
@@ -142,7 +142,7 @@ def _show(found: NetworkChoices, options: argparse.Namespace, console: Console) 
 
 
 def _described(choice: Choice, tokens_per_s: float | None, mfu: float) -> dict[str, Any]:
-    """A choice as a part of the JSON document."""
+    """Return a choice as a part of the JSON document."""
     degrees = [own._asdict() | layers._asdict() for own, layers in zip(choice.degrees, choice.layers, strict=False)]
     return {
         **attributes(choice, "schedule", "replicas", "tensor", "zero", "devices"),
@@ -163,7 +163,7 @@ def _speeds(cluster: Cluster, graph_of: Callable[[int], Graph]) -> Callable[[Cho
 
     @cache
     def of_devices(samples: int, names: tuple[str, ...]) -> float:
-        """Seconds of a micro-batch at the peaks of the devices."""
+        """Return seconds of a micro-batch at the peaks of the devices."""
         used = [cluster.devices[cluster.index[name]] for name in names]
         return utilisation(graph_of(samples), used, 1.0, trains=True)
 
@@ -190,7 +190,7 @@ def proof(bound_s: float, step_s: float) -> str:
 
 
 def _cells(choice: Choice, tokens_per_s: float | None, mfu: float) -> tuple[str, ...]:
-    """The columns of a choice behind its number; the schedule where there are stages."""
+    """Return the columns of a choice that follow its number; the schedule only where there are stages."""
     stages = f" × {choice.n_stages // len(choice.devices)}" if choice.n_stages > len(choice.devices) else ""
     return (
         format_seconds(choice.step_s),

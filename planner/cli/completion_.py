@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner completion``."""
+    """Declare the arguments of ``planner completion``."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
@@ -35,12 +35,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _values(action: argparse.Action) -> str:
-    """The values of a closed list; empty if any value is allowed, where the shell completes names of files."""
+    """Return the values of a closed list; empty if any value is allowed, where the shell completes names of files."""
     return " ".join(map(str, action.choices or ()))
 
 
 def _bash(commands: Mapping[str, str], words: Mapping[str, Sequence[argparse.Action]]) -> Iterator[str]:
-    """A function that completes commands, then the values of an option, options after a dash, and arguments."""
+    """Yield a function that completes commands, then the values of an option, options after a dash, and arguments."""
     yield "_planner() {"
     yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" known=""'
     yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
@@ -68,7 +68,7 @@ def _bash(commands: Mapping[str, str], words: Mapping[str, Sequence[argparse.Act
 
 
 def _fish(commands: Mapping[str, str], words: Mapping[str, Sequence[argparse.Action]]) -> Iterator[str]:
-    """A line for each command, option and value."""
+    """Yield a line for each command, option and value."""
     for name, summary in commands.items():
         yield f"complete -c planner -f -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
     for name, own in words.items():

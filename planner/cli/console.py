@@ -91,7 +91,7 @@ class Console(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """The value with null for numbers that JSON lacks, such as infinity."""
+    """Return the value with null for numbers that JSON lacks, such as infinity."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -100,5 +100,5 @@ def finite(value: Any) -> Any:
 
 
 def attributes(record: object, *names: str) -> dict[str, Any]:
-    """Some attributes of a record by their names, as a part of its document."""
+    """Return some attributes of a record by their names, as a part of its document."""
     return {name: getattr(record, name) for name in names}

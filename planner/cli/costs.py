@@ -1,4 +1,4 @@
-"""What a plan costs: prices of devices, and the time and money until a target of tokens or samples."""
+"""Cost of a plan: prices of devices, and the time and money that a number of tokens or samples takes."""
 
 import argparse
 import re
@@ -21,8 +21,8 @@ def declare_costs(parser: argparse.ArgumentParser) -> None:
         "--price", type=_price, metavar="PRICE", help="of each device an hour, such as 2.49USD/h (the cluster's)"
     )
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("--tokens", type=_amount, metavar="N", help="say what so many tokens take, such as 300B")
-    target.add_argument("--samples", type=_amount, metavar="N", help="say what so many samples take, such as 90M")
+    target.add_argument("--tokens", type=_amount, metavar="N", help="print what N tokens take, such as 300B")
+    target.add_argument("--samples", type=_amount, metavar="N", help="print what N samples take, such as 90M")
 
 
 def check_target(options: argparse.Namespace, graph: Graph) -> None:

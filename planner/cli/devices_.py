@@ -21,8 +21,8 @@ HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner devices``."""
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="list those whose names hold it (all)")
+    """Declare the arguments of ``planner devices``."""
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="list only names that contain NAME (all)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lines(devices: Mapping[str, Entry], links: Mapping[str, Entry]) -> Iterator[str]:
-    """A row for each entry, with its source below."""
+    """Yield a row for each entry, with its source below."""
     link_rows = [(link.name, link.keys["bandwidth"], link.keys["latency"]) for link in links.values()]
     for entries, rows in (
         (devices, [HEADS, *map(_device_row, devices.values())]),

@@ -16,12 +16,12 @@ from planner.cli.text import aligned, clipped, count, listed, relative, short, u
 from planner.explanations.diff import CutTensor, PlanDifference, diff
 from planner.problem.problem import Goal
 
-CHANGES, CUTS, REGIONS = 12, 6, 12  # so many of each are shown at most; --json has all
+CHANGES, CUTS, REGIONS = 12, 6, 12  # the most of each kind that are shown; --json has all
 NAME = 40  # characters of a name in a table
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner diff``."""
+    """Declare the arguments of ``planner diff``."""
     parser.add_argument("before", type=Path, metavar="BEFORE", help="plan.json")
     parser.add_argument("after", type=Path, metavar="AFTER", help="another plan.json for the same network")
 
@@ -69,7 +69,7 @@ def _seconds(quantity: str, before_s: float, after_s: float) -> tuple[str, str, 
 
 
 def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of simulated times. A step is compared only with a step; replicas count only in samples per second."""
+    """Yield rows of simulated times. A step is compared only with a step; replicas count only in samples per second."""
     a, b = d.before, d.after
     n_training = (a.goal is Goal.TRAINING) + (b.goal is Goal.TRAINING)
     yield _seconds("a micro-batch, streaming", a.period_s, b.period_s)
@@ -112,7 +112,7 @@ def _divided(d: PlanDifference) -> Iterator[str]:
 
 
 def _changed_s(before_s: float, after_s: float) -> str:
-    """Seconds before and after, and the change if there is one to speak of."""
+    """Return seconds before and after, and the change if there is one to speak of."""
     change = f" ({relative(before_s, after_s)})" if before_s and isfinite(before_s + after_s) else ""
     return f"{format_seconds(before_s)} → {format_seconds(after_s)}{change}"
 

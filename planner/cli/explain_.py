@@ -27,7 +27,7 @@ from planner.explanations.what_if import How
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status
 
-PARTS, LEGS, REGIONS = 6, 12, 12  # so many of each are shown at most; --json has all
+PARTS, LEGS, REGIONS = 6, 12, 12  # the most of each kind that are shown; --json has all
 NAME = 22  # characters of a name in a table of many columns
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
 KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
@@ -47,17 +47,17 @@ SOURCES = {
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner explain``."""
+    """Declare the arguments of ``planner explain``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     parser.add_argument(
         "--cuts",
         type=at_least_one,
         default=MOVED_CUTS,
         metavar="N",
-        help=f"how many cuts to show and to try one operator further and back ({MOVED_CUTS})",
+        help=f"number of cuts to show, and to try moved by one operator ({MOVED_CUTS})",
     )
 
-    parser.add_argument("--op", metavar="NAME", help="only this operator: its price on each device, or what forbids it")
+    parser.add_argument("--op", metavar="NAME", help="one operator: its price on each device, or what forbids it")
     declare_search(parser, SEARCH.time_limit_s, "to plan again without each constraint, with more devices, ...")
 
 
@@ -94,7 +94,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
 
 
 def _elsewhere(e: Elsewhere) -> Iterator[str]:
-    """The lines for people about one operator."""
+    """Yield the lines for people about one operator."""
     along = f", with {count(e.along, 'operator')} that must share its device" if e.along else ""
     yield clipped(f"{_at(e.op, e.module)}, {e.kind}{along}: on {' and '.join(p.device for p in e.prices if p.here)}")
     rows = [("device", "takes", "the plan then", "change", "")]
@@ -137,7 +137,7 @@ def _summary(e: Explanation) -> Iterator[str]:
 
 
 def _divided(e: Explanation) -> Iterator[str]:
-    """Which operators are in parts, and how long the parts take."""
+    """Yield which operators are in parts, and how long the parts take."""
     if e.divided is None:
         return
     yield ""
@@ -148,7 +148,7 @@ def _divided(e: Explanation) -> Iterator[str]:
 
 
 def _fused(e: Explanation) -> Iterator[str]:
-    """What one kernel computes of what were several operators, and how much memory is not written and read for it."""
+    """Yield the fusions, each with the reads and writes of memory that it saves."""
     if not e.fused:
         return
     n_ops = sum(each.count * len(each.members) for each in e.fused)
@@ -162,7 +162,7 @@ def _fused(e: Explanation) -> Iterator[str]:
 
 
 def _recomputed(e: Explanation) -> Iterator[str]:
-    """What is kept, what runs again, and what that costs and saves."""
+    """Yield what is kept, what is recomputed, and the seconds and bytes that this costs and saves."""
     own = e.recomputed
     if own is None:
         return
@@ -186,14 +186,14 @@ def _counted(kinds: Sequence[tuple[str, int]]) -> str:
 
 
 def _each(e: Explanation) -> str:
-    """What the seconds of the objective are counted for."""
+    """Return the unit of work that the seconds of the objective are for."""
     if e.goal is Goal.TRAINING:
         return f"for each step of {e.micro_batches} micro-batches"
     return "for each micro-batch" if e.goal is Goal.THROUGHPUT else "for one micro-batch"
 
 
 def _limit(e: Explanation) -> Iterator[str]:
-    """The bottleneck and its parts."""
+    """Yield the bottleneck and its parts."""
     limit = e.bottleneck
     seconds, names = format_seconds(limit.seconds), ", ".join(limit.names)
     yield ""
@@ -217,7 +217,7 @@ def _limit(e: Explanation) -> Iterator[str]:
 
 
 def _path(path: tuple[Leg, ...]) -> Iterator[str]:
-    """The longest legs of the critical path in the order of time."""
+    """Yield the longest legs of the critical path in the order of time."""
     longest = sorted(path, key=lambda leg: -leg.seconds)
     rows = [("start", "takes", "waited", "where", "what")]
     for leg in sorted(longest[:LEGS], key=path.index):
@@ -275,7 +275,7 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
 
 
 def _effects(e: Explanation) -> str:
-    """How many of the cuts are part of the bottleneck, and what the others do."""
+    """Return how many of the cuts are part of the bottleneck, and what the others do."""
     n_limits, n_cuts = sum(cut.effect is Effect.LIMITS for cut in e.cuts), len(e.cuts)
     limit = "the critical path" if e.goal is Goal.LATENCY else "the bottleneck"
     rest = "go on while devices compute (hidden)" if e.overlap else "occupy devices that have time to spare (slack)"
@@ -287,7 +287,7 @@ def _effects(e: Explanation) -> str:
 
 
 def _outcome(moved: CutMove, now_s: float) -> str:
-    """The change that a move would bring, or why it is impossible."""
+    """Return the change that a move would bring, or why it is impossible."""
     if moved.objective_s is None:
         return "cannot run"
     if moved.obstacle:
@@ -296,7 +296,7 @@ def _outcome(moved: CutMove, now_s: float) -> str:
 
 
 def _ends(cut: Cut) -> str:
-    """The writer and the readers of a cut with their modules."""
+    """Return the writer and the readers of a cut with their modules."""
     readers = f" and {len(cut.readers) - 1} more" if len(cut.readers) > 1 else ""
     along = [f"; {moved.op} takes {moved.n_ops - 1} more along" for moved in cut.moves if moved.n_ops > 1]
     return f"{_at(cut.writer, cut.written_in)} → {_at(cut.readers[0], cut.read_in)}{readers}{''.join(along)}"
@@ -307,7 +307,7 @@ def _at(op: str, module: str) -> str:
 
 
 def _verdict(e: Explanation) -> str:
-    """The best of all moves, or that there is none."""
+    """Return the best of all moves, or that there is none."""
     moves = list(e.moves)
     possible = [(m.objective_s, m) for m in moves if m.objective_s is not None and not m.obstacle]
     tried = f"Of the {len(moves)} moves tried"
@@ -327,7 +327,7 @@ def _verdict(e: Explanation) -> str:
 
 
 def _prices(e: Explanation) -> Iterator[str]:
-    """A table of what each constraint costs."""
+    """Yield a table of what each constraint costs."""
     if not e.replanned.prices:
         return
     yield from ("", "What each constraint costs")
@@ -339,7 +339,7 @@ def _prices(e: Explanation) -> Iterator[str]:
 
 
 def _helps(e: Explanation) -> Iterator[str]:
-    """A table of what more devices, bandwidth, memory or micro-batches in flight would bring."""
+    """Yield a table of what more devices, bandwidth, memory or micro-batches in flight would bring."""
     yield from ("", "What would help")
     if e.replanned.again_s < e.now_s * (1 - VISIBLE):
         again, now = format_seconds(e.replanned.again_s), format_seconds(e.now_s)
@@ -360,7 +360,7 @@ def _helps(e: Explanation) -> Iterator[str]:
 
 
 def _proof(e: Explanation) -> Iterator[str]:
-    """How good the plan is, why, and how much of its costs was measured."""
+    """Yield how good the plan is, why, and how much of its costs was measured."""
     yield from ("", "How good it is")
     proof = e.proof
     better = f"A plan could be {max(proof.gap, 1e-4):.2%} better at most"
@@ -387,6 +387,6 @@ def _proof(e: Explanation) -> Iterator[str]:
 
 
 def _most(kinds: Sequence[KindShare], words: str) -> str:
-    """The largest of these kinds with their shares."""
+    """Return the largest of these kinds with their shares."""
     shown = [f"{kind.kind} {kind.share:.1%}" for kind in kinds[:KINDS] if kind.share >= VISIBLE]
     return f", {words} {', '.join(shown)}" if shown else ""

@@ -19,14 +19,14 @@ CHOICES = [*TARGETS, ONNX]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner export``."""
+    """Declare the arguments of ``planner export``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     parser.add_argument("--to", choices=CHOICES, required=True, metavar="TARGET", help=", ".join(CHOICES))
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"for {ONNX}: the .onnx that the plan is for")
     parser.add_argument(
-        "--copy", type=int, metavar="N", help="of a plan with copies of the network the one to write, from 1"
+        "--copy", type=int, metavar="N", help="for a plan with copies of the network: the one to write, from 1"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (print it)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (standard output)")
     declare_writes(parser, "output")
 
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _apart(options: argparse.Namespace) -> bool:
-    """Whether the new model is in another folder than the old one."""
+    """Return whether the new model is in another folder than the old one."""
     folders: set[Path] = {path.resolve().parent for path in (options.model, options.output)}
     return len(folders) > 1
 

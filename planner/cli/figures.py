@@ -61,7 +61,7 @@ def show_figures(comparison: Comparison, what: str, console: Console) -> None:
 
 
 def show_usage(comparison: Comparison, console: Console) -> None:
-    """Where the seconds of each device went, for people; they add up to the time per micro-batch."""
+    """Print where the seconds of each device went; they add up to the time per micro-batch."""
     if console.json or comparison.usage is None:
         return
     heads = (
@@ -81,7 +81,7 @@ def show_usage(comparison: Comparison, console: Console) -> None:
 
 
 def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float]]) -> Sequence[tuple[str, ...]]:
-    """Rows of the prediction and of contenders, given by name, samples per second, seconds and the plan's speedup."""
+    """Return rows of the prediction and of contenders: name, samples per second, seconds and the plan's speedup."""
     used = str(plan.n_used)
     rows = [("plan, predicted", used, format_rate(plan.samples_per_s), format_seconds(plan.latency_s), "")]
     for name, samples_per_s, seconds, speedup in measured:
@@ -92,7 +92,7 @@ def contender_rows(plan: Plan, measured: Iterable[tuple[str, float, float, float
 
 
 def pace_document(pace: PaceChange | None) -> dict[str, float] | None:
-    """The machine's pace as ``--json`` shows it: how many times as long the network and each kind of operator take."""
+    """Return the machine's pace for ``--json``: how many times as long the network and each kind of operator take."""
     return (
         {"network": pace.network, "contended": pace.contended}
         | {str(kind): ratio for kind, ratio in pace.kinds.items()}
@@ -112,9 +112,9 @@ def _say_pace(pace: PaceChange | None, console: Console) -> None:
 
 
 def say_unusual_pace(kinds: Mapping[PaceKind, float], console: Console) -> None:
-    """Say that the machine is not as fast as usual, before a plan is made for its usual pace."""
+    """Report that the machine is slower or faster than usual, before a plan is made for its usual pace."""
     if kinds:
-        seldom = "now this machine takes so many times as long as usual, for which plans are made"
+        seldom = "plans are made for the usual pace of this machine; now it takes this many times as long"
         console.note(f"{seldom}: {_kinds(kinds)}")
 
 

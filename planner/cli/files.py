@@ -57,7 +57,7 @@ def refuse_overwriting(paths: Iterable[Path | None], options: argparse.Namespace
 
 
 def _read(options: argparse.Namespace, overwrites: bool) -> list[Path]:
-    """The files that the command reads; the other files of an .onnx take a while, and count only if it overwrites."""
+    """Return the files that the command reads; other files of an .onnx, found slowly, only if it overwrites any."""
     written = (*getattr(options, "writes", ()), "output")
     paths = [value for name, value in vars(options).items() if isinstance(value, Path) and name not in written]
     model = getattr(options, "model", None)
@@ -67,7 +67,7 @@ def _read(options: argparse.Namespace, overwrites: bool) -> list[Path]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two names mean one file, also through links. Streams are never the same: writing to one loses nothing."""
+    """Return whether two names mean one file, also through links. Streams never do: writing to one loses nothing."""
     try:
         return not is_stream(one) and os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them is not there

@@ -23,7 +23,7 @@ from planner.runtime.hybrid.check import HybridRun, compare_steps
 
 
 def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
-    """One rank of a row: train some steps with the others; rank 0 compares and prints."""
+    """Train some steps as one rank of a row; rank 0 compares and prints."""
     check_row_options(options)
     config = load_config(options.plan)
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
@@ -48,7 +48,7 @@ def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) ->
 
 
 def _show(config: ParallelConfig, name: str, found: HybridRun, console: Console) -> int:
-    """The steps, then how far losses and gradients are from the model's own."""
+    """Print the steps, then how far losses and gradients are from the model's own; return the exit status."""
     shape = config.shape
     document = {
         "equal": None if found.random else found.equal,

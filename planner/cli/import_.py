@@ -15,9 +15,9 @@ from planner.cli.models import declare_model
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner import``."""
+    """Declare the arguments of ``planner import``."""
     declare_model(parser)
-    parser.add_argument("--training", action="store_true", help="as it is trained: dropout drops, batch norms learn")
+    parser.add_argument("--training", action="store_true", help="in training mode: dropout, updates of batch norms")
     declare_output(parser, "graph.json")
 
 

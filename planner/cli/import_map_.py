@@ -1,4 +1,4 @@
-"""Evaluate a device map, split points or a balance made by hand beside the planner's own plan.
+"""Compare a hand-made device map, split points or a balance with the planner's own plan.
 
 planner import-map map.json examples.networks:googlenet --cluster cluster.toml -o hand.json
 """
@@ -26,15 +26,15 @@ from planner.problem.result import Interrupted, NoPlanError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner import-map``."""
+    """Declare the arguments of ``planner import-map``."""
     parser.add_argument("map", type=Path, metavar="MAP", help="JSON: a device_map, split points or a balance list")
     declare_model(parser)
     parser.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml with the devices")
     goals = [str(goal) for goal in Goal]
-    parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what counts (throughput)")
+    parser.add_argument("--goal", choices=goals, default=str(Goal.THROUGHPUT), help="what to optimise (throughput)")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
-    declare_search(parser, 10.0, "to plan beside it")
+    declare_search(parser, 10.0, "to search for the planner's own plan")
     declare_output(parser, "plan.json")
 
 
@@ -59,13 +59,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     save_plan(by_hand, options.output)
     _show(by_hand, found.planned, options, console)
     if interrupted:
-        console.error("interrupted: the plan beside the map is the best until then")
+        console.error("interrupted: the map is compared with the best plan found until then")
         return INTERRUPTED
     return DONE if by_hand.evaluation.feasible else NO_PLAN
 
 
 def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Console) -> None:
-    """The figures of both plans in two columns, then the rules that the map breaks."""
+    """Print the figures of both plans in two columns, then the rules that the map breaks."""
     a, b = by_hand, planned
 
     def row(name: str, before: float, after: float, text: Callable[[float], str]) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def _show(by_hand: Plan, planned: Plan, options: argparse.Namespace, console: Co
 
 
 def _figures(plan: Plan) -> dict[str, Any]:
-    """The object that ``--json`` shows for one plan."""
+    """Return the object that ``--json`` shows for one plan."""
     names = [device.name for device in plan.cluster.devices]
     return {
         **attributes(plan, "objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_per_s"),

@@ -43,7 +43,7 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
         nargs="?" if optional else None,
         help="a .onnx, a .pt2, package.module:factory, or a transformers config.json or its folder",
     )
-    parser.add_argument("--batch", type=at_least_one, metavar="N", help="samples in one micro-batch (the model's own)")
+    parser.add_argument("--batch", type=at_least_one, metavar="N", help="samples in a micro-batch (the model's own)")
     declare_sizes(parser)
 
 
@@ -56,7 +56,7 @@ def declare_sizes(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="of a symbolic dimension of a .onnx, such as seq=128",
+        help="size of a symbolic dimension of a .onnx, such as seq=128",
     )
 
 
@@ -69,12 +69,12 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def model_of(options: argparse.Namespace) -> NamedModel:
-    """The model that the options of `declare_model` describe."""
+    """Return the model that the options of `declare_model` describe."""
     return NamedModel(options.model, options.batch, dict(options.sizes))
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:
-    """The MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
+    """Return the MODEL of a plan in the plan's mode, with the plan's batch and sizes unless the options give others."""
     from planner.runtime.matching import program_for  # late: torch takes seconds to load
 
     return program_for(plan, model_of(options), reporter=reporter)
@@ -85,7 +85,7 @@ def declare_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         choices=KERNELS,
-        help="of this host's CPU: exact, with the reference model's bits, or quick, which rounds otherwise (quick)",
+        help="kernels of this host's CPU: exact gives the reference model's bits, quick rounds differently (quick)",
     )
 
 
@@ -95,26 +95,26 @@ def declare_rewrites(parser: argparse.ArgumentParser) -> None:
         "--rewrites",
         default=AUTO_REWRITES,
         metavar="LIST",
-        help="changes of the network, with commas between: copies, among which micro-batches take turns; fuse, for "
-        f"what one kernel computes; split, for operators in parts; {NO_REWRITES}; or what helps ({AUTO_REWRITES})",
+        help="changes of the network, separated by commas: copies, which take micro-batches in turn; fuse, several "
+        f"operators in one kernel; split, operators in parts; {NO_REWRITES}; or what helps ({AUTO_REWRITES})",
     )
 
 
 def declare_workload(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a workload, except --batch."""
-    of_a_step = f"for training: of one step ({MICRO_BATCHES})"
-    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help=f"for training: the order ({SCHEDULE})")
+    of_a_step = f"for training: micro-batches of a step ({MICRO_BATCHES})"
+    parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help=f"for training: pipeline schedule ({SCHEDULE})")
     parser.add_argument("--micro-batches", type=at_least_one, metavar="N", help=of_a_step)
-    parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="for training: what runs forward again (none)")
-    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: its state (sgd)")
+    parser.add_argument("--recompute", choices=RECOMPUTE_MODES, help="for training: what is recomputed (none)")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="sgd", help="for training: optimizer (sgd)")
     parser.add_argument(
-        "--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once (twice the devices)"
+        "--in-flight", type=at_least_one, metavar="N", help="micro-batches in flight (twice the devices)"
     )
     parser.set_defaults(replicas=None)  # of commands that do not ask for any
 
 
 def workload_of(options: argparse.Namespace) -> OpenWorkload:
-    """The workload that the options of `declare_workload` and --replicas describe for --goal."""
+    """Return the workload that the options of `declare_workload` and --replicas describe for --goal."""
     asked = {"--schedule": options.schedule, "--micro-batches": options.micro_batches}
     check_training_only(Goal(options.goal), asked)
     return OpenWorkload(
@@ -132,26 +132,26 @@ def declare_constraints(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("constraints", "PATTERN names operators or modules: encoder.layer.0, conv*, ...")
     placed, named = "PATTERN=DEVICE[,DEVICE]", "PATTERN[,PATTERN]"
     for option, read, metavar, help in (
-        ("--pin", _placed(Rule.PIN), placed, "run it there"),
-        ("--forbid", _placed(Rule.FORBID), placed, "do not run it there"),
-        ("--together", _named(Rule.TOGETHER), named, "all of it on one device"),
-        ("--whole", _named(Rule.WHOLE), named, "each of these modules on one device, such as every layer: layer.*"),
+        ("--pin", _placed(Rule.PIN), placed, "run these operators there"),
+        ("--forbid", _placed(Rule.FORBID), placed, "do not run these operators there"),
+        ("--together", _named(Rule.TOGETHER), named, "run all of these operators on one device"),
+        ("--whole", _named(Rule.WHOLE), named, "run each of these modules on one device; layer.* for every layer"),
     ):
         group.add_argument(option, type=read, action="append", default=[], metavar=metavar, help=help)
-    help = "no tensor comes back to a device that it has left (of everything, without PATTERN)"
+    help = "return no tensor to a device that it has left (in the whole network, without PATTERN)"
     group.add_argument(
         "--contiguous", type=_named(Rule.CONTIGUOUS), nargs="?", const=contiguous(), metavar=named, help=help
     )
 
 
 def constraints_of(options: argparse.Namespace) -> tuple[Constraint, ...]:
-    """The constraints that the options of `declare_constraints` describe."""
+    """Return the constraints that the options of `declare_constraints` describe."""
     line = [options.contiguous] if options.contiguous else []
     return (*options.pin, *options.forbid, *options.together, *options.whole, *line)
 
 
 def _named(rule: Rule) -> Callable[[str], Constraint]:
-    """A type for argparse that reads PATTERN[,PATTERN]."""
+    """Return a type for argparse that reads PATTERN[,PATTERN]."""
 
     def read(text: str) -> Constraint:
         patterns = tuple(text.split(","))
@@ -163,7 +163,7 @@ def _named(rule: Rule) -> Callable[[str], Constraint]:
 
 
 def _placed(rule: Rule) -> Callable[[str], Constraint]:
-    """A type for argparse that reads PATTERN=DEVICE[,DEVICE]."""
+    """Return a type for argparse that reads PATTERN=DEVICE[,DEVICE]."""
 
     def read(text: str) -> Constraint:
         pattern, _, devices = text.partition("=")
@@ -191,4 +191,4 @@ def declare_search(parser: argparse._ActionsContainer, time_limit_s: float, what
     """Declare --time-limit and --seed."""
     help = f"seconds {what} ({time_limit_s:g})"
     parser.add_argument("--time-limit", type=positive_seconds, default=time_limit_s, metavar="S", help=help)
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of every random choice (0)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of random choices (0)")

@@ -12,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 
 def _reader(read: Callable[[str], Number], allows: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """A type for argparse: reads a number and refuses one that is not allowed; ``what`` names the allowed numbers."""
+    """Return a type for argparse that reads a number and refuses others than those that ``what`` names."""
 
     def reader(text: str) -> Number:
         try:
@@ -33,7 +33,7 @@ positive_seconds = _reader(float, lambda number: 0 < number < inf, "a number of 
 
 
 def _with_unit(parse: Callable[[str, str], float], what: str) -> Callable[[str], float]:
-    """A type for argparse: a number in SI units, or one with a unit."""
+    """Return a type for argparse: a number in SI units, or one with a unit."""
 
     def reader(text: str) -> float:
         try:

@@ -61,9 +61,9 @@ def declare(command: argparse.ArgumentParser, module: ModuleType) -> None:
     command.epilog = f"examples:\n{indent(dedent(examples), '  ')}" if examples else None
     module.declare(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    command.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors and documents")
+    command.add_argument("-q", "--quiet", action="store_true", help="print only errors and documents")
     if command.get_default("writes") is not None:
-        command.add_argument("--force", action="store_true", help="overwrite what is there")
+        command.add_argument("--force", action="store_true", help="overwrite existing files")
 
 
 def command_of(words: Sequence[str]) -> str | None:

@@ -62,26 +62,26 @@ COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner plan``."""
+    """Declare the arguments of ``planner plan``."""
     declare_question(parser, "this host as calibrated, its CPU divided into N equal devices; auto: the best N")
     parser.add_argument(
         "--no-autotune",
         dest="autotuning",
         action="store_false",
-        help="with --split-cpu auto: choose by what is predicted, without autotuning of some seconds",
+        help="with --split-cpu auto: choose by prediction, without running plans for some seconds",
     )
     declare_output(parser, "plan.json")
 
 
 def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
-    """The arguments that say what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
+    """Declare what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
     declare_model(parser)
     devices = parser.add_mutually_exclusive_group(required=True)
     devices.add_argument("--cluster", type=Path, metavar="FILE", help=CLUSTER)
     declare_split(devices, split)
     declare_kernels(parser)
     declare_rewrites(parser)
-    parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to minimise")
+    parser.add_argument("--goal", choices=[str(goal) for goal in Goal], required=True, help="what to optimise")
     parser.add_argument("--devices", type=at_least_one, metavar="N", help="use the first N devices (all)")
     declare_workload(parser)
     parser.add_argument(
@@ -89,7 +89,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     )
     declare_search(parser, 10.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help=f"{', '.join([AUTO, *SOLVERS])} ({AUTO})")
-    parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="a gap that is good enough (0.05)")
+    parser.add_argument("--gap", type=share, default=Search.gap, metavar="G", help="stop at a gap of at most G (0.05)")
     parser.add_argument(
         "--robust",
         type=at_least_one,
@@ -97,7 +97,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
         const=20,
         default=0,
         metavar="N",
-        help="lose least if costs are wrong: draw N sets of errors (20) from their spread",
+        help="lose least if costs are wrong: judge by N sets of costs (20), drawn from their spread",
     )
     declare_constraints(parser)
     declare_costs(parser)
@@ -105,7 +105,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
 
 
 def question_of(options: argparse.Namespace, console: Console) -> PlanQuestion:
-    """The question that the options of `declare_question` describe."""
+    """Return the question that the options of `declare_question` describe."""
     limits = options.time_limit, options.gap, options.seed, options.robust
     return PlanQuestion(
         model=model_of(options),
@@ -158,7 +158,7 @@ def _unchanged(plan: Plan, options: argparse.Namespace) -> Iterator[str]:
 
 
 def cluster_of_question(options: argparse.Namespace) -> Cluster | tuple[Cluster, ...]:
-    """The cluster of the file, or this host as a cluster for each division of its CPU."""
+    """Return the cluster of the file, or this host as a cluster for each division of its CPU."""
     if options.split_cpu is None:
         if options.kernels is not None:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
@@ -178,7 +178,7 @@ def cluster_of_question(options: argparse.Namespace) -> Cluster | tuple[Cluster,
 def show_plan(
     plan: Plan, options: argparse.Namespace, console: Console, more: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """A row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
+    """Print a row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
     speed, speed_lines = speed_and_cost(plan, options)
     evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
     advice = out_of_reach(plan.table, plan.placement)
@@ -237,7 +237,7 @@ def show_plan(
 
 
 def _choice_document(choice: PartitionChoice) -> dict[str, Any]:
-    """The object that ``--json`` shows."""
+    """Return the object that ``--json`` shows."""
     autotuning = choice.autotuning
     return {
         "divisions": [
@@ -256,7 +256,7 @@ def _choice_document(choice: PartitionChoice) -> dict[str, Any]:
 
 
 def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Iterator[str]:
-    """A row for each division of the CPU with the reason for the chosen one, and how good the predictions were."""
+    """Yield a row for each division of the CPU, why one was chosen, and how good the predictions were."""
     rows = [["divisions of the CPU", "predicted", "measured" if choice.autotuning else "", ""]]
     figures = []
     for plan, measured_s in zip(choice.plans, choice.measured_s, strict=True):
@@ -280,7 +280,7 @@ def _choice_lines(choice: PartitionChoice, options: argparse.Namespace) -> Itera
 
 
 def _calibrate(model: str, options: argparse.Namespace) -> str:
-    """The command that measures what a plan with these options rests on."""
+    """Return the command that measures what a plan with these options rests on."""
     batch = "" if options.batch is None else f" --batch {options.batch}"
     sizes = "".join(f" --size {name}={size}" for name, size in options.sizes)
     training = " --training" if options.goal == Goal.TRAINING else ""

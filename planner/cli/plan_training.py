@@ -11,7 +11,7 @@ from planner.planning.fastest_training import FasterRow, FoundTraining
 
 
 def save_row(row: FasterRow, options: argparse.Namespace) -> str:
-    """Write a configuration beside the plan, and say what it brings."""
+    """Write a configuration next to the plan, and return a line that says how much faster it is."""
     what = f"{row.config.title} with ZeRO {row.config.zero}"
     output = options.output.with_name(f"{options.output.stem}-row.json")
     how = f"{output}; planner run {output} {options.model} trains it"
@@ -23,7 +23,7 @@ def save_row(row: FasterRow, options: argparse.Namespace) -> str:
 
 
 def training_lines(found: FoundTraining | None, options: argparse.Namespace) -> Iterator[str]:
-    """What another way to train brings, which devices stay idle, and the row, which is written."""
+    """Yield what another way to train gains, which devices stay idle, and the row; write the row."""
     if found is None:
         return
     first, plan, beyond = found.first, found.plan, found.beyond

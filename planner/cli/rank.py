@@ -72,18 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="planner rank",
-        description="One rank of a plan in several processes, as torchrun starts it.",
-        epilog="MODEL may be a folder from planner shard: then each rank reads its own part alone.",
+        description="Run one rank of a plan in several processes, as torchrun starts it.",
+        epilog="MODEL may be a folder from planner shard: then each rank reads only its own part.",
     )
     declare_measuring(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument(
         "--silence",
         type=positive_seconds,
         default=FAR_SILENT_S,
         metavar="S",
-        help=f"seconds without a heartbeat after which a rank of another host is given up ({FAR_SILENT_S:g})",
+        help=f"seconds without a heartbeat after which a rank of another host counts as failed ({FAR_SILENT_S:g})",
     )
     parser.add_argument(
         "--import",
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module with classes that the model takes or returns, such as transformers.modeling_outputs, for shards",
+        help="for shards: a module with classes that the model takes or returns, such as transformers.modeling_outputs",
     )
     parser.add_argument("--hosted", metavar="NUMERICS", help=argparse.SUPPRESS)  # started by planner.start
     return parser

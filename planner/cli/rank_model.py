@@ -11,7 +11,7 @@ from planner.runtime.checkpoint.shards import is_shards, read_shard
 
 
 def import_part(plan: Plan, options: argparse.Namespace, device: str) -> Program:
-    """The shard of a device where MODEL is a folder of shards, else the whole model."""
+    """Return the shard of a device where MODEL is a folder of shards, else the whole model."""
     folder = Path(options.model)
     if not is_shards(folder):
         from planner.cli.models import import_for  # late: a rank that reads a shard needs no importer

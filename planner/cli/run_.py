@@ -46,24 +46,24 @@ MOST_PROCESSES = 64  # of a row; each takes a third of a gigabyte before it has 
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner run``."""
+    """Declare the arguments of ``planner run``."""
     declare_measuring(parser)
     parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
-    """The arguments that a run by torchrun has too."""
+    """Declare the arguments that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a row of planner choose")
     declare_model(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of random operators in inference (0)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")
     parser.add_argument(
         "--against",
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
-        help="measure these beside the plan, with commas between: onnxruntime, openvino (float32), openvino-bf16",
+        help="compare with these, separated by commas: onnxruntime, openvino (float32), openvino-bf16",
     )
     declare_writes(parser, "output")
 
@@ -116,7 +116,7 @@ def _run_row(options: argparse.Namespace, console: Console) -> int:
 def run_with(runner: "Runner", options: argparse.Namespace, console: Console, beside: Sequence[Device]) -> int:
     """Check the answers of a runner, measure it and print the figures.
 
-    ``beside`` are devices of this host for the reference model; none if this process does not have the whole model.
+    The reference model runs on the devices in `beside`; there are none if this process does not hold the whole model.
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load
@@ -149,14 +149,14 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
 
 
 def run_of(plan: Plan, measurement: "BenchmarkResult") -> MeasuredRun:
-    """The measured run of the plan."""
+    """Return the measured run of the plan."""
     measured = measurement["plan"]
     assert measured.stream is not None, "streams of a plan are recorded"
     return streamed(plan, measured.stream, measured.period_s, measured.latency_s)
 
 
 def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answers | None", console: Console) -> None:
-    """A row for each contender, then predicted against measured, then whether the answers are the same, if compared."""
+    """Print a row for each contender, then predicted against measured, then whether compared answers are equal."""
     batch, speedup, own = plan.workload.batch, partial(measurement.speedup, "plan"), measurement["plan"]
     assert own.stream is not None, "streams of a plan are recorded"
     compared = compare_stream(plan, own.stream, own.period_s, own.latency_s)
@@ -182,7 +182,7 @@ def show_measurement(plan: Plan, measurement: "BenchmarkResult", answers: "Answe
 def _document(
     plan: Plan, measurement: "BenchmarkResult", comparison: Comparison, answers: "Answers | None"
 ) -> dict[str, Any]:
-    """The object that ``--json`` shows."""
+    """Return the object that ``--json`` shows."""
     batch, contenders = plan.workload.batch, measurement.contenders
     compared = None if answers is None or answers.unknown else answers
     return {

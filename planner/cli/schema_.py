@@ -11,7 +11,7 @@ from planner.plans.schemas import NAMES, schema
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner schema``."""
+    """Declare the arguments of ``planner schema``."""
     parser.add_argument("format", choices=NAMES, metavar="FORMAT", help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}")
 
 

@@ -19,7 +19,7 @@ from planner.plans.plan import Plan
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner shard``."""
+    """Declare the arguments of ``planner shard``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def show_shards(plan: Plan, files: Mapping[str, Path], folder: Path, console: Console) -> None:
-    """A row for each device."""
+    """Print a row for each device."""
     from planner.runtime.checkpoint.shards import names_held
 
     held = names_held(plan)

@@ -17,9 +17,9 @@ from planner.view.show import FORMATS, Place, show
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner show``."""
+    """Declare the arguments of ``planner show``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
-    help = f"{', '.join(FORMATS)} (as the output's name ends; html)"
+    help = f"{', '.join(FORMATS)} (by the output's name; html)"
     parser.add_argument("--format", choices=FORMATS, metavar="FORMAT", help=help)
     parser.add_argument("--measured", type=Path, metavar="RUN", help="a run.json of `planner run -o`, for the page")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (plan.html, plan.svg, ...)")

@@ -38,11 +38,11 @@ BUSIEST = 4  # resources shown
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner simulate``."""
+    """Declare the arguments of ``planner simulate``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser, optional=True)
     parser.add_argument(
-        "--micro-batches", type=at_least_one, metavar="N", help="how many stream through (8); of a step, in training"
+        "--micro-batches", type=at_least_one, metavar="N", help="micro-batches of the stream (8), or of a training step"
     )
     parser.add_argument("--sharing", choices=SHARINGS, help="how tensors share a channel (as the cluster says)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
@@ -62,12 +62,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="LIKE[=NAME]",
-        help="like one there is, or of the catalogue",
+        help="add a device like one of the cluster or the catalogue",
     )
-    what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches on their way at once")
-    what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="of a training step")
-    what_if.add_argument("--recompute", choices=RECOMPUTE_MODES, help="what a training step runs forward again")
-    what_if.add_argument("--replan", action="store_true", help="look for the best placement under the changes too")
+    what_if.add_argument("--in-flight", type=at_least_one, metavar="N", help="micro-batches in flight")
+    what_if.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="pipeline schedule of a training step")
+    what_if.add_argument("--recompute", choices=RECOMPUTE_MODES, help="what a training step recomputes")
+    what_if.add_argument("--replan", action="store_true", help="also search for the best placement under the changes")
     declare_search(what_if, 10.0)
 
 
@@ -113,7 +113,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _what_if(options: argparse.Namespace) -> WhatIf:
-    """The changes that the options describe."""
+    """Return the changes that the options describe."""
     texts = tuple(options.settings), tuple(options.add_device)
     return WhatIf(*texts, options.in_flight, options.schedule, options.recompute)
 
@@ -130,7 +130,7 @@ def _write(options: argparse.Namespace, plan: Plan, prediction: Prediction) -> N
 
 
 def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
-    """A row for each device, the chart, then links, the peak of memory and the critical path."""
+    """Print a row for each device, the chart, then links, the peak of memory and the critical path."""
     timeline = prediction.timeline
     batches = count(timeline.micro_batches, "micro-batch", "es")
     title = f"{batches} of {plan.graph.name} in {format_seconds(timeline.makespan_s)}"
@@ -150,7 +150,7 @@ def _show(plan: Plan, prediction: Prediction, console: Console) -> None:
 
 
 def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
-    """The object that ``--json`` shows."""
+    """Return the object that ``--json`` shows."""
     timeline = prediction.timeline
     return {
         **attributes(timeline, "micro_batches", "makespan_s"),
@@ -175,7 +175,7 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
 
 
 def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
-    """The lines below the chart."""
+    """Yield the lines below the chart."""
     if share := _link_share(prediction):
         yield f"links busy: {_largest_first(share, '{:.1%}'.format)}"
     fullest = max(prediction.memory, key=lambda memory: memory.peak_bytes)
@@ -194,7 +194,7 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
 
 
 def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:
-    """The names with the largest numbers, and these numbers as texts."""
+    """Return the names with the largest numbers, and these numbers as texts."""
     ordered = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
     return listed([f"{name} {text(number)}" for name, number in ordered], BUSIEST)
 
@@ -215,7 +215,7 @@ def _critical(prediction: Prediction) -> dict[str, float]:
 
 
 def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
-    """A column for each plan that can be evaluated."""
+    """Print a column for each plan that can be evaluated."""
     documents, (first, *_, last) = {}, plans
     for name, plan in plans.items():
         try:
@@ -255,7 +255,7 @@ def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
 
 
 def _changed_figures(plan: Plan) -> dict[str, Any]:
-    """The object that ``--json`` shows for one plan."""
+    """Return the object that ``--json`` shows for one plan."""
     evaluation = plan.evaluation
     busy = busiest(plan.problem, plan.placement)
     devices = plan.cluster.devices

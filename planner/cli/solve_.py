@@ -52,20 +52,20 @@ FORMATS = (
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner solve``."""
+    """Declare the arguments of ``planner solve``."""
     parser.add_argument("problem", type=Path, metavar="PROBLEM", help="a .json; its fields tell its format")
-    parser.add_argument("--goal", choices=GOALS, help="placement: what to minimise, the largest load or the time")
-    parser.add_argument("--contiguous", action="store_true", help="placement: devices must follow one another")
+    parser.add_argument("--goal", choices=GOALS, help="placement: minimise the largest load, or the time of one input")
+    parser.add_argument("--contiguous", action="store_true", help="placement: devices follow one another")
     declare_search(parser, 60.0)
     parser.add_argument("--solver", default=AUTO, metavar="NAME", help="placement: auto or one solver's name (auto)")
-    parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: a gap that is good enough (0)")
-    parser.add_argument("--mesh", metavar="NxM", help="sharding: this mesh alone (all)")
+    parser.add_argument("--gap", type=share, default=0.0, metavar="G", help="placement: stop at a gap of at most G (0)")
+    parser.add_argument("--mesh", metavar="NxM", help="sharding: only this mesh (all)")
     parser.add_argument("--given", type=Path, metavar="PLAN", help="layers: price this plan instead of searching")
     for option, read, metavar, help in (
-        ("--devices", at_least_one, "N", "how many there are"),
-        ("--memory", size, "SIZE", "of each device"),
-        ("--micro-batches", at_least_one, "N", "of a step"),
-        ("--bandwidth", bandwidth, "RATE", "of each device"),
+        ("--devices", at_least_one, "N", "number of devices"),
+        ("--memory", size, "SIZE", "memory of each device"),
+        ("--micro-batches", at_least_one, "N", "micro-batches of a step"),
+        ("--bandwidth", bandwidth, "RATE", "bandwidth of each device"),
     ):
         parser.add_argument(option, type=read, metavar=metavar, help=f"pipeline: {help} (as the file says)")
     declare_output(parser, "answer.json")
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _format_of(document: Mapping[str, Any]) -> Format:
-    """The format of a file, by its fields."""
+    """Return the format of a file, by its fields."""
     for form in FORMATS:
         if form.field in document:
             return form

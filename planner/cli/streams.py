@@ -1,4 +1,4 @@
-"""What a process shares with its caller: stdout and stderr, which may be closed, full or left by their reader; signals.
+"""Streams and signals of the process: stdout and stderr may be closed or full, or their reader may be gone.
 
 The first Ctrl-C or SIGTERM lets a command write the best result so far, the second ends it at once.
 """
@@ -59,7 +59,7 @@ def documents_alone(asked: bool) -> Iterator[None]:
 
 @contextmanager
 def printing() -> Iterator[TextIO]:
-    """The stream to print tables and documents to.
+    """Yield the stream to print tables and documents to.
 
     Raise InputError if it cannot be written to, as on a full disk; BrokenPipeError if the reader has gone.
     """
@@ -81,7 +81,7 @@ def complain(line: str) -> None:
 
 
 def _number(stream: TextIO) -> int | None:
-    """The file descriptor of a stream; None if it has none."""
+    """Return the file descriptor of a stream; None if it has none."""
     try:
         return stream.fileno()
     except OSError:

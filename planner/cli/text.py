@@ -16,12 +16,12 @@ SAME = 1e-6  # relative; a smaller change is none
 
 
 def width() -> int:
-    """The columns of the terminal that stdout goes to."""
+    """Return the columns of the terminal that stdout goes to."""
     return max(LEAST, get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 
 def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2, gap: int = 2) -> Iterator[str]:
-    """Columns under each other, each aligned by ``<`` or ``>``; a row that is wider than the terminal loses its end."""
+    """Yield rows with columns aligned by ``<`` or ``>``; a row that is wider than the terminal loses its end."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:{side}{length}}" for cell, side, length in zip(row, align, widths, strict=True)]
@@ -29,7 +29,7 @@ def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2, gap: int
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Rows below heads, as wide as the terminal at most; nothing is lost: heads break between words, then cells do."""
+    """Yield rows below heads, at most as wide as the terminal: heads break between words, then cells; all text stays."""
     columns = [[visible(cell) for cell in column] for column in zip(heads, *rows, strict=True)]
     natural = [max(map(len, column)) for column in columns]
     least = [max(map(len, [*head.split(), *cells]), default=0) for head, *cells in columns]
@@ -52,23 +52,23 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def wrapped(text: str, indent: int = 2) -> list[str]:
-    """The indented lines of a text, broken at spaces except those of `unbroken` texts."""
+    """Return the indented lines of a text, broken at spaces except those of `unbroken` texts."""
     margin = " " * indent
     return [line.replace(STAY, " ") for line in wrap(text, width(), initial_indent=margin, subsequent_indent=margin)]
 
 
 def unbroken(text: str) -> str:
-    """A text that `wrapped` keeps on one line."""
+    """Return a text that `wrapped` keeps on one line."""
     return text.replace(" ", STAY)
 
 
 def clipped(line: str) -> str:
-    """The line, with an ellipsis where it is too long."""
+    """Return the line, with an ellipsis where it is too long."""
     return line if len(line) <= width() else f"{line[: width() - 1]}…"
 
 
 def short(text: str, width: int) -> str:
-    """The text, with an ellipsis in its middle if it is longer than this: names differ at their ends."""
+    """Return the text, with an ellipsis in its middle if it is longer than this: names differ at their ends."""
     half = (width - 1) // 2
     return text if len(text) <= width else f"{text[: width - 1 - half]}…{text[-half:]}"
 
@@ -85,14 +85,14 @@ def count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def change(before_s: float, after_s: float) -> str:
-    """The difference of two times: "+12.3 us", "−4 ms", "same"."""
+    """Return the difference of two times: "+12.3 us", "−4 ms", "same"."""
     if abs(after_s - before_s) <= SAME * abs(before_s):
         return "same"
     return f"{'+' if after_s > before_s else '−'}{format_seconds(abs(after_s - before_s))}"
 
 
 def relative(before: float, after: float) -> str:
-    """The difference as a share of the first number: "+12.3%", "−4.0%"; "same" for less than 0.05 %."""
+    """Return the difference as a share of the first number: "+12.3%", "−4.0%"; "same" for less than 0.05 %."""
     if before == after:
         return "same"
     if before == 0:

@@ -124,7 +124,7 @@ def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
-    """The differences of all gradients; each rank compares its own gradients with the reference model's."""
+    """Return the differences of all gradients; each rank compares its own gradients with the reference model's."""
     alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process uses only its own device
     expected = Pieces.of(trainer.program).divided(reference_gradients(trainer.program, alone, mean_square, batches))
     every: list[Any] = [None] * dist.get_world_size()
@@ -135,7 +135,7 @@ def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> lis
 def _measured(
     trainer: PipelineTrainer, batches: Sequence[MicroBatch], rounds: int, console: Console
 ) -> tuple[list[float], Timeline]:
-    """The seconds of some steps after a first one that does not count, and a recording of one more step."""
+    """Return the seconds of some steps after a first one that does not count, and a recording of one more step."""
     steps_s = []
     for number in range(1 + rounds):
         if dist.get_rank() == FIRST:

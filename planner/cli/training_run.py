@@ -83,7 +83,7 @@ def _show(
     differences: "list[GradientDifference]",
     console: Console,
 ) -> int:
-    """A row for each contender, then predicted against measured, then whether the gradients are the same."""
+    """Print a row for each contender, then predicted against measured, then whether the gradients are the same."""
     samples = plan.workload.batch * plan.workload.micro_batches
     speedup = times.speedup("plan", "one device")
     measured = ((each.name, samples / each.latency_s, each.latency_s, speedup) for each in times.contenders)
@@ -106,7 +106,7 @@ def _show(
 
 
 def steps_of(plan: Plan) -> str:
-    """The title of a table of steps."""
+    """Return the title of a table of steps."""
     work = plan.workload
     return f"{plan.graph.name}, steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
 

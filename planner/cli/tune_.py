@@ -29,9 +29,9 @@ COLUMNS = ("turn", "predicted", "measured", "over the first", "operators moved",
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner tune``."""
+    """Declare the arguments of ``planner tune``."""
     declare_question(parser, "this host as calibrated, its CPU divided into N equal devices")
-    help = f"for everything but the import of the model ({SECONDS:g})"
+    help = f"seconds for everything except the import of the model ({SECONDS:g})"
     parser.add_argument("--seconds", type=positive_seconds, default=SECONDS, metavar="S", help=help)
     declare_output(parser, "plan.json")
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _turn_lines(tuned: Tuned) -> Iterator[str]:
-    """A row for each turn, then what came of them."""
+    """Yield a row for each turn, then what came of them."""
     rows = [
         (
             str(number),
@@ -98,7 +98,7 @@ def _turn_lines(tuned: Tuned) -> Iterator[str]:
 
 
 def _document(tuned: Tuned) -> dict[str, Any]:
-    """What ``--json`` shows besides the plan."""
+    """Return what ``--json`` prints in addition to the plan."""
     turns = [
         {
             "predicted_s": turn.plan.predicted_s,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``planner verify``."""
+    """Declare the arguments of ``planner verify``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
     parser.add_argument("--training", action="store_true", help="compare gradients too (a training plan's always are)")
@@ -32,8 +32,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=share,
         metavar="T",
-        help="of each tensor's largest element; 0 for every bit (0 where all devices are of one kind and exact, else "
-        "by dtype)",
+        help="allowed share of each tensor's largest element; 0 for equal bits (0 if all devices are of one kind and "
+        "exact, else by dtype)",
     )
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def summary(plan: Plan, verification: "Verification") -> str:
-    """What was compared, and whether it is equal."""
+    """Return a line that says what was compared, and whether it is equal."""
     devices = [plan.cluster.devices[number].name for number in plan.placement.used]
     gradients = f" and {count(verification.n_gradients, 'gradient')}" if verification.n_gradients else ""
     compared = f"{count(verification.n_tensors, 'tensor')}{gradients} from {count(verification.n_stages, 'stage')}"
@@ -76,7 +76,7 @@ def summary(plan: Plan, verification: "Verification") -> str:
 
 
 def difference(finding: "Finding | None") -> Iterator[str]:
-    """The tensor that differs and the operator that causes it; nothing without a finding."""
+    """Yield the tensor that differs and the operator that causes it; nothing without a finding."""
     if finding is None:
         return
     tensor = f"{'the gradient of ' if finding.backward else ''}'{finding.tensor}'"

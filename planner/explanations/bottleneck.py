@@ -70,7 +70,7 @@ def critical_path(plan: Plan) -> tuple[Leg, ...]:
 
 
 def _leg(span: Span) -> tuple[str, int | None]:
-    """What the spans of one leg have in common: the device, or the link and the flow."""
+    """Return the key that the spans of one leg share: the device, or the link and the flow."""
     return span.resource, span.index if span.kind == "transfer" else None
 
 
@@ -91,7 +91,7 @@ class Bottleneck:
 
 
 def bottleneck(plan: Plan) -> Bottleneck:
-    """By goal: the busiest device or channel (the first of several), the critical path, or all used devices."""
+    """Return, by goal, the busiest device or channel (the first of several), the critical path, or all used devices."""
     table, placed = plan.table, np.asarray(plan.placement.device)
     if plan.goal is Goal.LATENCY:
         path = critical_path(plan)
@@ -118,7 +118,7 @@ def bottleneck(plan: Plan) -> Bottleneck:
 
 
 def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
-    """The links that share a channel, and the tensors on them."""
+    """Return the links that share a channel, and the tensors on them."""
     table, part, seconds = plan.table, 1 / len(plan.placement.copies), dict[str, float]()
     for flow, src, dst in plan.placement.all_cuts(table):
         if (src, dst) in busy.links:
@@ -129,12 +129,12 @@ def _channel(plan: Plan, busy: Busiest) -> Bottleneck:
 
 
 def _parts(plan: Plan, ops: Iterable[int]) -> tuple[TimeShare, ...]:
-    """The seconds of operators where they run, by module; the rest of the objective are transfers."""
+    """Return the seconds of operators where they run, by module; the rest of the objective are transfers."""
     return _shares(plan, {op: float(plan.costs.forward_s[op, plan.placement.device[op]]) for op in ops}, TRANSFERS)
 
 
 def _shares(plan: Plan, seconds: Mapping[int, float], rest: str) -> tuple[TimeShare, ...]:
-    """The seconds of operators by module as shares of the objective, and the rest of the objective by its name."""
+    """Return the seconds of operators by module, as shares of the objective, and the named rest of the objective."""
     total_s = plan.objective_s
     shares = [replace(part, share=part.seconds / total_s if total_s else 0.0) for part in parts(plan.graph, seconds)]
     rest_s = total_s - sum(seconds.values())

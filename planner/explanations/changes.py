@@ -21,7 +21,7 @@ from planner.problem.result import Interrupted, NoPlanError
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to change; None leaves a figure as it is."""
+    """Changes of a plan's cluster and workload; None leaves a figure as it is."""
 
     added: tuple[tuple[str, str], ...] = ()  # devices as (like, name): `add_device` says what each means
     settings: tuple[Setting, ...] = ()  # applied one after the other
@@ -38,7 +38,7 @@ class Changes:
 
 
 def apply_changes(plan: Plan, changes: Changes) -> Plan:
-    """The same placement with other costs and nothing on added devices. `obstacle` says whether it is still possible.
+    """Return the same placement with other costs and nothing on added devices. `obstacle` says if it is infeasible.
 
     An operator's time on a changed device, or with another batch, is its old time times the ratio of its rooflines. A
     link whose bandwidth or latency is set loses its measurements.
@@ -73,7 +73,7 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
 
 
 def replan(plan: Plan, search: Search) -> Plan:
-    """The plan with the best placement for its costs: a new one, or its own if the search finds no better one.
+    """Return the plan with the best placement for its costs: a new one, or its own if the search finds no better one.
 
     Raises:
         NoPlanError: if no placement is possible.
@@ -91,14 +91,14 @@ def replan(plan: Plan, search: Search) -> Plan:
 
 
 def _better(own: Plan | None, found: Plan) -> Plan:
-    """The better of two plans, of which there may be one only; the bound of what was found is the tighter one."""
+    """Return the better of two plans, of which one may be missing; the bound of a found plan is the tighter one."""
     if own is None or found.predicted_s < own.predicted_s:
         return found
     return replace(own, bound_s=min(found.bound_s, own.objective_s))
 
 
 def obstacle(plan: Plan) -> str:
-    """What the placement of a plan violates, or why it cannot be evaluated; empty if it is possible."""
+    """Return what the placement of a plan violates, or why it cannot be evaluated; empty if it is feasible."""
     try:
         return "; ".join(plan.evaluation.violations)
     except InputError as error:  # the schedule cannot run these stages

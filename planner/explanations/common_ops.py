@@ -53,7 +53,7 @@ class NetworkOps:
         return replace(self.plan.graph, ops=tuple(unfused(self.plan.graph.ops)))
 
     def how(self, name: str) -> str:
-        """How an operator is divided, in words; empty for a whole one."""
+        """Return how an operator is divided, in words; empty for a whole one."""
         sharding, parts = self.choices.get(name, ("", 0))
         if sharding == REPLICATED:
             return f"repeated {parts} times"
@@ -71,7 +71,7 @@ class NetworkOps:
         return tuple(found[part] for part in sorted(found))
 
     def devices(self, name: str) -> tuple[str, ...]:
-        """The devices of an operator of the network."""
+        """Return the devices of an operator of the network."""
         homes = (home for number in self.members[name] for home in self.plan.placement.homes[number])
         return tuple(self.plan.table.devices[home] for home in dict.fromkeys(homes))
 
@@ -85,7 +85,7 @@ class NetworkOps:
 
     @cached_property
     def seconds_each(self) -> Mapping[str, float]:
-        """Likewise of each operator of the network."""
+        """Map each operator of the network to its seconds, as `seconds` counts them."""
         numbers: dict[str, list[int]] = {name: [] for name in self.members}
         for number, name in enumerate(self._first):
             if name:
@@ -93,7 +93,7 @@ class NetworkOps:
         return {name: self.seconds_of(own) for name, own in numbers.items()}
 
     def seconds_of(self, numbers: Collection[int]) -> float:
-        """Likewise of operators of the graph."""
+        """Return the seconds of operators of the graph, given by their numbers, as `seconds` counts them."""
         ops, copies = list(numbers), self.plan.placement.copies
         if not ops:
             return 0.0
@@ -113,7 +113,7 @@ class NetworkOps:
         return tuple(next(self._named(op), "") for op in self.plan.graph.ops)
 
     def _named(self, op: Op) -> Iterator[str]:
-        """The operators of the network that an operator of the graph has something of."""
+        """Yield the operators of the network that an operator of the graph has something of."""
         if not self.rewritten:
             yield op.name
             return
@@ -132,13 +132,13 @@ class CommonOps:
 
     @classmethod
     def of(cls, before: Plan, after: Plan) -> "CommonOps":
-        """Those of two plans for one network."""
+        """Return the operators that two plans for one network have in common."""
         rewritten = before.graph.fingerprint != after.graph.fingerprint
         return cls(NetworkOps(before, rewritten), NetworkOps(after, rewritten))
 
     @property
     def both(self) -> tuple[NetworkOps, NetworkOps]:
-        """One behind the other."""
+        """Both plans, the earlier one first."""
         return self.before, self.after
 
     @cached_property
@@ -152,7 +152,7 @@ class CommonOps:
         return next((each.graph for each in self.both if not each.choices), self.before.graph)
 
     def numbers(self, names: Collection[str]) -> list[int]:
-        """The operators of `graph` with these names."""
+        """Return the operators of `graph` with these names."""
         wanted = set(names)
         named = undivided if self.before.choices and self.after.choices else str
         return [number for number, op in enumerate(self.graph.ops) if named(op.name) in wanted]

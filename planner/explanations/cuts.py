@@ -13,7 +13,7 @@ from planner.solvers.single_moves import LEAST_GAIN, moved_to
 
 
 class Effect(StrEnum):
-    """What a cut does to the goal."""
+    """Effect of a cut on the objective."""
 
     LIMITS = "limits"  # the transfer or its overhead is part of the bottleneck
     HIDDEN = "hidden"  # the transfer goes on while devices compute, and the bottleneck is elsewhere
@@ -74,7 +74,7 @@ def move(plan: Plan, blocks: Blocks, op: int, to: int, copy: int = 0) -> CutMove
 
 
 def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
-    """Every cut of any copy once: those that limit first, then those that take longest.
+    """Return every cut of any copy once: those that limit first, then those that take longest.
 
     Moves are evaluated for ``n_moved`` cuts, from the first; each takes two calls of the evaluator.
     """
@@ -109,7 +109,7 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
 
 
 def _limits(plan: Plan, limit: Bottleneck, cut: Cut) -> bool:
-    """Whether the transfer or its overhead is part of the bottleneck."""
+    """Return whether the transfer or its overhead is part of the bottleneck."""
     link = f"{cut.src} → {cut.dst}"
     if limit.kind == "link":
         return link in limit.names

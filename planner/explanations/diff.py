@@ -236,19 +236,19 @@ def _asked(plan: Plan) -> dict[str, str]:
 
 
 def _rewrites(plan: Plan) -> str:
-    """The rewrites of a plan in words."""
+    """Return the rewrites of a plan in words."""
     counts = ((len(r.choices), "split") if isinstance(r, Split) else (len(r.groups), "fusion") for r in plan.rewrites)
     return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
 
 
 def _orders(plan: Plan, other: Plan) -> list[list[str]]:
-    """The order of each copy, of operators that both plans' graphs have."""
+    """Return the order of each copy, of operators that both plans' graphs have."""
     ops, shared = plan.graph.ops, other.graph.index
     return [[ops[number].name for number in copy.order if ops[number].name in shared] for copy in plan.placement.copies]
 
 
 def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """The properties of devices and links; the first property of each describes it best."""
+    """Return the properties of devices and links; the first property of each describes it best."""
     described: dict[str, dict[str, str]] = {}
     for device in cluster.devices:
         described[f"device {device.name}"] = {
@@ -281,7 +281,7 @@ def _described(cluster: Cluster) -> dict[str, dict[str, str]]:
 
 
 def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
-    """Of operators that are the same in both graphs."""
+    """Yield the changes of cost of operators that are equal in both graphs."""
     index = after.graph.index
     pairs = [
         (number, index[op.name])
@@ -299,7 +299,7 @@ def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
 
 
 def _divided(common: CommonOps) -> Iterator[DividedAnew]:
-    """The pairs of ways to divide operators, in the order of the first ones."""
+    """Yield the pairs of ways to divide operators, in the order of the first ones."""
     for (first, second), names in _grouped(common, lambda ops, name: ops.how(name)).items():
         if first != second:
             before_s, after_s = (each.seconds(names) for each in common.both)
@@ -308,7 +308,7 @@ def _divided(common: CommonOps) -> Iterator[DividedAnew]:
 
 
 def _moved(common: CommonOps) -> Iterator[Moved]:
-    """The pairs of devices in the order of their first operators."""
+    """Yield the pairs of devices in the order of their first operators."""
     before, after = common.both
     for (src, dst), grouped in _grouped(common, NetworkOps.devices).items():
         names = [name for name in grouped if before.how(name) == after.how(name)]
@@ -319,7 +319,7 @@ def _moved(common: CommonOps) -> Iterator[Moved]:
 
 
 def _grouped(common: CommonOps, key: Callable[[NetworkOps, str], T]) -> dict[tuple[T, T], list[str]]:
-    """The operators by what is said of them in both plans."""
+    """Return the operators by what is said of them in both plans."""
     groups: dict[tuple[T, T], list[str]] = {}
     for name in common.names:
         groups.setdefault((key(common.before, name), key(common.after, name)), []).append(name)

@@ -68,7 +68,7 @@ def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
 
 
 def _forbidden(plan: Plan, op: int) -> dict[int, str]:
-    """By device, the constraint that keeps an operator from it."""
+    """Map each device that an operator cannot have to the constraint that forbids it."""
     kinds, found = [device.kind for device in plan.cluster.devices], dict[int, str]()
     for constraint in plan.constraints:
         try:

@@ -214,7 +214,7 @@ def _proof(plan: Plan) -> Proof:
 
 
 def _among(plan: Plan) -> str:
-    """The plans that the bound holds for: those of the plan's operators, which may be fused or parts of others."""
+    """Return words for the plans that the bound holds for: those of the same operators, perhaps fused or split."""
     operators = f"these {plan.table.n_ops:,} operators"
     if plan.goal is Goal.THROUGHPUT:
         return f"{operators} in any number of copies"
@@ -222,7 +222,7 @@ def _among(plan: Plan) -> str:
 
 
 def _estimated(plan: Plan) -> tuple[KindShare, ...]:
-    """What was estimated of the operators' time on their devices, by kind, the largest share first."""
+    """Return how much of the operators' time is an estimate, by kind of operator, the largest share first."""
     placed = [(op, device) for copy in plan.placement.copies for op, device in enumerate(copy.device)]
     seconds = [float(plan.costs.forward_s[pair]) for pair in placed]
     estimated, total_s = dict[str, dict[int, float]](), sum(seconds) or 1.0

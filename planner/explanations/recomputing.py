@@ -1,4 +1,4 @@
-"""What recomputation keeps, what it runs again, and what that costs and saves."""
+"""Explain recomputation: what is kept, what is recomputed, and the seconds and bytes that this costs and saves."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Recomputed:
 
 
 def recomputed(plan: Plan) -> Recomputed | None:
-    """The recomputation of a plan; None without any."""
+    """Return the recomputation of a plan; None without any."""
     mode, table = plan.workload.recompute, plan.costs
     if not plan.workload.trains or mode == "none":
         return None

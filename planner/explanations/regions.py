@@ -17,7 +17,7 @@ from graphs.ir import Graph
 EVERYTHING = "everything"
 LARGE = 1 / 3  # a part with a larger share is divided: a single line "encoder 98 %" would not help
 ALIKE = 1e-6  # relative difference of the times of layers that are alike
-MANY = 6  # regions that describe a set of operators, if so many are enough
+MANY = 6  # the most regions that describe a set of operators, if that is enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Region:
     n_of: int  # operators from the first to the last module
 
     def __str__(self) -> str:
-        """The region in words: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
+        """Return the region in words: "conv1", "layer.0 – 3", "norm (2 of 3)"."""
         text = self.first or EVERYTHING
         if self.last != self.first:
             around = max(self.first.rfind("."), self.first.rfind(":"))
@@ -60,7 +60,7 @@ class _Module:
     number: int = 0  # position in the parent module
 
     def follows(self, before: "_Module") -> bool:
-        """Whether this module comes right behind another one in the same parent."""
+        """Return whether this module directly follows another one in the same parent."""
         return (self.around, self.number) == (before.around, before.number + 1)
 
 
@@ -72,7 +72,7 @@ class _ModuleShare(NamedTuple):
     n_ops: int
 
     def is_like(self, before: "_ModuleShare") -> bool:
-        """Whether this module comes right behind another one and is as large."""
+        """Return whether this module directly follows another one, with as many operators and the same time."""
         alike = self.n_ops == before.n_ops and isclose(self.seconds, before.seconds, rel_tol=ALIKE)
         return alike and self.module.follows(before.module)
 
@@ -131,7 +131,7 @@ def parts(graph: Graph, seconds: Mapping[int, float]) -> tuple[TimeShare, ...]:
 
 
 def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
-    """The modules and operators directly in a module, in the order of their first operators; empty for an operator."""
+    """Return the modules and operators directly in a module, by their first operators; empty for an operator."""
     if len(module.ops) == 1:
         return ()
     members: dict[str, list[int]] = {}
@@ -146,7 +146,7 @@ def _inside(graph: Graph, module: _Module) -> tuple[_Module, ...]:
 
 
 def _merge(modules: list[_Module], chosen: Collection[int]) -> Iterator[Region]:
-    """The regions of some modules; consecutive whole modules of one parent become one region."""
+    """Yield the regions of some modules; consecutive whole modules of one parent become one region."""
     run: list[_Module] = []
     for module in modules:
         n_ops = sum(op in chosen for op in module.ops)

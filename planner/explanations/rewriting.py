@@ -1,4 +1,4 @@
-"""What the rewrites of a plan have changed, and what that brings."""
+"""Explain the rewrites of a plan: what each of them changed, and what it gains."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Divided:
 
 
 def divided(plan: Plan) -> Divided | None:
-    """The splits of a plan, the most frequent sharding first; None without any."""
+    """Return the splits of a plan, the most frequent sharding first; None without any."""
     choices = [choice for one in plan.rewrites if isinstance(one, Split) for choice in one.choices.values()]
     if not choices:
         return None
@@ -47,7 +47,7 @@ def divided(plan: Plan) -> Divided | None:
 
 
 def fused(plan: Plan) -> tuple[Fused, ...]:
-    """The fusions of a plan, the longest time first."""
+    """Return the fusions of a plan, the longest time first."""
     graph = plan.graph
     work = work_of(graph).n_bytes
     members = tuple(unfused(graph.ops))

@@ -68,7 +68,7 @@ class Setting:
 
 
 def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
-    """The cluster with the new value.
+    """Return the cluster with the new value.
 
     Raises:
         InputError: for an unknown target or field, or a malformed value.
@@ -99,7 +99,7 @@ def apply_setting(cluster: Cluster, setting: Setting) -> Cluster:
 
 
 def _set_links(cluster: Cluster, target: str, change: Mapping[str, Any]) -> Cluster:
-    """The cluster with other figures for the links that the target names."""
+    """Return the cluster with other figures for the links that the target names."""
     if target == "link" and cluster.levels:
         return replace(cluster, levels=tuple(replace(level, **change) for level in cluster.levels))
     cluster = cluster.listed()
@@ -109,7 +109,7 @@ def _set_links(cluster: Cluster, target: str, change: Mapping[str, Any]) -> Clus
 
 
 def add_device(cluster: Cluster, like: str, name: str = "") -> Cluster:
-    """The cluster with one more device behind the others, on paper only.
+    """Return the cluster with one more device, the last one, on paper only.
 
     The device has the links of its model and one more pair of links to it. The model is the device called ``like``; for
     a name of the catalogue it is the first device.
@@ -153,13 +153,13 @@ def _set_replicas(replicas: Replicas | None, field: str, value: str, where: str)
 
 
 def _read(known: Mapping[str, tuple[str, Parser]], field: str, value: str, where: str) -> dict[str, Any]:
-    """The attribute of a field and its new value."""
+    """Return the attribute of a field and its new value."""
     attribute, parse = known[field]
     return {attribute: parse(value, where)}
 
 
 def _chosen(pattern: str, names: Sequence[str], kind: str) -> frozenset[int]:
-    """The indices of the names that a pattern matches; the pattern "link" matches all links."""
+    """Return the indices of the names that a pattern matches; the pattern "link" matches all links."""
     every = pattern == kind == "link"
     chosen = frozenset(i for i, name in enumerate(names) if every or fnmatchcase(name, pattern))
     if not chosen:

@@ -30,7 +30,7 @@ MICRO_BATCHES = 8  # that stream through, by default
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What is to change; the options of ``planner simulate``, where None leaves a figure as it is.
+    """Changes to simulate, as the options of ``planner simulate``; None leaves a figure as it is.
 
     Attributes:
         settings: TARGET.FIELD=VALUE each: "gpu1.memory=40GiB", "link.bandwidth=100Gb/s", "gpu0->*.latency=5us".
@@ -63,7 +63,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Simulation(Brief):
-    """What happens.
+    """Prediction of a plan, with and without changes.
 
     Attributes:
         plans: "before", and what changes have made of it: "after", "replanned"; only the first without changes.
@@ -124,7 +124,7 @@ def simulate(
 
 
 def _changed(plan: Plan, changes: Changes, search: Search | None) -> tuple[dict[str, Plan], Interrupted | None]:
-    """The plan and what changes make of it; and the Ctrl-C that ended the search."""
+    """Return the plan and what changes make of it; and the Ctrl-C that ended the search."""
     plans = {"before": plan}
     if changes.anything or search is not None:
         plans["after"] = apply_changes(plan, changes)
@@ -140,7 +140,7 @@ def _changed(plan: Plan, changes: Changes, search: Search | None) -> tuple[dict[
 
 
 def _same_network(plan: Plan, model: Program | Graph | ModelName, search: Search | None) -> Graph:
-    """The graph of a plan's model for another batch."""
+    """Return the graph of a plan's model for another batch."""
     given = given_model(model)
     if isinstance(given, NamedModel):
         if given.batch is None:

@@ -1,4 +1,4 @@
-"""What would help: remedies for this very placement, and plans that are searched again.
+"""Find what would help: remedies for this very placement, and plans from a new search.
 
 A placement is evaluated again with free transfers, more memory or more in flight. A search is repeated without a
 constraint, with another device, faster links or more memory.
@@ -69,7 +69,7 @@ def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
 
 
 def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]]:
-    """The moves that would improve the objective if there was memory for them, with that objective."""
+    """Return the moves that would improve the objective if there was memory for them, with that objective."""
     return [
         (moved.objective_s, moved)
         for moved in moves
@@ -176,7 +176,7 @@ def _questions(plan: Plan, moves: Iterable[CutMove]) -> Iterator[_Question]:
 
 
 def _shared(plan: Plan) -> str:
-    """A remark on the shared parameter whose readers are farthest apart; empty if no parameter is shared.
+    """Return a remark on the shared parameter whose readers are farthest apart; empty if no parameter is shared.
 
     Its readers share a device, and most schedules do not come back to a device that a micro-batch has left.
     """
@@ -194,7 +194,7 @@ def _shared(plan: Plan) -> str:
 
 
 def _with_another(plan: Plan) -> tuple[str, Plan]:
-    """The device whose duplicate lowers the bound the most, and the plan with it; one device of each kind is tried."""
+    """Return the device whose duplicate lowers the bound the most, and its plan; tries one device of each kind."""
     firsts = {device.kind: device.name for device in reversed(plan.cluster.devices)}
     names = [device.name for device in plan.cluster.devices if device.name in firsts.values()]
     larger = {name: apply_changes(plan, Changes(added=((name, ""),))) for name in names}

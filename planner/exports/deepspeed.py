@@ -26,7 +26,7 @@ Module = TypeVar("Module")
 
 
 def deepspeed(plan: Plan) -> Export:
-    """The parts of DeepSpeed's PipelineModule, for a list of layers.
+    """Return the parts of DeepSpeed's PipelineModule, for a list of layers.
 
     Raise InputError if the model is no chain of its children, a child is on two devices, or a device has two stages.
     """
@@ -53,7 +53,7 @@ def uniform_parts(n_layers: int, n_stages: int) -> list[int]:
 
 
 def with_parts(pipeline_module: type[Module], parts: Sequence[int]) -> type[Module]:
-    """A class like ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
+    """Return a class like ``deepspeed.pipe.PipelineModule`` with these parts, whatever its partition_method.
 
     Raise InputError from the class, if the model has another number of layers or stages.
     """

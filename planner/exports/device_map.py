@@ -22,7 +22,7 @@ NAME = "hf-device-map"
 
 
 def hf_device_map(plan: Plan) -> Export:
-    """A device_map for accelerate and transformers: module path → device.
+    """Return a device_map for accelerate and transformers: module path → device.
 
     It names the outermost modules that are on a single device, so that parameters that no operator reads have a device
     too. Parameters that are read outside of these modules have entries of their own, which transformers needs to load

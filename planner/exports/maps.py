@@ -38,7 +38,7 @@ class Map:
     devices: tuple[Any, ...] = ()  # [n_stages]; the order of the cluster if empty
 
     def placement(self, graph: Graph, cluster: Cluster) -> Placement:
-        """The placement of a model's operators.
+        """Return the placement of a model's operators.
 
         Raises:
             InputError: for a module or a device that does not exist, or more stages than devices.
@@ -80,7 +80,7 @@ def read_map(path: Path) -> Map:
 
 
 def map_of(document: Any) -> Map:
-    """A map from what JSON holds.
+    """Return a map from what JSON holds.
 
     Raises:
         InputError: if it has none of the known forms.
@@ -100,7 +100,7 @@ def map_of(document: Any) -> Map:
 
 
 def _unwrapped(document: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The map inside of an exported document and the devices of its stages; else the document itself."""
+    """Return the map inside of an exported document and the devices of its stages; else the document itself."""
     if isinstance(document, dict):
         for key in ("device_map", "split_spec", "balance"):
             if isinstance(document.get(key), dict | list):
@@ -110,7 +110,7 @@ def _unwrapped(document: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _cut(modules: Modules, path: str, point: str) -> int:
-    """The operator with which a stage begins."""
+    """Return the operator with which a stage begins."""
     if modules.known(path) == ROOT:
         raise InputError("a split point names the whole model; name a module in it")
     ops = modules.under[path]
@@ -118,7 +118,7 @@ def _cut(modules: Modules, path: str, point: str) -> int:
 
 
 def _children(modules: Modules, balance: Sequence[int]) -> list[int]:
-    """The first operators of all stages but the first one."""
+    """Return the first operators of all stages but the first one."""
     children, numbers = modules.children[ROOT], modules.layer_numbers
     total = numbers[-1] + 1 if numbers else 0
     if sum(balance) != total or min(balance) < 1:

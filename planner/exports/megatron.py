@@ -16,14 +16,14 @@ from planner.plans.plan import Plan
 
 NAME = "megatron-layout"
 EMBEDDING, LOSS = "embedding", "loss"
-RULE = "places whole decoder layers, what is before them as one and what is behind them as one"
+RULE = "places whole decoder layers, what is before them as one and what is after them as one"
 
 
 def megatron_layout(plan: Plan) -> Export:
-    """The pipeline layout of Megatron-LM: decoder layers of each stage, embedding first, loss last.
+    """Return the pipeline layout of Megatron-LM: decoder layers of each stage, embedding first, loss last.
 
     Decoder layers are the numbered children (``layers.0``, ``layers.1``, ...) in which most operators are; all before
-    them counts as the embedding, all behind them as the loss. Raise InputError if there are no such layers, or a layer,
+    them counts as the embedding, all after them as the loss. Raise InputError if there are no such layers, or a layer,
     the embedding or the loss is on two devices.
     """
     modules, device = Modules(plan.graph), plan.placement.device
@@ -33,7 +33,7 @@ def megatron_layout(plan: Plan) -> Export:
         raise refuse(NAME, what, RULE, "export to torch-split-spec")
     layer_of = {op: layer for layer in layers for op in modules.under[layer]}
     end, part, parts = max(layer_of), EMBEDDING, list[str]()
-    for op in range(len(plan.graph.ops)):  # what is before the first layer, a layer, or what is behind the last one
+    for op in range(len(plan.graph.ops)):  # what is before the first layer, a layer, or what is after the last one
         part = layer_of.get(op, LOSS if op > end else part)
         parts.append(part)
     _check_whole(plan, modules, parts)
@@ -55,7 +55,7 @@ def megatron_layout(plan: Plan) -> Export:
 
 
 def decoder_layers(modules: Modules) -> tuple[str, ...]:
-    """The numbered children of the module whose numbered children hold the most operators."""
+    """Return the numbered children of the module whose numbered children hold the most operators."""
 
     def numbered(path: str) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())

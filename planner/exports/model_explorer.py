@@ -24,7 +24,7 @@ GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#f08080"}
 
 
 def devices(plan: Plan) -> Export:
-    """The devices of each operator, and how it is divided; a colour for each device, that of the first."""
+    """Return the devices of each operator, and how it is divided; a colour for each device, that of the first."""
     network, index = NetworkOps(plan, rewritten=True), plan.cluster.index
     results = {}
     for name in network.members:

@@ -21,7 +21,7 @@ ROOT = ""
 
 
 def ancestors(path: str) -> tuple[str, ...]:
-    """The root, every module around a path, and the path itself, outermost first."""
+    """Return the root, every module around a path, and the path itself, outermost first."""
     parts = path.split(".") if path else []
     return tuple(".".join(parts[:depth]) for depth in range(len(parts) + 1))
 
@@ -69,11 +69,11 @@ class Modules:
         return [*own, *inside]
 
     def layer(self, path: str) -> str:
-        """The outermost numbered module around a path, such as ``layers.3``; the path itself if there is none."""
+        """Return the outermost numbered module around a path, such as ``layers.3``; the path if there is none."""
         return next((around for around in ancestors(path) if around.rpartition(".")[2].isdecimal()), path)
 
     def layers(self, path: str) -> list[str]:
-        """The outermost numbered module around a path, or those in it; the path itself if there are none."""
+        """Return the outermost numbered module around a path, or those in it; the path itself if there are none."""
         layer = self.layer(path)
         inside = dict.fromkeys(self.layer(inner) for inner in self.under if inner.startswith(f"{layer}."))
         return [inner for inner in inside if inner.rpartition(".")[2].isdecimal()] or [layer]
@@ -87,7 +87,7 @@ class Modules:
         return named if len(named) == len(children) and ascending else list(range(len(children)))
 
     def known(self, path: str) -> str:
-        """The path itself. Raise InputError if no operator is under it."""
+        """Return the path itself. Raise InputError if no operator is under it."""
         if path not in self.under:
             close = get_close_matches(path, list(self.under)[1:], n=3, cutoff=0.5)
             hint = f"close to it: {', '.join(close)}" if close else f"there are {', '.join(list(self.under)[1:4])}, ..."

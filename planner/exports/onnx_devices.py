@@ -43,7 +43,7 @@ DEVICE, SPLIT = "device", "split"  # keys of the metadata
 
 
 def onnx_devices(plan: Plan, path: Path) -> ModelProto:
-    """The model that a plan was made for, with the devices of each node; weights in other files stay there.
+    """Return the model that a plan was made for, with the devices of each node; weights in other files stay there.
 
     Each copy of the network is a configuration of its own. Raise InputError if the plan is for another model.
     """
@@ -63,7 +63,7 @@ def onnx_devices(plan: Plan, path: Path) -> ModelProto:
 
 
 def _network(plan: Plan, path: Path) -> Graph:
-    """The graph without fused and split operators."""
+    """Return the graph without fused and split operators."""
     ops = NetworkOps(plan, rewritten=True)
     if not plan.is_split:
         return ops.graph
@@ -133,7 +133,7 @@ class _Placed:
         return [{op: number for number, stage in enumerate(each) for op in stage.ops} for each in stages]
 
     def _specs(self, node: NodeProto, names: Sequence[str], devices: list[int]) -> Iterator[ShardingSpecProto]:
-        """Where the results of a node are, and how those and what it reads are divided if it is one operator."""
+        """Yield the devices of a node's results and, if it is one operator, how its inputs and results are divided."""
         if len(names) > 1 or not self.ops.how(names[0]):
             yield from (ShardingSpecProto(tensor_name=name, device=devices) for name in node.output if name)
             return
@@ -152,7 +152,7 @@ class _Placed:
             yield ShardingSpecProto(tensor_name=name, device=on, sharded_dim=dims)
 
     def _divided(self, shard: Shard, tensor: str, parts: int) -> ShardedDimProto:
-        """An axis that is divided, run by run."""
+        """Return an axis that is divided, run by run."""
         extent = self.network.tensor[tensor].shape[shard.axis] // shard.runs
         runs = [SimpleShardedDimProto(dim_value=extent, num_shards=parts)] * shard.runs
         return ShardedDimProto(axis=shard.axis, simple_sharding=runs)

@@ -44,7 +44,7 @@ def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
 
 
 def layers_of(plan: Plan, target: str) -> tuple[list[int], list[int]]:
-    """The plan in layers of an nn.Sequential; a layer without operators belongs to the one before it.
+    """Return the plan in layers of an nn.Sequential; a layer without operators belongs to the one before it.
 
     The result is [n_stages + 1], the bounds of stages, each of which runs the layers from its bound up to the next one,
     and [n_stages], their devices. Raise InputError if the model is no chain of its children, or a child is on two

@@ -9,13 +9,13 @@ from planner.plans.plan import Plan
 
 
 def kept_whole(module: str) -> str:
-    """The way out for a module on several devices: --whole for it and for the modules numbered like it."""
+    """Return the way out for a module on several devices: --whole for it and for the modules numbered like it."""
     parts = ["*" if part.isdigit() else part for part in module.split(".")]
     return f"plan with --whole '{'.'.join(parts)}'"
 
 
 def device_names(plan: Plan, numbers: Collection[int]) -> str:
-    """The devices of a plan in words."""
+    """Return the devices of a plan in words."""
     return listed([plan.cluster.devices[number].name for number in sorted(numbers)])
 
 
@@ -47,7 +47,7 @@ def device_words(cluster: Cluster) -> tuple[Word, ...]:
 
 
 def device_called(word: object, cluster: Cluster) -> int:
-    """The number of the device that a map calls by name, "cuda:0", 0, "0", "cpu" or "cpu:1".
+    """Return the number of the device that a map calls by name, "cuda:0", 0, "0", "cpu" or "cpu:1".
 
     Raise InputError if there is no such device.
     """

@@ -25,7 +25,7 @@ PARTS_SHOWN = "networkx, model-explorer-devices or onnx-devices, which show part
 
 
 def one_copy(plan: Plan, copy: int | None) -> Plan:
-    """The plan with one of its copies alone, counted from 1; the plan as it is without a number.
+    """Return the plan with one of its copies alone, counted from 1; the plan as it is without a number.
 
     Raise InputError if there is no such copy.
     """
@@ -39,7 +39,7 @@ def one_copy(plan: Plan, copy: int | None) -> Plan:
 
 
 def whole_operators(plan: Plan, target: str) -> Plan:
-    """The plan with the members of fused operators in their place, of which the first one takes all their time.
+    """Return the plan with the members of fused operators in their place, of which the first one takes all their time.
 
     Raise InputError if operators are divided, or the plan has several copies.
     """

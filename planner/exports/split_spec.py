@@ -28,7 +28,7 @@ Point = TypeVar("Point", bound=Enum)
 
 
 def torch_split_spec(plan: Plan) -> Export:
-    """The split_spec of torch.distributed.pipelining, and the device of each stage.
+    """Return the split_spec of torch.distributed.pipelining, and the device of each stage.
 
     torch cuts at every call of a module. A module that the model has under two paths is called twice, which the graph
     does not show: if ``pipe.num_stages`` is more than the devices, give each path a module of its own. Raise InputError
@@ -49,7 +49,7 @@ def torch_split_spec(plan: Plan) -> Export:
 
 
 def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
-    """The split_spec of a file that `torch_split_spec` wrote, for `pipeline`; InputError for another file.
+    """Return the split_spec of a file that `torch_split_spec` wrote, for `pipeline`; InputError for another file.
 
     ``split_point`` is ``torch.distributed.pipelining.SplitPoint``, given so that this module need not import torch.
     """
@@ -60,7 +60,7 @@ def read_split_spec(path: Path, split_point: type[Point]) -> dict[str, Point]:
 
 
 def _point(modules: Modules, op: int, stage: int) -> tuple[str, str]:
-    """The outermost module that begins with an operator, else one that ends right before it."""
+    """Return the outermost module that begins with an operator, else one that ends right before it."""
     ops = modules.graph.ops
     called = {op.module for op in ops} - {ROOT}  # unlike an nn.ModuleList
     for edge, side, point in ((op, 0, BEGINNING), (op - 1, -1, END)):

@@ -59,7 +59,7 @@ def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str |
 
 
 def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:
-    """The plan within its .onnx, as bytes."""
+    """Return the plan within its .onnx, as bytes."""
     if model is None:
         raise InputError(f"{ONNX} writes a model; give the path of its .onnx as the model")
     path = checks.path(model, "the model", "the path of an .onnx file")
@@ -67,19 +67,19 @@ def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:
 
     placed = onnx_devices(plan, path)
     apart = any(tensor.external_data for tensor in placed.graph.initializer)
-    notes = (f"its weights stay in files beside '{model}'; put the new model there",) if apart else ()
+    notes = (f"its weights stay in files next to '{model}'; put the new model there",) if apart else ()
     return Export(placed.SerializeToString(), notes)
 
 
 def _torchgpipe(plan: Plan) -> Export:
-    """The number of an nn.Sequential's layers in each partition, and the devices."""
+    """Return the number of an nn.Sequential's layers in each partition, and the devices."""
     (bounds, devices), words = layers_of(plan, TORCHGPIPE), device_words(plan.cluster)
     balance = [stop - start for start, stop in pairwise(bounds)]
     return Export({"balance": balance, "devices": [words[device] for device in devices]})
 
 
 def _schedule_csv(plan: Plan) -> Export:
-    """The order of a training step. Rank 0 is the device of the first stage, and so on as a micro-batch meets them."""
+    """Return the order of a training step. Ranks are numbered in the order in which a micro-batch reaches devices."""
     if plan.goal is not Goal.TRAINING:
         raise refuse(SCHEDULE, f"the plan is for {plan.goal}", "needs a schedule", "plan with --goal training")
     return Export(plan.training_run.pipeline.lowered.schedule.to_csv())

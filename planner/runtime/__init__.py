@@ -1,1 +1,1 @@
-"""What carries a plan out: runners and trainers, on threads, in processes and on ranks of other hosts."""
+"""Run plans: runners and trainers on threads, in processes, and on ranks of several hosts."""

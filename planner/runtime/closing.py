@@ -1,6 +1,6 @@
-"""Closing: what holds threads or processes ends them.
+"""Closing: an object that holds threads or processes ends them.
 
-They end behind a ``with`` statement, when nobody refers to the holder any more, or when Python ends: a thread that is
+They end after its ``with`` statement, when nothing refers to the object any more, or when Python ends: a thread that is
 in the middle of an operator at that moment would abort the process. A forked process has none of them and ends nothing.
 """
 

@@ -117,7 +117,7 @@ def train(
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:
-    """Return the loss of a model that returns it, alone or as ``loss`` beside other results."""
+    """Return the loss of a model that returns it, alone or as ``loss`` among other results."""
     if target is not None:
         raise InputError("there is a target, but no loss that takes it; pass loss=, or give the model its target")
     loss: torch.Tensor = result["loss"] if isinstance(result, Mapping) and "loss" in result else result

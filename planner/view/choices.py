@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 1050, 24, 356  # of the chart in its drawing
 SIZE = 1080, 400
 TICKS = 5  # of an axis
 RADIUS = 10  # of a numbered row
-FAR = 2.0  # a limit above so many times the most memory is told only
+FAR = 2.0  # a limit above this multiple of the largest peak is named, not drawn
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#999999")
 """For each number of devices, the largest first (Okabe, Ito)."""
 DARK = {"#0072b2", "#009e73", "#d55e00"}
@@ -30,7 +30,7 @@ def choices_page(
     priced: Sequence[PricedRow],
     limit_bytes: float,
 ) -> str:
-    """The page: it needs neither network nor scripts.
+    """Return the page: it needs neither network nor scripts.
 
     Args:
         title: what is trained.
@@ -73,7 +73,7 @@ def _devices(count: int) -> str:
 def _table(
     heads: Sequence[str], cells: Sequence[Sequence[str]], priced: Sequence[PricedRow], colours: Mapping[int, str]
 ) -> Iterator[str]:
-    """For each row its cells; below them where its time goes, and what it trades."""
+    """Yield the cells of each row; below them where its time goes, and what it trades."""
     yield (
         "<thead><tr>" + "".join(f'<th scope="col" class="right">{_text(head)}</th>' for head in heads) + "</tr></thead>"
     )
@@ -115,7 +115,7 @@ class _Axes(NamedTuple):
 
 
 def _chart(priced: Sequence[PricedRow], colours: Mapping[int, str], limit_bytes: float) -> Iterator[str]:
-    """Rows as numbered points, those of as many devices joined."""
+    """Yield rows as numbered points, those of as many devices joined."""
     times_s, peaks = zip(*((row.price.step_s, row.price.peak_bytes) for row in priced), strict=True)
     limit = limit_bytes if limit_bytes <= FAR * max(peaks) else 0.0
     axes = _Axes(min(times_s), log(max(times_s) / min(times_s)), 1.08 * max(limit, *peaks, 1.0))
@@ -145,7 +145,7 @@ def _chart(priced: Sequence[PricedRow], colours: Mapping[int, str], limit_bytes:
 
 
 def _apart(places: Sequence[Point]) -> list[Point]:
-    """Where the numbers stand: at their points, or as near as none covers another."""
+    """Return the places of the numbers: at their points, or as near as no number covers another."""
     shown: list[Point] = []
     steps = [(RADIUS * dx, RADIUS * dy) for dx in range(-8, 9) for dy in range(-8, 9)]
     steps.sort(key=lambda step: abs(step[0]) + abs(step[1]))

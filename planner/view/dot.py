@@ -16,7 +16,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f
 
 
 def dot_text(plan: Plan) -> str:
-    """Every operator in the cluster of its device, and every tensor; the same text for the same plan."""
+    """Return every operator in the cluster of its device, and every tensor; the same text for the same plan."""
     return "\n".join(_lines(plan)) + "\n"
 
 
@@ -47,12 +47,12 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _node(copy: int, op: int) -> str:
-    """The name of an operator in one copy of the network."""
+    """Return the name of an operator in one copy of the network."""
     return f"o{op}c{copy}" if copy else f"o{op}"
 
 
 def _arrows(plan: Plan, copy: int, placed: Sequence[int]) -> Iterator[str]:
-    """The tensors of one copy of the network, whose operators are placed so."""
+    """Yield the tensors of one copy of the network, whose operators are placed so."""
     for number, flow in enumerate(plan.table.flows):
         labelled: set[int] = set()  # devices; a tensor is sent to each device once
         for reader in flow.readers:
@@ -68,6 +68,6 @@ def _arrows(plan: Plan, copy: int, placed: Sequence[int]) -> Iterator[str]:
 
 
 def _quoted(*lines: str) -> str:
-    """A label of several lines in quotes."""
+    """Return a label of several lines in quotes."""
     escaped = (visible(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(escaped) + '"'

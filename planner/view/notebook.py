@@ -12,7 +12,7 @@ MOST_OPS = 10_000  # of a network whose page a notebook holds
 
 
 def plan_html(plan: Plan) -> str:
-    """The picture, a table with a row for each device, and a link to the page."""
+    """Return the picture, a table with a row for each device, and a link to the page."""
     evaluation = plan.evaluation
     rows = [
         (

@@ -7,7 +7,7 @@ DIGITS = 6  # significant; no cost model is more precise
 
 
 def number(value: float | None) -> float | int | None:
-    """The number rounded for JSON, an int if it is whole; None for infinity and NaN."""
+    """Return the number rounded for JSON, an int if it is whole; None for infinity and NaN."""
     if value is None or not isfinite(value):
         return None
     rounded = float(f"{value:.{DIGITS}g}")

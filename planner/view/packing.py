@@ -19,14 +19,14 @@ from planner.view.numbers import Numbers
 
 
 def packed_text(document: Any) -> str:
-    """A document for JSON as base64 of deflated JSON, which is safe inside a script element."""
+    """Return a document for JSON as base64 of deflated JSON, which is safe inside a script element."""
     texts = Numbers()
     packed = _packed(document, texts)
     return base64.b64encode(zlib.compress(visible_json([list(texts), packed]).encode(), level=9)).decode()
 
 
 def _packed(value: Any, texts: Numbers) -> Any:
-    """A list becomes a pair of the name of its form, which `unpack.js` knows, and what the form has."""
+    """Pack lists as pairs of the name of a form, which `unpack.js` knows, and the content in that form."""
     if isinstance(value, dict):
         return {key: _packed(each, texts) for key, each in value.items()}
     if not isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ SCRIPTS = (*PICTURE_SCRIPTS, *PAGE_SCRIPTS, "main.js")
 
 
 def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int | None = None) -> str:
-    """The page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
+    """Return the page for a plan: its graph, its timelines and its figures. The same bytes for the same arguments.
 
     Args:
         plan: to show.
@@ -44,15 +44,15 @@ def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int |
 
 
 def head(title: str, style: str, scripts: str = "") -> str:
-    """The head of a page that needs no network; ``scripts`` is what its policy allows besides styles."""
+    """Return the head of a page that needs no network; ``scripts`` is what its policy allows besides styles."""
     return filled("head.html", {"title": title, "style": style, "scripts": scripts})
 
 
 def filled(name: str, parts: Mapping[str, str]) -> str:
-    """A file of the page with its parts in their places."""
+    """Return a file of the page with its parts in their places."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template(name))
 
 
 def template(name: str) -> str:
-    """A file of the page."""
+    """Return a file of the page."""
     return files("planner.view").joinpath(name).read_text(encoding="utf-8")

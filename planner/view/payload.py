@@ -36,7 +36,7 @@ FIGURES = ("objective_s", "bound_s", "gap", "period_s", "latency_s", "samples_pe
 
 
 def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = None) -> dict[str, Any]:
-    """The data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
+    """Return the data of the page as an object for JSON; infinite times are None. ``measured`` is a run of the plan."""
     document = graph_payload(plan)
     timelines, memory = {"predicted": packed(predicted.timeline)}, {"predicted": curves(plan, predicted.memory)}
     for device, share in zip(document["devices"], _idle(plan, predicted.timeline), strict=True):
@@ -62,7 +62,7 @@ def _idle(plan: Plan, timeline: Timeline) -> list[float]:
 
 
 def graph_payload(plan: Plan) -> dict[str, Any]:
-    """The data from which the graph is drawn."""
+    """Return the data from which the graph is drawn."""
     tree, busy = group_tree(plan.graph, _weight(plan)), busiest(plan.problem, plan.placement)
     classes = alike(_seconds(plan), plan.table.source)
     return {
@@ -146,7 +146,7 @@ def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, An
 
 
 def _holds(graph: Graph) -> list[str]:
-    """What a network is, in words: its parameters, and what one micro-batch has of tokens, pixels or numbers."""
+    """Describe a network in words: the number of its parameters, and the tokens, pixels or numbers of a sample."""
     count = sum(prod(tensor.shape) for tensor in graph.tensors if tensor.role is Role.PARAMETER)
     scale = next(((size, unit) for size, unit in ((1e9, "billion "), (1e6, "million ")) if count >= size), (1, ""))
     words = [f"{count / scale[0]:.3g} {scale[1]}parameters" if scale[1] else f"{count:,} parameters"]
@@ -161,7 +161,7 @@ def _holds(graph: Graph) -> list[str]:
 
 
 def _alone(plan: Plan) -> dict[str, Any] | None:
-    """The best device with all operators, and the plan's speedup over it; None if no device can run all.
+    """Return the best device with all operators, and the plan's speedup over it; None if no device can run all.
 
     Where none has the memory, the one that would be fastest if it had, and no speedup over what cannot run.
     """
@@ -188,7 +188,7 @@ def isfinite_s(table: CostTable) -> NDArray[np.bool_]:
 
 
 def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """The devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times.
+    """Return the devices; ``cost`` is the column of a device in ``ops.cost_s``, the same for devices with equal times.
 
     ``parts`` has the bytes of `PARTS`.
     """
@@ -238,7 +238,7 @@ def _weight(plan: Plan) -> Floats:
 
 
 def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """One list for each attribute; ``source`` has the first letter of each operator's source, such as m(easured).
+    """Return a list for each attribute; ``source`` has the first letter of each operator's source, as m(easured).
 
     With several copies of the network, ``homes`` has all devices of each operator, and ``device`` the first one's.
     """
@@ -264,7 +264,7 @@ def _ops(plan: Plan, classes: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 
 def _read(graph: Graph, op: Op, state: bool) -> Iterable[Tensor]:
-    """The tensors that an operator reads: its parameters and buffers, or the others."""
+    """Yield the tensors that an operator reads: its parameters and buffers, or the others."""
     for name in dict.fromkeys(op.inputs):
         tensor = graph.tensor[name]
         if (tensor.role in STATE) is state:

@@ -44,7 +44,7 @@ function draw(text, aspect) {
 
 
 def svg_picture(plan: Plan, aspect: float = ASPECT) -> str:
-    """The graph as the page first shows it, as the text of an SVG file; the same text for the same plan.
+    """Return the graph as the page first shows it, as the text of an SVG file; the same text for the same plan.
 
     In a large network, modules are closed until the drawing is easy to read.
 
@@ -57,7 +57,7 @@ def svg_picture(plan: Plan, aspect: float = ASPECT) -> str:
 
 
 def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
-    """The drawing of `svg_picture` as the bytes of a PNG file.
+    """Return the drawing of `svg_picture` as the bytes of a PNG file.
 
     Raises:
         InputError: if the library that paints it is not installed, or this machine has none of `FAMILIES`.
@@ -78,14 +78,14 @@ def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
 
 
 def _paints(resvg_py: Any, family: str) -> bool:
-    """Whether the machine has a font; without it, the library silently paints no letters."""
+    """Return whether the machine has a font; without it, the library silently paints no letters."""
     painted, empty = (resvg_py.svg_to_bytes(LETTER.format(text), sans_serif_family=family) for text in ("A", ""))
     return bool(painted != empty)
 
 
 @cache
 def _drawing() -> Any:
-    """The page's layout in a small JavaScript engine, as a function of the payload's JSON and the aspect."""
+    """Return the page's layout in a small JavaScript engine, as a function of the payload's JSON and the aspect."""
     import quickjs  # late: only pictures need it
 
     context = quickjs.Context()

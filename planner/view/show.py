@@ -30,7 +30,7 @@ class Place:
 
     @classmethod
     def of(cls, output: Path | None, format: Format | None) -> "Place":
-        """The place that is asked for: each of the two follows from the other, by default plan.html.
+        """Return the place that is asked for: each of the two follows from the other, by default plan.html.
 
         Raises:
             InputError: if the name of the output ends like no format.

@@ -20,7 +20,7 @@ SCHEDULED = re.compile(r"\d+(SEND_)?[FBIW]\d+")
 
 
 def packed(timeline: Timeline) -> dict[str, Any]:
-    """A timeline in few bytes. Lanes: the devices, then the links in the order of their ends.
+    """Return a timeline in few bytes. Lanes: the devices, then the links in the order of their ends.
 
     ``what`` has the lane, the label, the index, and whether the number of the micro-batch ends the label. ``spans``, by
     lane and then time, has which of ``what`` each is, the micro-batch, and the nanoseconds since the one before it in
@@ -63,14 +63,14 @@ def idle_shares(timeline: Timeline) -> list[float]:
 
 
 def steady_part(timeline: Timeline) -> tuple[float, float] | None:
-    """From when the last device begins its first stage until the first one ends its last; None if never all compute."""
+    """Return when the last device has begun and when the first one ends its last stage; None if never all compute."""
     fill_s, drain_s = _steady(timeline)
     busy, used = timeline.clipped(fill_s, drain_s).busy_s > 0, timeline.busy_s > 0
     return (fill_s, drain_s) if fill_s < drain_s and (busy == used).all() else None
 
 
 def _steady(timeline: Timeline) -> tuple[float, float]:
-    """When the last device begins its first stage, and when the first device ends its last one: filled and draining."""
+    """Return when the last device begins its first stage, and when the first device ends its last one."""
     first_s, last_s = dict[str, float](), dict[str, float]()
     for span in timeline.spans:
         if span.kind == "compute":
@@ -80,7 +80,7 @@ def _steady(timeline: Timeline) -> tuple[float, float]:
 
 
 def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
-    """For each device in use, the bytes that it holds from each point in time on."""
+    """Return for each device in use the bytes that it holds from each point in time on."""
     shown, most = [], min(MOST_STEPS, max(48, MOST_IN_ALL // plan.n_used))
     for device in memory:
         index = plan.cluster.index[device.device]
@@ -99,7 +99,7 @@ def curves(plan: Plan, memory: Iterable[DeviceMemory]) -> list[dict[str, Any]]:
 
 
 def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple[Floats, Floats]:
-    """A curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
+    """Return a curve with at most ``most`` steps: the maximum in each of equally long intervals of time.
 
     Args:
         time_s: [n_steps], ascending.
@@ -116,7 +116,7 @@ def thinned(time_s: Floats, held_bytes: Floats, most: int = MOST_STEPS) -> tuple
 
 
 def with_transfers(plan: Plan, run: Timeline) -> Timeline:
-    """A recorded run with a span for every cut: a tensor that was not copied takes no time."""
+    """Return a recorded run with a span for every cut: a tensor that was not copied takes no time."""
     copies = plan.placement.copies
     stage_of = {(stage.copy, op): place for place, stage in enumerate(plan.stages) for op in stage.ops}
     end_s = {(span.index, span.micro_batch): span.end_s for span in run.spans if span.kind == "compute"}

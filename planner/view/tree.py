@@ -25,10 +25,10 @@ from graphs.ir import Graph
 ROOT = -1
 LONG = 120  # members of a group; a longer list is hard to read, so it is cut into blocks
 BLOCKS = 48  # at one level, at most
-RIBBON = 8  # equal modules one after the other are a ribbon from so many on
+RIBBON = 8  # from this many on, equal modules one after the other are a ribbon
 SMALL, SMALL_PART = 1e-3, 1e-2  # shares of the network and of the group around it below which a member is small,
 SMALL_BESIDE = 5e-3  # and this share of a member that counts
-CAPSULE = 3  # small members one after the other are a capsule from so many on
+CAPSULE = 3  # from this many on, small members one after the other are a capsule
 INDICES = ("int", "uint", "bool")  # dtypes of masks and positions
 MOSTLY = 2 / 3  # of a capsule's tensors have these dtypes where the capsule has their name
 
@@ -77,7 +77,7 @@ _Member: TypeAlias = tuple[int, str] | _ModulePart | _Row
 
 
 def group_tree(graph: Graph, weight: Floats | None = None) -> Tree:
-    """The groups of a graph by module path; long lists of members are cut into blocks of consecutive ones.
+    """Return the groups of a graph by module path; long lists of members are cut into blocks of consecutive ones.
 
     Args:
         graph: the network.
@@ -126,7 +126,7 @@ class _Builder:
             self.writers[reader].append(writer)
 
     def members(self, outer: _ModulePart) -> list[_Member]:
-        """The operators and groups directly in a group, in the order of their first operators."""
+        """Return the operators and groups directly in a group, in the order of their first operators."""
         depth = len(outer.path)
         inner: dict[str, list[int]] = {}
         members: dict[int, _Member] = {}  # by first operator
@@ -142,7 +142,7 @@ class _Builder:
         return [members[op] for op in sorted(members)]
 
     def inside(self, outer: _ModulePart) -> list[_Member]:
-        """The members of a group, with ribbons and capsules in place of what is in them."""
+        """Return the members of a group, with ribbons and capsules in place of what is in them."""
         members, depth = self.members(outer), len(outer.path)
         shares = [self._weight(member) for member in members]
         around = sum(shares)
@@ -167,7 +167,7 @@ class _Builder:
         return folded
 
     def _name(self, capsule: list[_Member], depth: int) -> str:
-        """What the members of a capsule are."""
+        """Return a name for a capsule that says what its members are."""
         if len(capsule) == CAPSULE:
             return ", ".join(_label(member, depth) for member in capsule)
         ops = [op for member in capsule for op in _ops(member)]
@@ -179,12 +179,12 @@ class _Builder:
         return sum(self.weight[op] for op in _ops(member))
 
     def _signature(self, member: _Member) -> tuple[object, ...]:
-        """What equal modules have in common, kinds and shapes; nothing for an operator."""
+        """Return the kinds and shapes that equal modules share; nothing for an operator."""
         ops = (self.graph.ops[op] for op in member.ops) if isinstance(member, _ModulePart) else ()
         return tuple((op.kind, *(self.graph.tensor[name].shape for name in op.outputs)) for op in ops)
 
     def skip(self, part: _ModulePart) -> _ModulePart:
-        """The innermost module that holds the same operators."""
+        """Return the innermost module that holds the same operators."""
         while True:
             depth = len(part.path)
             names = {self.paths[op][depth : depth + 1] for op in part.ops}
@@ -217,12 +217,12 @@ class _Builder:
 
 
 def _in_a_row(members: list[_Member], key: Callable[[_Member], _Key]) -> Iterator[tuple[_Key, list[_Member]]]:
-    """The members by equal keys one after the other."""
+    """Return the members by equal keys one after the other."""
     return ((common, list(run)) for common, run in groupby(members, key))
 
 
 def _ops(member: _Member) -> list[int]:
-    """The operators of a member."""
+    """Return the operators of a member."""
     if isinstance(member, _ModulePart):
         return member.ops
     return [member[0]] if isinstance(member, tuple) else [op for inner in member.members for op in _ops(inner)]
@@ -235,6 +235,6 @@ def _label(member: _Member, depth: int) -> str:
 
 
 def _relative(path: Path, depth: int) -> str:
-    """The path below a depth; a number comes with the name of its list."""
+    """Return the path below a depth; a number comes with the name of its list."""
     start = depth - 1 if depth and path[depth].isdigit() else depth
     return ".".join(path[start:])

@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a hybrid pipeline: stages, each data- and tensor-parallel."""
+"""``planner solve`` for a hybrid pipeline: stages, each data- and tensor-parallel."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ HEADS = ("stage", "nodes", "data", "tensor", "time", "memory", "in flight")
 
 
 def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
-    """The stages of the fastest pipeline."""
+    """Return the stages of the fastest pipeline."""
     from planner.literature.hybrid_pipeline.hybrid_dp import solve_hybrid  # late: numba takes half a second to load
 
     given = {field: getattr(options, name) for name, field in FIELDS.items() if getattr(options, name) is not None}
@@ -53,7 +53,7 @@ def solve_hybrid_pipeline(document: Mapping[str, Any], options: argparse.Namespa
 
 
 def _lines(network: HybridNetwork, result: "HybridResult", status: str) -> Iterator[str]:
-    """A row for each stage, then the proof."""
+    """Yield a row for each stage, then the proof."""
     stages = result.stages or ()
     rows = [
         (

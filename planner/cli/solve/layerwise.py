@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a layer-wise setting: stages, and a strategy for each layer."""
+"""``planner solve`` for a layer-wise setting: stages, and a strategy for each layer."""
 
 import argparse
 from collections import Counter
@@ -19,7 +19,7 @@ MS_PER_S = 1e3
 
 
 def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
-    """The best plan, or the one that is given, and its price."""
+    """Return the best plan, or the one that is given, and its price."""
     setting = layerwise_setting(document)
     if options.given is not None:
         plan = layerwise_plan(read_json(options.given, "plan"))
@@ -45,7 +45,7 @@ def solve_layerwise_setting(document: Mapping[str, Any], options: argparse.Names
 def _answer(
     setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice, document: dict[str, Any], said: str
 ) -> Solution:
-    """A plan, a row for each strategy of each stage, and its price, which ``said`` has a place for."""
+    """Return a plan, a row for each strategy of each stage, and its price, which ``said`` has a place for."""
     rate = setting.batch / price.step_ms * MS_PER_S
     document |= {"samples_per_s": rate, "step_ms": price.step_ms, "memory_mb": list(price.memory_mb)}
     document |= {"limit_mb": price.limit_mb, "plan": plan.to_dict()}
@@ -65,6 +65,6 @@ def _rows(setting: LayerwiseSetting, plan: LayerwisePlan, price: LayerwisePrice)
 
 
 def _words(strategy: LayerStrategy) -> str:
-    """A strategy as people read it."""
+    """Return a strategy as people read it."""
     shared = f"tensor {strategy.tensor}" if strategy.sequence == 1 else f"sequence {strategy.sequence}"
     return f"{shared}, ZeRO {strategy.zero}{', recomputed' if strategy.recompute else ''}"

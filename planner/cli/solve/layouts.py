@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with layout problems and layer problems: the best layout, or the best modes, a case."""
+"""``planner solve`` for layout problems and layer problems: the best layout, or the best modes, of each case."""
 
 import argparse
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from planner.problem.result import Status
 
 
 def solve_layouts(document: Mapping[str, Any], options: argparse.Namespace, _: Console) -> Solution:
-    """The layout of lowest peak memory of each case."""
+    """Return the layout of lowest peak memory of each case."""
     problems, deadline = layout_problems(document), Deadline(options.time_limit)
     cases, rows = [], []
     for number, problem in enumerate(problems):

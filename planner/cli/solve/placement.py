@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with a placement problem: a device for each node."""
+"""``planner solve`` for a placement problem: a device for each node."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ TELL_S = 1.0  # between two lines of progress that cannot be overwritten
 
 
 def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, console: Console) -> Solution:
-    """The best assignment; on Ctrl-C, the best one so far."""
+    """Return the best assignment; on Ctrl-C, the best one so far."""
     if options.goal is None:
         raise InputError(f"a placement problem needs --goal, {' or '.join(GOALS)}; add it")
     asked = problem_from_dict(document, Goal(options.goal), options.contiguous)
@@ -40,7 +40,7 @@ def solve_placement(document: Mapping[str, Any], options: argparse.Namespace, co
 
 
 def _answer(asked: PlacementProblem, result: Result, status: str) -> Solution:
-    """The file. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
+    """Return the file. Times but ``wall_s`` are in milliseconds, as in the problem; infinity is null."""
     answer: dict[str, Any] = {
         "status": status,
         "objective": result.objective_s / S_PER_MS if isfinite(result.objective_s) else None,
@@ -57,7 +57,7 @@ def _answer(asked: PlacementProblem, result: Result, status: str) -> Solution:
 
 
 def _lines(asked: PlacementProblem, result: Result, status: str) -> Iterator[str]:
-    """A row for each device, then the proof; nothing without an assignment."""
+    """Yield a row for each device, then the proof; nothing without an assignment."""
     if result.placement is None:
         return
     costs, evaluation = asked.problem.table, evaluate(asked.problem, result.placement)

@@ -28,7 +28,7 @@ def no_solution(trouble: str) -> Solution:
 
 
 def searched(search: Callable[[], T]) -> tuple[T, bool]:
-    """The result of a search, or the best one until Ctrl-C; and whether it was interrupted."""
+    """Return the result of a search, or the best one until Ctrl-C; and whether it was interrupted."""
     try:
         return search(), False
     except Interrupted as stopped:
@@ -37,11 +37,11 @@ def searched(search: Callable[[], T]) -> tuple[T, bool]:
 
 
 def until_then(solution: Solution, output: Path) -> Solution:
-    """The answer of a search that was interrupted."""
+    """Return the answer of a search that was interrupted."""
     trouble = f"interrupted: '{output}' is the best answer until then"
     return solution._replace(trouble=trouble, status=INTERRUPTED)
 
 
 def proof(status: Status, bound: str) -> str:
-    """What is added to an answer that is not known to be the best."""
+    """Return the bound to append to an answer that is not proved optimal."""
     return "" if status is Status.OPTIMAL else f"; {bound}"

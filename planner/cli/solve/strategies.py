@@ -1,4 +1,4 @@
-"""What ``planner solve`` does with strategy problems, and with sharding programs: one strategy for each node."""
+"""``planner solve`` for strategy problems and sharding programs: one strategy for each node."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def solve_sharding(document: Mapping[str, Any], options: argparse.Namespace, con
 
 
 def _wanted(cases: Sequence[MeshCase], mesh: str | None) -> list[MeshCase]:
-    """The cases of a mesh, or all."""
+    """Return the cases of a mesh, or all."""
     wanted = [case for case in cases if mesh in (None, case.name, case.name.partition(" ")[0])]
     if not wanted:
         raise InputError(f"there is no mesh '{mesh}'; there are {', '.join(case.name for case in cases)}")
@@ -75,7 +75,7 @@ def _wanted(cases: Sequence[MeshCase], mesh: str | None) -> list[MeshCase]:
 
 
 def _specs(program: ShardingProgram, case: MeshCase, time_limit_s: float) -> dict[str, Any]:
-    """The best specs on a mesh, and the proof."""
+    """Return the best specs on a mesh, and the proof."""
     choice = sharding_choice(program, case)
     result = solve_strategies(choice.problem, time_limit_s)
     return {

@@ -1,1 +1,1 @@
-"""What a plan takes on this machine, measured in turns, and whether its answers are right."""
+"""Measure plans on this machine, in turns, and check that their answers are right."""

@@ -79,7 +79,7 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
 
 
 def worst(several: Sequence[Answers]) -> Answers:
-    """What differs in any of several answers."""
+    """Return the union of the differences of several answers, with the largest rounding error."""
     wrong = dict.fromkeys(line for each in several for line in each.wrong)
     return Answers(tuple(wrong), max(each.rounding for each in several))
 

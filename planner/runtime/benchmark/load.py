@@ -16,7 +16,7 @@ STEADY, LONGEST = 0.05, 2.0
 
 
 class Load:
-    """What else this host did since this was made, and its pace.
+    """The load of this host by other processes since this object was made, and the pace of the host.
 
     Attributes:
         turn_s: how long one contender should run at a time.
@@ -69,5 +69,5 @@ def _processor_s(pid: int) -> float:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0.0
-    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold anything: state is field 3 of proc(5)
+    fields = stat.rpartition(")")[2].split()  # after the name, which may hold anything: state is field 3 of proc(5)
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -85,7 +85,7 @@ class ContenderTurn(NamedTuple):
 
 
 class Contender(Protocol):
-    """What takes turns in a measurement."""
+    """One of several programs that take turns in a measurement."""
 
     name: str
 
@@ -95,7 +95,7 @@ class Contender(Protocol):
         ...
 
     def stream(self, count: int) -> float:
-        """Run micro-batches one behind the other; return the seconds for each, in steady state."""
+        """Stream micro-batches; return the seconds for each, in steady state."""
         ...
 
     def single(self, count: int) -> list[float]:
@@ -133,7 +133,7 @@ class Planned:
 
     @contextmanager
     def _watched(self, n_devices: int) -> Iterator[None]:
-        """Measure the pace of devices, of which so many compute at once."""
+        """Measure the pace of devices while ``n_devices`` of them compute at once."""
         if self._meter is not None:
             self._runner.watch(partial(self._meter.watch, n_devices))
         try:

@@ -58,7 +58,7 @@ class OnnxRuntime:
         return results
 
     def stream(self, count: int) -> float:
-        """Let every session run micro-batches one behind the other; return the seconds for each, over all sessions."""
+        """Stream micro-batches through every session; return the seconds for each, over all sessions."""
         with ThreadPoolExecutor(len(self._sessions)) as pool:
             numbers = range(len(self._sessions))
             rates = pool.map(lambda number: 1 / float(np.mean(self._turn(number, count))), numbers)
@@ -122,14 +122,14 @@ class OpenVino:
 
 
 def _onnx_runtime(model: Path, feeds: Feeds, together: Device, apart: Sequence[Device]) -> Iterator[Contender]:
-    """One session with a thread for each core, and a session for each core."""
+    """Yield a contender of one session with a thread for each core, and one of a session for each core."""
     yield OnnxRuntime(model, feeds, [together], f"onnxruntime, {len(together.cores)} threads")
     if len(apart) > 1:
         yield OnnxRuntime(model, feeds, apart, f"onnxruntime, {len(apart)} sessions")
 
 
 def _openvino(model: Path, feeds: Feeds, together: Device, _: Sequence[Device], precision: str) -> Iterator[Contender]:
-    """A model compiled for throughput, and one for latency."""
+    """Yield a model compiled for throughput, and one for latency."""
     called = "" if precision == "f32" else f", {precision}"
     for hint in ("throughput", "latency"):
         yield OpenVino(model, feeds, len(together.cores), hint.upper(), precision, f"openvino{called}, {hint}")
@@ -142,7 +142,7 @@ PEERS: Mapping[str, Make] = {
     "openvino": partial(_openvino, precision="f32"),
     "openvino-bf16": partial(_openvino, precision="bf16"),
 }
-"""What makes the contenders of each peer, by its name; the first word of the name is that of its package."""
+"""Functions that make the contenders of each peer, by its name; the name begins with that of the peer's package."""
 
 
 def check_peers(names: Sequence[str], devices: Sequence[Device]) -> None:

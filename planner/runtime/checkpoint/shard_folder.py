@@ -210,7 +210,7 @@ def check_target(folder: Path, force: bool) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yield a draft beside the folder, which replaces it at the end, or is removed after an error.
+    """Yield a draft next to the folder, which replaces the folder at the end, or is removed after an error.
 
     Old shards are removed, and nothing else. Raise InputError if the folder cannot be written, or holds something else.
     """
@@ -220,7 +220,7 @@ def replacing(folder: Path) -> Iterator[Path]:
         draft.mkdir()
     except OSError as error:
         raise InputError(
-            f"cannot write '{folder}': {error.strerror} ('{draft.name}' beside it); choose another place"
+            f"cannot write '{folder}': {error.strerror} ('{draft.name}' next to it); choose another place"
         ) from error
     try:
         yield draft

@@ -97,7 +97,7 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
 
 
 def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
-    """What a process for one device needs: the plan, and the network with the weights of that device alone.
+    """Return what a process for one device needs: the plan, and the network with the weights of that device alone.
 
     The state of other devices is on the meta device. Raise InputError if a file is missing, damaged, or of other
     shards, or the plan has nothing on that device.

@@ -32,7 +32,7 @@ OPTIMIZER = partial(torch.optim.AdamW, lr=1e-3, eps=1e-3)  # gradients that are 
 
 @dataclass(frozen=True)
 class HybridRun:
-    """Some steps, beside those of the reference model.
+    """Some steps, compared with those of the reference model.
 
     Attributes:
         losses: of each step.
@@ -95,7 +95,7 @@ def differences(
     got: Mapping[str, torch.Tensor | None],
     allowed: float = ALLOWED["float32"],
 ) -> list[GradientDifference]:
-    """The gradients that differ in some bit, the worst first, as shares of their norm.
+    """Return the gradients that differ in some bit, the worst first, as shares of their norm.
 
     Some gradients are zero but for rounding, as those of a bias in front of a batch norm, or of attention's keys. So
     the norm counts as no less than a hundredth of that of all gradients together.

@@ -8,7 +8,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, on the CPU; all ranks that share it ask together."""
+    """Return a whole tensor, on the CPU; all ranks that share it ask together."""
     logger = logging.getLogger("torch.distributed.tensor._redistribute")
     before, logger.disabled = logger.disabled, True  # it warns that weights in two directions are gathered in turns
     try:
@@ -18,12 +18,12 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor."""
+    """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a whole value, divided as a tensor is."""
+    """Return this rank's part of a whole value, divided as a tensor is."""
     if not isinstance(like, DTensor):
         return value
     sizes, starts = compute_local_shape_and_global_offset(like.shape, like.device_mesh, like.placements)
@@ -31,7 +31,7 @@ def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def like(value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A whole value, divided as a tensor is."""
+    """Return a whole value, divided as a tensor is."""
     if not isinstance(tensor, DTensor):
         return value
     part = part_of(value, tensor).to(tensor.device, copy=True)

@@ -31,7 +31,7 @@ class RanksEnd(NamedTuple):
 
 
 def run_ranks(words: Sequence[str], n_ranks: int) -> RanksEnd:
-    """Run ``planner rank`` with these words in so many processes, and wait for them."""
+    """Run ``planner rank`` with these words in ``n_ranks`` processes, and wait for them."""
     store = served_store()
     threads = max(1, len(usable_cores()) // n_ranks)
     with ExitStack() as made:

@@ -18,7 +18,7 @@ PIPELINE, REPLICATE, SHARD, TENSOR = "pipeline", "replicate", "shard", "tensor"
 
 
 def mesh_of(shape: ParallelShape, device: str) -> DeviceMesh:
-    """The mesh of all ranks; torch.distributed has been initialised.
+    """Return the mesh of all ranks; torch.distributed has been initialised.
 
     Raises:
         InputError: if there are more or fewer ranks than devices in the shape.
@@ -44,5 +44,5 @@ def pipelines_of(mesh: DeviceMesh) -> list[list[list[int]]]:
 
 
 def replica_of(mesh: DeviceMesh) -> int:
-    """The number of this rank's replica."""
+    """Return the number of this rank's replica."""
     return mesh.get_local_rank(REPLICATE) * mesh[SHARD].size() + mesh.get_local_rank(SHARD)

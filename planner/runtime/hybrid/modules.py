@@ -47,7 +47,7 @@ class Runs:
         )
 
     def mixed(self) -> torch.autocast:
-        """The context in which products are in a lower precision than parameters."""
+        """Return the context in which products are in a lower precision than parameters."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision != torch.float32)
 
     def run(self, op: Op, env: Mapping[str, torch.Tensor], layer: nn.Module | None) -> tuple[torch.Tensor, ...]:
@@ -97,26 +97,26 @@ class Runs:
         return batch_norm(self.norm_group, x, (weight, bias), (mean, variance), momentum, eps)
 
     def _in_parts(self, tensor: torch.Tensor) -> DTensor:
-        """A tensor as every device has it; in the backward pass the gradients of all devices are summed."""
+        """Return a tensor as every device has it; in the backward pass the gradients of all devices are summed."""
         if isinstance(tensor, DTensor):
             return tensor
         return DTensor.from_local(tensor, self.mesh, [Replicate()], run_check=False)
 
     def _divided(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A result with the placement that the styles say."""
+        """Return a result with the placement that the styles say."""
         assert isinstance(tensor, DTensor)
         placed: torch.Tensor = tensor.redistribute(placements=[placement_of(self.styles, name)])
         return placed
 
 
 def placement_of(styles: TensorStyles, name: str) -> Placement:
-    """How a tensor lies on the devices."""
+    """Return how a tensor lies on the devices."""
     axis = styles.axis.get(name)
     return Replicate() if axis is None else Shard(axis)
 
 
 def _leaving(graph: Graph, ops: Sequence[Op]) -> tuple[str, ...]:
-    """The tensors that these operators write and others, or the caller, read."""
+    """Return the tensors that these operators write and others, or the caller, read."""
     own = {op.name for op in ops}
     read = {name for op in graph.ops for name in op.inputs if op.name not in own} | set(graph.outputs)
     return tuple(name for op in ops for name in op.outputs if name in read)
@@ -128,7 +128,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class LayerBlock(nn.Module):
-    """Some operators behind each other, with their parameters and buffers under the model's own names."""
+    """Some successive operators, with their parameters and buffers under the model's own names."""
 
     def __init__(self, runs: Runs, ops: Sequence[int], held: Mapping[str, torch.Tensor], recompute: str) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class LayerBlock(nn.Module):
             self.path_of.setdefault(name, (path, attribute))
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A parameter or buffer, by its name in the model, as it is now."""
+        """Return a parameter or buffer, by its name in the model, as it is now."""
         path, attribute = self.path_of[name]
         tensor: torch.Tensor = getattr(self.get_submodule(path), attribute)
         return tensor
@@ -240,7 +240,7 @@ class StageModule(nn.Module):
         self._averages = any(averages(graph, op) for op in ops)
 
     def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
-        """Run the stage on what the stage before has sent; return what the stage behind reads, or the outputs."""
+        """Run the stage on what the previous stage has sent; return what the next stage reads, or the outputs."""
         env = dict(self.inputs[micro_batch]) | self.constants | dict(zip(self._arrives, args, strict=True))
         with torch.no_grad():
             for op in self._free:
@@ -254,6 +254,6 @@ class StageModule(nn.Module):
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that torch may detach in place."""
+    """Return a tensor that torch may detach in place."""
     tensor = tensor.contiguous()
     return tensor.view_as(tensor)

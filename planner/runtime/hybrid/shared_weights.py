@@ -71,7 +71,7 @@ class SharedWeights:
 
 
 def _group_of(rows: Sequence[int], lines: Sequence[Sequence[Sequence[int]]]) -> dist.ProcessGroup | None:
-    """The group of the ranks of some rows of a line in which this rank is; None if it is in none of them.
+    """Return the group of the ranks of some rows of a line in which this rank is; None if it is in none of them.
 
     All ranks make the groups of all lines together.
     """

@@ -43,7 +43,7 @@ class StageCut:
 
     @classmethod
     def of(cls, config: ParallelConfig, program: Program) -> "StageCut":
-        """The stages that a configuration asks for.
+        """Return the stages that a configuration asks for.
 
         Raises:
             InputError: if the network has other layers, or devices could share none of them.
@@ -58,7 +58,7 @@ class StageCut:
         return cls(config, program, layers, blocks, styles, _borders(layers, blocks), learned_of(program.graph))
 
     def stage(self, number: int, mesh: DeviceMesh, device: torch.device) -> StageModule:
-        """A stage as this rank has it, divided among devices and replicas."""
+        """Return a stage as this rank has it, divided among devices and replicas."""
         degrees, blocks = self.config.of_stage(number % self.config.shape.pipeline), self.blocks[number]
         runs = Runs(self.program, device, self.styles[number], mesh[TENSOR] if degrees.tensor > 1 else None)
         runs.precision = getattr(torch, self.config.precision)
@@ -79,7 +79,7 @@ class StageCut:
         return stage
 
     def hollow(self, number: int) -> tuple[torch.Tensor, ...]:
-        """The tensors of a border without values."""
+        """Return the tensors of a border without values."""
         tensors = (self.program.graph.tensor[name] for name in self.borders[number])
         return tuple(
             torch.empty(t.shape, dtype=self._dtype(t.name, number < len(self.blocks)), device="meta").requires_grad_(
@@ -89,7 +89,7 @@ class StageCut:
         )
 
     def _dtype(self, name: str, inner: bool) -> torch.dtype:
-        """The type of a tensor on its way between stages, or of a result."""
+        """Return the type of a tensor on its way between stages, or of a result."""
         dtype: torch.dtype = getattr(torch, self.program.graph.tensor[name].dtype)
         return getattr(torch, self.config.precision) if inner and dtype == torch.float32 else dtype
 
@@ -100,7 +100,7 @@ def counts_of(config: ParallelConfig) -> list[int]:
 
 
 def modes_of(config: ParallelConfig, number: int) -> list[str]:
-    """What each layer of a stage runs again; layers that run more again come first."""
+    """Return the recomputation of each layer of a stage; layers that recompute more come first."""
     chunk, row = divmod(number, config.shape.pipeline)
     layers = config.stages[row]
     modes = ["full"] * layers.full + ["selective"] * layers.selective + ["none"] * layers.none

@@ -128,11 +128,11 @@ class HybridTrainer:
         return loss
 
     def gradients(self, batch: Any, target: Any = None) -> dict[str, torch.Tensor | None]:
-        """The gradients of a step by the names of all parameters, whole, on every rank; no parameter changes."""
+        """Return the gradients of a step by the names of all parameters, whole, on every rank; no parameter changes."""
         return self.gradients_through(self._divided(batch, target))
 
     def gradients_through(self, batches: Sequence[MicroBatch]) -> dict[str, torch.Tensor | None]:
-        """Likewise for the micro-batches of all replicas."""
+        """Return the gradients of a step, as `gradients` does, for the micro-batches of all replicas."""
         self._backward(batches)
         own = {
             name: None if tensor.grad is None else full(tensor.grad)
@@ -143,12 +143,12 @@ class HybridTrainer:
         return {name: grad for part in self._gathered(own) for name, grad in part.items()}
 
     def model_state_dict(self) -> dict[str, Any]:
-        """The model's ``state_dict()`` as it is now, whole, on every rank."""
+        """Return the model's ``state_dict()`` as it is now, whole, on every rank."""
         model: dict[str, Any] = self.state_dict()["model"]
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, whole, on every rank; see `planner.runtime.training.states`."""
+        """Return all that is needed to go on, whole, on every rank; see `planner.runtime.training.states`."""
         values = {name: full(copies[0]) for name, copies in self._held.items()} | self._counts
         values |= self._mean_statistics(values)
         state = state_of(self.program, values, self._optimizers, self._progress)
@@ -228,7 +228,7 @@ class HybridTrainer:
             )
 
     def _loss_of(self, outputs: tuple[torch.Tensor, ...], target: Any) -> torch.Tensor:
-        """The part that a micro-batch has in the mean of its replica."""
+        """Return the part that a micro-batch has in the mean of its replica."""
         target = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self._device), target)
         loss = self._losses.add(outputs, target, self._stages[-1].counting)
         return loss / self.config.shape.micro_batches
@@ -262,7 +262,7 @@ class HybridTrainer:
     # --- states ------------------------------------------------------------------------------------------------------
 
     def _gathered(self, own: Any) -> list[Any]:
-        """What each rank of the pipeline passes."""
+        """Return what each rank of the pipeline passes."""
         parts: list[Any] = [None] * dist.get_world_size(self._line)
         dist.all_gather_object(parts, own, group=self._line)
         return parts
@@ -278,7 +278,7 @@ class HybridTrainer:
         return means
 
     def _parts_of(self, states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The optimizer's states of this rank's parameters, divided as these are."""
+        """Return the optimizer's states of this rank's parameters, divided as these are."""
         return {
             name: {
                 key: like(value, tensor) if isinstance(value, torch.Tensor) and value.shape == tensor.shape else value
@@ -290,7 +290,7 @@ class HybridTrainer:
 
 
 def _device() -> torch.device:
-    """The GPU of this rank where the ranks talk by NCCL, else the CPU."""
+    """Return the GPU of this rank where the ranks talk by NCCL, else the CPU."""
     if "nccl" not in str(dist.get_backend()):
         return torch.device("cpu")
     gpu = torch.device("cuda", own_gpu() or 0)
@@ -299,7 +299,7 @@ def _device() -> torch.device:
 
 
 def _by_name(stages: Sequence[StageModule]) -> dict[str, list[torch.Tensor]]:
-    """The copies of each parameter and buffer of this rank; a weight may be in several stages."""
+    """Return the copies of each parameter and buffer of this rank; a weight may be in several stages."""
     found: dict[str, list[torch.Tensor]] = {}
     for stage in stages:
         own: dict[str, torch.Tensor] = dict(stage.constants)
@@ -312,7 +312,7 @@ def _by_name(stages: Sequence[StageModule]) -> dict[str, list[torch.Tensor]]:
 
 
 def _alike(parameters: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """The parameters in groups that one optimizer can take: DTensors of one mesh, or plain tensors."""
+    """Return the parameters in groups that one optimizer can take: DTensors of one mesh, or plain tensors."""
     groups: dict[Any, dict[str, torch.Tensor]] = {}
     for name, tensor in parameters.items():
         groups.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, {})[name] = tensor

@@ -62,7 +62,7 @@ class StageRanks:
         return (self.rank - self.firsts[self.stage]) // self.config.degrees[self.stage].tensor
 
     def mesh(self, device: str) -> DeviceMesh:
-        """The mesh of this rank's stage; all ranks make those of all stages together.
+        """Return the mesh of this rank's stage; all ranks make those of all stages together.
 
         Raises:
             InputError: if there are more or fewer ranks than devices.
@@ -81,7 +81,7 @@ class StageRanks:
         return made[self.stage]
 
     def peers(self, other: int, sends: bool) -> Iterator[Peer]:
-        """The ranks of a neighbouring stage that this one sends to, or receives from."""
+        """Yield the ranks of a neighbouring stage that this one sends to, or receives from."""
         own, theirs = self.config.degrees[self.stage], self.config.degrees[other]
         part = (self.rank - self.firsts[self.stage]) % own.tensor
         mine = self.samples_of(self.replica, own)
@@ -94,12 +94,12 @@ class StageRanks:
                     yield Peer(rank, slice(start - mine.start, stop - mine.start))
 
     def samples_of(self, replica: int, degrees: StageDegrees) -> slice:
-        """The samples of a micro-batch that a replica of a stage has."""
+        """Return the samples of a micro-batch that a replica of a stage has."""
         each = self.config.shape.samples // degrees.data
         return slice(replica * each, (replica + 1) * each)
 
     def own_part(self, batch: MicroBatch) -> MicroBatch:
-        """What this rank has of a micro-batch: of inputs with as many first entries as there are samples, its own."""
+        """Return this rank's part of a micro-batch: its samples of each input whose first dimension counts samples."""
         degrees, whole = self.config.degrees[self.stage], self.config.shape.samples
         mine = self.samples_of(self.replica, degrees)
         inputs = {name: t[mine] if t.shape[:1] == (whole,) else t for name, t in batch.inputs.items()}
@@ -109,7 +109,7 @@ class StageRanks:
         return MicroBatch(inputs, target)
 
     def own_program(self, program: Program) -> Program:
-        """The network for the samples that a replica of this rank's stage has: the program itself if these are all.
+        """Return the network for the samples of a replica of this rank's stage; the program itself if these are all.
 
         Raises:
             InputError: if the network is another one for fewer samples.
@@ -167,7 +167,7 @@ class UnequalStage(EngineStage):
         return list(self._cut(super().get_fwd_recv_ops(fwd_chunk_id), -1, sends=False))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Send gradients of the mean of so many replicas as the stage before has, which takes the mean over these."""
+        """Send gradients scaled to the replicas of the previous stage, which takes the mean over its own replicas."""
         ops = super().get_bwd_send_ops(bwd_chunk_id)
         degrees = self._ranks.config.degrees
         for op in ops:

@@ -14,8 +14,8 @@ j those of copy j modulo their number. Copies of one stage on devices alike comp
 micro-batch runs through the copy that is idle first: a device that others disturb holds up none of the others. Such a
 copy runs two micro-batches at once if they are submitted together and the stage is compiled for it.
 
-An engine may have a part of the stages only. It then calls ``hand_on`` behind each of its stages, and is told by
-`arrive` when a stage elsewhere is done: see `planner.runtime.distributed`.
+An engine may have only some of the stages. It then calls ``hand_on`` after each of its stages, and `arrive` reports to
+it that a stage elsewhere is done: see `planner.runtime.distributed`.
 """
 
 import threading
@@ -38,7 +38,7 @@ from planner.runtime.stages.random_generators import Generators, check_seed
 from simulator.timeline import Span
 
 HandOn: TypeAlias = Callable[[int, int, Tensors], None]
-"""Called on the device's thread behind each stage with the micro-batch, the stage and the tensors that it wrote."""
+"""Called on the device's thread after each stage, with the micro-batch, the stage and the tensors that it wrote."""
 
 STEP = 0  # random numbers follow from the micro-batch alone: inference has no steps
 CLOSED = "the runner is closed; start a new one"
@@ -58,7 +58,7 @@ class Engine:
         """Start a thread for each device of the cluster that has a stage; stages are given by their numbers.
 
         A micro-batch is answered with the ``outputs``. ``awaited`` has [n_copies], for each copy of the network the
-        stages elsewhere whose end `arrive` tells; ``hand_on`` is called behind each stage.
+        stages elsewhere whose end `arrive` reports; ``hand_on`` is called after each stage.
         """
         self._devices = devices
         self._stages = stages
@@ -201,7 +201,7 @@ class Engine:
             self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
 
     def _start(self, used: Sequence[int]) -> list[threading.Thread]:
-        """A thread for each device that has a stage."""
+        """Return a thread for each device that has a stage."""
         settle()
         if any(len(self._devices[device].cores) > 1 for device in used):
             end_waiting_threads()
@@ -212,7 +212,7 @@ class Engine:
         return threads
 
     def _runs_alike(self, stages: Mapping[int, CompiledStage], awaited: Collection[int]) -> tuple[object, ...]:
-        """What is equal for copies of the network that compute the same bits in one stage; empty if it has several."""
+        """Return a key that copies of the network share if they compute the same bits; empty with several stages."""
         if len(stages) != 1 or awaited or any(stage.random for stage in stages.values()):
             return ()
         (stage,) = stages.values()
@@ -293,7 +293,7 @@ class Engine:
     ) -> tuple[list[torch.Tensor], bool]:
         """Return the inputs of a stage on its torch device, and whether any came from another torch device.
 
-        Those of what runs at once are one behind the other; it is on CPUs.
+        Micro-batches that run at once, which only CPUs do, have their inputs one after the other.
         """
         tensors = [each.slots[slot] for each in batch.together for slot in task.reads]
         if stream is None and not batch.events:

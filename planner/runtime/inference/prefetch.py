@@ -17,7 +17,7 @@ MOST_BYTES = 2**24  # of inputs and results that wait
 
 
 def prefetched(plan: Plan, at_once: int) -> int:
-    """Return how many micro-batches a stream prefetches, for a plan whose copies run so many at once; maybe none."""
+    """Return how many micro-batches a stream prefetches if the plan's copies run ``at_once`` at once; maybe none."""
     graph = plan.graph
     each_bytes = sum(graph.tensor[name].n_bytes for name in {*graph.inputs, *graph.outputs})
 

@@ -39,7 +39,7 @@ class Ran(NamedTuple, Generic[T]):
 
 
 def shares(ran: Ran[Moment], count: int) -> list[Ran[Moment]]:
-    """What a device saw of each of several micro-batches that it ran at once: equal parts, one behind the other."""
+    """Divide the record of micro-batches that a device ran at once into equal parts, one after the other."""
     begin_s, end_s = ran.ready_s, ran.ended_s
     assert isinstance(begin_s, float), "a GPU runs one at a time"
     assert isinstance(end_s, float), "a GPU runs one at a time"
@@ -137,7 +137,7 @@ class Recorder:
         return Ran(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
 
     def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran[float]]) -> Iterator[Span]:
-        """The spans of the tensors that a stage waited for, and its own."""
+        """Yield the spans of the tensors that a stage waited for, and its own."""
         ran = timed[number, micro_batch]
         ended_s = [timed[sender, micro_batch].ended_s for _, sender, _, _ in self._arrivals[number]]
         for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):

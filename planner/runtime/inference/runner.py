@@ -171,9 +171,9 @@ class Runner(Closing):
         return self._engine.begun
 
     def watch(self, behind: Callable[[], object] | None) -> None:
-        """Let each device's thread in this process call ``behind`` after its stages, or nothing."""
+        """Let each device's thread in this process call `behind` after its stages; None for nothing."""
         if behind is not None:
-            checks.function(behind, "what comes behind a stage", "a function, or None for nothing")
+            checks.function(behind, "what is called after a stage", "a function, or None for nothing")
         if isinstance(self._engine, Engine):
             self._engine.behind = behind
 
@@ -227,7 +227,7 @@ class Runner(Closing):
         return [self._engine.submit(each) for each in inputs]
 
     def _wait_for_room(self, count: int) -> None:
-        """Wait until there is room for so many micro-batches besides those that are on their way."""
+        """Wait until there is room for ``count`` micro-batches besides those that are on their way."""
         while True:
             self._on_way -= {promise for promise in tuple(self._on_way) if promise.done()}
             if len(self._on_way) <= self._room - count:
@@ -268,7 +268,7 @@ def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", pro
 
 
 def _failed(error: Exception) -> "Promise[Tensors]":
-    """The promise of a micro-batch that was not begun."""
+    """Return the promise of a micro-batch that was not begun."""
     promise: Promise[Tensors] = Promise()
     promise.set_exception(error)
     return promise
@@ -278,7 +278,7 @@ def check_surroundings(kinds: Iterable[str]) -> None:
     """Check that operators compute on the devices' threads what they would compute on the calling thread.
 
     Grad mode and inference mode do not change it: results carry no gradient. ``torch.device`` as a mode does not
-    either: operators are told their device. Everything else is refused.
+    either: operators name their device. Everything else is refused.
 
     Raises:
         InputError: if autocast is on for one of these types of torch devices, or a mode or a transform of tensors is

@@ -1,8 +1,8 @@
-"""What each device does for a micro-batch: its stages in the order of the placement, and where their tensors lie.
+"""Tasks of each device for a micro-batch: its stages in the order of the placement, and the slots of their tensors.
 
 Threads of devices run at the same time without a lock. Each device has slots of its own for the tensors that its
-stages read, and empties a slot behind the last of them, so nobody counts readers. A stage fills slots that nobody else
-fills, and is then marked as ended::
+stages read, and empties a slot after the last stage that reads it, so readers need not be counted. A stage fills slots
+that no other stage fills, and is then marked as ended::
 
     x ─► [y = 2x] 0 ─► [z = y + x] 1 ─► caller
 
@@ -27,7 +27,7 @@ CALLER = -1  # reads the answer; others that read are devices by their numbers
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask:
-    """A stage, and what its device does before and behind it."""
+    """A stage, and what its device does before and after it."""
 
     number: int  # of the stage
     stage: CompiledStage
@@ -40,7 +40,7 @@ class DeviceTask:
 
 
 class NetworkCopy:
-    """What is to be done for each micro-batch that goes through one copy of the network.
+    """Tasks for each micro-batch that goes through one copy of the network.
 
     Attributes:
         tasks: by device, the last one first.
@@ -80,7 +80,7 @@ class NetworkCopy:
 
 
 def _readers(stages: Iterable[CompiledStage]) -> dict[int, tuple[int, ...]]:
-    """The devices that need each stage, by its number."""
+    """Return the devices that need each stage, by its number."""
     readers: dict[int, tuple[int, ...]] = {}
     for stage in stages:
         for needed in stage.stage.needs:
@@ -105,7 +105,7 @@ class InFlight:
 
     @property
     def together(self) -> "tuple[InFlight, ...]":
-        """What runs at once: itself, and what is beside it."""
+        """The micro-batches that run at once: this one, and those of `beside`."""
         return self, *self.beside
 
     def begin(self, number: int, copy: NetworkCopy) -> None:

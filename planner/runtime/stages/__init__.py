@@ -1,1 +1,1 @@
-"""What inference and training share: compiled stages, random numbers and CUDA streams."""
+"""Stages, for inference and training: compiled functions, random numbers and CUDA streams."""

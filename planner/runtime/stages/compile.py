@@ -64,7 +64,7 @@ class CompiledStage:
     call: Function  # takes generators, then the inputs; returns the outputs
     label: str  # first and last operator, for people
     random: tuple[int, ...] = ()  # operators that draw random numbers, each from a generator of its own
-    pair: Function | None = None  # the same for two micro-batches, whose inputs and outputs are one behind the other
+    pair: Function | None = None  # the same for two micro-batches: inputs and outputs of the first, then of the second
 
 
 class ShardedState:

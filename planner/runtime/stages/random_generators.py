@@ -212,7 +212,7 @@ def _additive(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) 
 
 
 def _recurrent(operator: OpOverload) -> SeededKernel:
-    """The seeded kernel of a recurrent network of several layers: layer by layer, with dropout in between."""
+    """Return the seeded kernel of a recurrent network of several layers: layer by layer, with dropout in between."""
 
     def run(
         x: Tensor, start: Tensor | list[Tensor], parameters: list[Tensor], *options: Any, generator: torch.Generator
@@ -239,7 +239,7 @@ def _recurrent(operator: OpOverload) -> SeededKernel:
 
 
 def _like(fill: str) -> SeededKernel:
-    """The seeded kernel of ``aten.rand_like`` and the like, with the method of tensors that draws the numbers."""
+    """Return the seeded kernel of an operator such as ``aten.rand_like``, given the tensors' method that draws."""
 
     def run(
         x: Tensor,

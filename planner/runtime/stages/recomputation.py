@@ -26,7 +26,7 @@ Context = AbstractContextManager[object]
 
 
 class _Current(threading.local):
-    """What this thread is running."""
+    """State of the operator that this thread is running."""
 
     once = False  # whether it runs in one pass only
 
@@ -35,7 +35,7 @@ _current = _Current()
 
 
 def once(call: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
-    """The same function, which does not compute again in the second pass of selective recomputation."""
+    """Return the same function, which does not compute again in the second pass of selective recomputation."""
 
     @wraps(call)
     def run(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -67,7 +67,7 @@ def selective_contexts() -> tuple[Context, Context]:
 
 
 def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
-    """The contexts of a forward pass and of the same one again, None if it does not run again."""
+    """Return the contexts of a forward pass and of the same one again, None if it does not run again."""
     if recompute == "selective":
         first, again = selective_contexts()
         return _forgetting(first), again
@@ -82,7 +82,7 @@ def _forgetting(first: Context) -> Iterator[None]:
 
 
 def _forget(_: torch.Tensor) -> None:
-    """What autograd keeps of a tensor."""
+    """Return None, which autograd keeps instead of a tensor."""
 
 
 def _forgotten(_: None) -> torch.Tensor:

@@ -144,7 +144,7 @@ class Weights:
         self._row: list[float] | None = None  # how many targets the terms of a loss count, in all micro-batches
 
     def outcome(self, shares: Sequence[LossShare], beside: Sequence[Sequence[Mean]] = ()) -> Outcome:
-        """Combine the micro-batches of a step, in their order; ``beside`` has the means of other stages, if any.
+        """Combine the micro-batches of a step, in their order; `beside` has the means of other stages, if any.
 
         Raise InputError if the mean of the losses is not that of the batch, and no weights make it so.
         """
@@ -167,7 +167,7 @@ class Weights:
         return LossShare(loss.detach(), tuple(means), count / self._unit)
 
     def check_even(self, rows: Sequence[Sequence[Mean]]) -> None:
-        """Raise InputError if means beside the loss differ among micro-batches whose gradients are added up."""
+        """Raise InputError if means other than the loss differ among micro-batches whose gradients are added up."""
         if not any(rows):
             return
         counts = [[mean.count.item() for mean in row] for row in rows]

@@ -1,4 +1,4 @@
-"""Trainer options: what may be chosen for a training beside its plan."""
+"""Trainer options: choices for a training that its plan does not make."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -105,7 +105,7 @@ MIXED = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """What may be chosen beside the plan.
+    """Choices for a training that its plan does not make.
 
     Attributes:
         accumulate: calls of `Trainer.step` whose gradients are added up, as for one larger batch, for each step of

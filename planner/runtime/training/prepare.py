@@ -45,7 +45,7 @@ def replicas_of(plan: Plan) -> int:
 
 
 def check_alone(plan: Plan) -> None:
-    """The plan is for the devices of one process; raise InputError if it is for replicas of them."""
+    """Check that a plan is for one replica of its devices; raise InputError if it is for several."""
     if plan.cluster.replicas is not None:
         raise InputError(
             f"the plan is for {plan.cluster.replicas.count} replicas of its devices, which ranks train; start one for "

@@ -62,7 +62,7 @@ class WeightPass:
 
 
 def _weights(node: Node) -> set[Node]:
-    """Return the nodes behind a node that add up the gradients of weights; the node may be one itself."""
+    """Return the nodes reachable from a node that add up the gradients of weights; the node may be one itself."""
     ahead, seen, ends = [node], {node}, set()
     while ahead:
         latest = ahead.pop()

@@ -153,7 +153,7 @@ def _code(
 
 
 def _called(target: fx.node.Target, call: Call, torch_device: torch.device, runs_once: bool) -> Callable[..., Any]:
-    """What computes an operator, with autocast switched off and run once where that is asked for."""
+    """Return the function of an operator, with autocast off and run once where the operator needs it."""
     assert callable(target)
     called: Callable[..., Any] = target
     if keeps_precision(call):

@@ -28,7 +28,7 @@ VERSION = 1
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training, beside its tensors."""
+    """The progress of a training, without its tensors."""
 
     steps: int  # how many have succeeded
     seed: int  # seed of random operators
@@ -60,7 +60,7 @@ def state_of(
     """
     if progress.waiting:
         raise InputError(
-            f"the gradients of {progress.waiting} of {progress.accumulate} steps wait for the optimizer; save behind "
+            f"the gradients of {progress.waiting} of {progress.accumulate} steps wait for the optimizer; save after "
             "the last of them"
         )
     model, optimizer = model_state(program, values), optimizers.state_dict()

@@ -93,7 +93,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What every step does, and what the devices hold for it."""
+    """The program of every step, with the state that the devices hold for it."""
 
     program: Program  # the network
     wiring: Wiring  # of the stages
@@ -114,7 +114,7 @@ class StepProgram:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a stage keeps for the backward pass of one micro-batch."""
+    """Tensors that a stage keeps for the backward pass of one micro-batch."""
 
     leaves: tuple[torch.Tensor, ...]  # what it has received
     received: tuple[torch.Tensor, ...]  # what its operators read instead, see `read`

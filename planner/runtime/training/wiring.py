@@ -45,7 +45,7 @@ class Wiring:
 
     @property
     def loss(self) -> int:
-        """The number of the loss among the readers: it reads the outputs, behind all operators, in the last stage."""
+        """The number of the loss among the readers: it reads the outputs, after all operators, in the last stage."""
         return len(self.graph.ops)
 
     @cached_property

@@ -13,9 +13,9 @@ TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
 )
 """By how much devices of different kinds may differ, as a share of the largest element.
 
-They add up in another order. A float64 or float32 differs by some thousand of its last places after a deep network;
-GPUs also multiply float32 in convolutions with the 10 binary places of TensorFloat-32. Narrow floats are rounded behind
-every operator, so that some of their last places differ. Whole numbers have to be equal.
+They add up in another order. After a deep network, float64 and float32 differ by some thousand units in the last place;
+GPUs also multiply float32 in convolutions with the 10-bit mantissa of TensorFloat-32. Narrow floats are rounded after
+every operator, so that they differ by some units in the last place. Integers must be equal.
 """
 
 
@@ -30,7 +30,7 @@ class Deviation:
     form: str = ""  # shape and dtype, if these are wrong; else empty
 
     def within(self, tolerance: float, dtype: torch.dtype) -> bool:
-        """Whether all elements are within a tolerance, as `deviation` has it; False where one is no number."""
+        """Return whether all elements are within a tolerance, as `deviation` has it; False where one is no number."""
         return self.share <= tolerance or self.by <= torch.finfo(dtype).tiny
 
     def __str__(self) -> str:

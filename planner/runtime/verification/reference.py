@@ -32,7 +32,7 @@ Function: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True)
 class Reference:
-    """One run of the network. Behind the operators is the reader of the network's outputs, with the next number."""
+    """One run of the network. The reader of the network's outputs has the number after the last operator's."""
 
     values: Mapping[str, torch.Tensor]  # every tensor by its name
     contributions: Mapping[tuple[int, int], torch.Tensor]  # by (reader, argument), if it has a gradient
@@ -154,7 +154,7 @@ def plain(program: Program, op: Op, torch_device: torch.device, random: bool) ->
 
 
 def _in_turn(program: Program, op: Op, torch_device: torch.device) -> Function:
-    """Return the members of a fused operator, one behind the other."""
+    """Return a function that runs the members of a fused operator one after the other."""
     functions = [(member, plain(program, member, torch_device, False)) for member in op.members]
 
     def function(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -198,8 +198,8 @@ def _go_back(
 T = TypeVar("T")
 
 _ForwardRun: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
-"""What a stage has received, as leaves; what its operators read instead, and sent; and its results: what it has sent,
-then the outputs."""
+"""The tensors that a stage has received, as leaves; the tensors that its operators read instead, and that it has sent;
+and its results: the tensors that it has sent, then the outputs."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class InferenceStages:
     def _run(
         self, stage: CompiledStage, part: StageUnderTest, values: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
-        """Call a stage, and the function of a pair behind it with the same inputs twice."""
+        """Call a stage, then its function for two micro-batches with the same inputs twice."""
         torch_device = torch_device_of(part.device)
         generators = Generators(stage.random, torch_device, SEED).at(STEP, MICRO_BATCH)
         inputs = [values[name].to(torch_device) for name in stage.inputs]

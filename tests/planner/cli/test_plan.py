@@ -73,7 +73,7 @@ def test_a_machine_that_is_not_as_fast_as_usual_is_told(
     monkeypatch.setattr("planner.cli.plan_.unusual_pace", lambda _: {"computing": 1.5, "streaming": 0.7})
     Path("paper.toml").write_text(PAPER, encoding="utf-8")
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency"]) == 0
-    told = "now this machine takes so many times as long as usual, for which plans are made: "
+    told = "plans are made for the usual pace of this machine; now it takes this many times as long: "
     assert f"planner: {told}computing 1.50, streaming memory 0.70\n" in capsys.readouterr().err
     assert main(["plan", MNIST, "--cluster", "paper.toml", "--goal", "latency", "--force", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")

@@ -161,7 +161,7 @@ def test_megatron_deals_stages_to_ranks_in_turn() -> None:
 
 
 def test_megatron_refuses() -> None:
-    rule = "megatron-layout places whole decoder layers, what is before them as one and what is behind them as one"
+    rule = "megatron-layout places whole decoder layers, what is before them as one and what is after them as one"
     refused(
         plan_of(graph_of(Decoder()), {"": 0, "layers.1.up": 1}, GPUS),
         "megatron-layout",

@@ -39,7 +39,7 @@ class Coordinator:
         end: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect with the other ranks; ``fate`` says what became of a rank that is gone, ``end`` ends all ranks."""
-        self.state = rank.state  # of the devices beside it
+        self.state = rank.state  # of the devices of its process
         self._rank, self._fate, self._end = rank, fate, end
         self._entering = threading.Lock()
         self._broken = ""

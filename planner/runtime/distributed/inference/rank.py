@@ -109,9 +109,9 @@ class Rank:
         self._peers.part(PART_S)
 
     def _heartbeats(self, peer: int, peer_infos: Sequence[PeerInfo]) -> Heartbeats:
-        """Return the time for a peer; only the coordinator gives up a stopped process, and tells the other ranks.
+        """Return the time limits for a peer; only the coordinator gives up a stopped process, and reports it.
 
-        Over a slow link a heartbeat may wait behind a long piece of a message.
+        Over a slow link a heartbeat may wait until a long piece of a message is sent.
         """
         ends = [(src, dst) for src in self.layout.devices[peer] for dst in self.layout.devices[self.number]]
         n_bytes = np.array(float(piece_bytes(self.routes.between(peer, self.number))))

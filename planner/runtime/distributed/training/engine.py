@@ -38,7 +38,7 @@ class MessageLog:
         self.ends: list[MessageEnd] = []  # of the last step
 
     def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
-        """Note what torch is about to send behind an action; return ``ops``."""
+        """Note what torch is about to send after an action; return ``ops``."""
         if self.on and ops:
             self.ends.append(MessageEnd(sender, True, time.perf_counter()))
         return ops
@@ -99,24 +99,24 @@ class EngineStage(PipelineStage):
         self._learned_outputs = [tensor.requires_grad for tensor in output_args]
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Note what leaves behind a forward pass."""
+        """Note what is sent after a forward pass."""
         return self.messages.leaving(
             Action(self.stage_index, "F", fwd_chunk_id), super().get_fwd_send_ops(fwd_chunk_id)
         )
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Note what leaves behind a backward pass."""
+        """Note what is sent after a backward pass."""
         return self.messages.leaving(
             Action(self.stage_index, "B", bwd_chunk_id), super().get_bwd_send_ops(bwd_chunk_id)
         )
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Watch what comes from the stage before."""
+        """Watch what comes from the previous stage."""
         sender = Action(self.stage_index - 1, "F", fwd_chunk_id)
         return self.messages.coming(sender, super().get_fwd_recv_ops(fwd_chunk_id))
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Watch what comes from the stage behind."""
+        """Watch what comes from the next stage."""
         sender = Action(self.stage_index + 1, "B", bwd_chunk_id)
         return self.messages.coming(sender, super().get_bwd_recv_ops(bwd_chunk_id))
 
@@ -161,12 +161,12 @@ class EngineStage(PipelineStage):
             info.buffer = tensor.detach()
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: tuple[torch.Tensor | None, ...], mb_index: int) -> None:
-        """Store the gradients that the stage behind has computed on the same rank."""
+        """Store the gradients that the next stage has computed on the same rank."""
         for info, gradient in zip(self.grad_recv_info[mb_index], next_stage_bwd_outputs, strict=True):
             info.buffer = gradient
 
     def _prepare_forward_infra(self, *args: Any, **options: Any) -> Any:
-        """Without a backward pass torch 2.11 makes room for inputs without gradients; the gradients are added below."""
+        """Allocate inputs as torch 2.11 does without a backward pass; gradients are attached when inputs arrive."""
         before, self.has_backward = self.has_backward, False
         try:
             return super()._prepare_forward_infra(*args, **options)

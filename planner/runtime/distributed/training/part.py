@@ -1,7 +1,7 @@
 """The stages of one rank of a pipeline, with the tensors that they hold, on torch's engine.
 
-torch's stages are a chain: each gets tensors from the one before it and passes tensors to the one behind it. So a
-tensor that is read further on goes through the stages in between, and so does its gradient in the backward pass::
+torch's stages are a chain: each receives tensors from the previous one and sends tensors to the next one. So a tensor
+that a later stage reads goes through the stages in between, and so does its gradient in the backward pass::
 
     stage 0 ──x, y──► stage 1 ──x, z──► stage 2        x is read by 1 and 2, y by 1, z by 2
             ◄─ x's gradient from 2, and 1's on top ─
@@ -64,7 +64,7 @@ def types_of(program: Program, torch_device: torch.device, autocast: torch.dtype
 
 
 def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
-    """Return [n_stages], the tensors that come to each stage: written before it, and read in it or behind it.
+    """Return [n_stages], the tensors that each stage receives: written before it, and read in it or after it.
 
     Inputs of the network come to the first stage, if they are read. The result is the same on all ranks.
     """
@@ -80,7 +80,7 @@ def borders_of(wiring: Wiring) -> tuple[tuple[str, ...], ...]:
 
 
 def hollow(wiring: Wiring, names: Sequence[str], types: Mapping[str, torch.dtype]) -> tuple[torch.Tensor, ...]:
-    """Return tensors or copies without values, contiguous, as torch is told what crosses a border."""
+    """Return contiguous tensors or copies without values: they describe to torch what crosses a border."""
     graph = wiring.graph
     tensors = (graph.tensor[wiring.tensor_of.get(name, name)] for name in names)
     return tuple(
@@ -125,10 +125,10 @@ class PipelineModule(nn.Module):
     ) -> None:
         """Register the parameters and buffers of a stage.
 
-        ``arrives`` and ``leaves`` are tensors from the stage before and for the stage behind, None for the last stage.
-        ``beside`` are parameters that another stage of this rank holds. With ``copies``, for a backward pass in two
-        parts, copies are passed on: after the first part torch detaches in place what was passed on, although an
-        operator may have kept it for the second part.
+        ``arrives`` and ``leaves`` are tensors from the previous and for the next stage, None for the last stage.
+        `beside` has the parameters that another stage of this rank holds. With ``copies``, for a backward pass in two
+        parts, the stage sends copies: after the first part torch detaches in place what was sent, although an operator
+        may have kept it for the second part.
         """
         super().__init__()
         self._stage, self._trainer_options = stage, trainer_options
@@ -140,7 +140,7 @@ class PipelineModule(nn.Module):
             hold(self, name, tensor)
 
     def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
-        """Run the stage on tensors from the stage before; return those for the stage behind, or the network's outputs.
+        """Run the stage on tensors from the previous stage; return those for the next one, or the network's outputs.
 
         With recomputation, only ``args`` are kept for the backward pass, in which the stage runs again.
         """

@@ -72,7 +72,7 @@ class ProcessGroups(Closing):
         self.made.close()
 
     def __exit__(self, *error: Any) -> None:
-        self.made.__exit__(*error)  # the others are told of an error
+        self.made.__exit__(*error)  # an error is reported to the other ranks
 
     def gathered(self, mine: Any) -> list[Any]:
         """Return what each rank of the pipeline passes."""

@@ -239,7 +239,7 @@ class PipelineTrainer(AnyTrainer):
         self._undo.close()
 
     def __exit__(self, *error: Any) -> None:
-        self._undo.__exit__(*error)  # the other ranks are told of an error
+        self._undo.__exit__(*error)  # an error is reported to the other ranks
 
     def _keep_times(self) -> None:
         """Keep the times of the last step, on all ranks."""

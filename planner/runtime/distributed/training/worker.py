@@ -45,7 +45,7 @@ MAIN = ("init_main_from_name", "init_main_from_path")
 
 @dataclass(frozen=True)
 class Tools:
-    """What ranks train with, beside a plan and a program."""
+    """Loss, optimizer and options, which ranks train with in addition to a plan and a program."""
 
     loss: Loss  # as `planner.train` takes it
     optimizer: Factory  # likewise

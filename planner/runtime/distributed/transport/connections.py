@@ -4,7 +4,7 @@ gloo delivers a message quickly only if the receiver waits for it with a buffer 
 always has a few buffers waiting, of a length that both know from the plan; a longer message comes in several pieces.
 The micro-batches in flight bound the messages in the queues.
 
-A rank that has nothing to send gives a heartbeat now and then, so that a host behind a cut cable is noticed (see
+A rank that has nothing to send sends a heartbeat now and then, so that a host whose cable is cut is noticed (see
 `liveness`). A process that ends closes its connections.
 """
 

@@ -1,7 +1,7 @@
 """Failure detector: the ranks of a training see that all live and that none has failed, over connections of their own.
 
-torch waits for a rank that is stopped, or behind a cut cable, until its own time limit. So the first rank and each of
-the others exchange heartbeats (see `liveness`); the first rank tells all others what it misses, or is told. ::
+torch waits for a stopped or unreachable rank until its own time limit. So the first rank and each of the others
+exchange heartbeats (see `liveness`); the first rank reports to all others each failure that it notices or receives. ::
 
     rank 0 ◄── lives ──► rank 1       rank 2 is silent: 0 tells 1, and both end torch's waiting
        ▲
@@ -65,7 +65,7 @@ class FailureDetector(Closing):
 
     @contextmanager
     def heeding(self) -> Iterator[None]:
-        """Watch a block that waits for other ranks: it fails if one is gone or has failed; if it fails, they are told.
+        """Watch a block that waits for other ranks: it fails if one of them has failed; its own failure is reported.
 
         Raise RankError if a rank fails, before or meanwhile; the cause is its error, if known, or torch's error here.
         """

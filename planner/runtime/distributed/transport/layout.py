@@ -1,7 +1,7 @@
-"""Layout: which process has which devices of a plan, and which tensors leave it for another one, behind which stage.
+"""Layout: which process has which devices of a plan, and which tensors it sends to another one, after which stage.
 
-With as many processes as devices, the coordinator, which callers talk to, is beside the first device; with one more,
-the coordinator has rank 0 for itself::
+With as many processes as devices, the coordinator, which callers talk to, shares rank 0 with the first device; with one
+more process, the coordinator has rank 0 for itself::
 
     torchrun, 2 ranks                  planner run --processes, 3 ranks
     0: coordinator, cpu0   1: cpu1           0: coordinator   1: cpu0   2: cpu1
@@ -101,7 +101,7 @@ class Routes:
 
     @cached_property
     def behind(self) -> Mapping[int, tuple[Payload, ...]]:
-        """The payloads that leave behind each stage."""
+        """The payloads that are sent after each stage."""
         return {stage: tuple(payloads) for stage, payloads in groupby(self.payloads, lambda payload: payload.stage)}
 
     @cached_property
@@ -114,7 +114,7 @@ class Routes:
         return tuple(payload for payload in self.payloads if (payload.src, payload.dst) == (src, dst))
 
     def awaited(self, rank: int) -> tuple[tuple[int, ...], ...]:
-        """Return for each copy of the network the stages elsewhere whose end a rank is told."""
+        """Return for each copy of the network the stages elsewhere whose end is reported to a rank."""
         told = [payload.stage for payload in self.payloads if payload.dst == rank and payload.stage > INPUTS]
         return tuple(tuple(stage for stage in told if self.copy_of[stage] == copy) for copy in range(self.n_copies))
 
@@ -155,7 +155,7 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
 def _waiting(
     graph: Graph, stages: Sequence[Stage], written: Sequence[Sequence[str]], layout: RankLayout
 ) -> list[set[int]]:
-    """For each stage the ranks that wait for its end; the coordinator, if the caller gets an output or nobody waits."""
+    """Return for each stage the ranks that wait for its end; the coordinator for outputs, and where no rank waits."""
     waiting: list[set[int]] = [set() for _ in stages]
     for stage in stages:
         for needed in stage.needs:

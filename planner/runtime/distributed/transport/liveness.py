@@ -60,7 +60,7 @@ def stopped_state(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    return STOPPED.get(stat.rpartition(")")[2].split()[0], "")  # behind the name, which may hold anything
+    return STOPPED.get(stat.rpartition(")")[2].split()[0], "")  # after the name, which may hold anything
 
 
 def pid_space() -> str:

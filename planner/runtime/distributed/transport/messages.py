@@ -158,7 +158,7 @@ def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
     ]
     *starts, end = _starts(n_strides, packings)
     if end != len(row):
-        raise Damaged(f"a message of {len(row)} bytes behind stage {stage}, which should have {end}")
+        raise Damaged(f"a message of {len(row)} bytes after stage {stage}, which should have {end}")
     parts = zip(starts, packings, strict=True)
     tensors = tuple(packing.take(row[start : start + packing.n_bytes]) for start, packing in parts)
     return Message(kind, micro_batch, stage, tensors)

@@ -33,7 +33,7 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """What the other ranks have to know of a rank."""
+    """The facts about a rank that the other ranks need."""
 
     plan: str  # the same for ranks that fit together
     torch: str  # its version

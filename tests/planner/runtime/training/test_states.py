@@ -95,7 +95,7 @@ def test_gradients_that_wait_would_be_lost() -> None:
     program, idle = program_of("skips"), Optimizers(lambda parameters: torch.optim.SGD(parameters), [{}])
     with pytest.raises(InputError) as error:
         state_of(program, {}, idle, TrainingProgress(3, 7, None, accumulate=4, waiting=3))
-    assert str(error.value) == ("the gradients of 3 of 4 steps wait for the optimizer; save behind the last of them")
+    assert str(error.value) == ("the gradients of 3 of 4 steps wait for the optimizer; save after the last of them")
 
 
 def test_the_names_of_a_model_in_a_module_that_cannot_be_called() -> None:

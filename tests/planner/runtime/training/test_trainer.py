@@ -89,9 +89,7 @@ def test_several_steps_for_one_of_the_optimizer() -> None:
         assert_state(before, program.module)
         with pytest.raises(InputError) as error:
             trainer.state_dict()
-        assert str(error.value) == (
-            "the gradients of 1 of 2 steps wait for the optimizer; save behind the last of them"
-        )
+        assert str(error.value) == ("the gradients of 1 of 2 steps wait for the optimizer; save after the last of them")
         trainer.step(x2, y2)
         assert_state(trainer.model_state_dict(), model)
         assert trainer.state_dict()["steps"] == 2
