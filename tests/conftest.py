@@ -69,3 +69,16 @@ def _checked(name: str, read: Callable[[str], Any]) -> Callable[[str, Path], Non
         write_text(text, path)
 
     return write
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A device of one core, whose kernels are oneDNN's and this package's own; random numbers are always the same."""
+    import torch  # late: most tests need none of it
+
+    from costmodels.host.affinity import use_threads
+
+    before = use_threads(1)
+    torch.manual_seed(0)
+    yield
+    use_threads(before)

@@ -29,7 +29,7 @@ def aligned(rows: Sequence[Sequence[str]], align: str, indent: int = 2, gap: int
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield rows below heads, at most as wide as the terminal: heads break between words, then cells; all text stays."""
+    """Yield rows below heads, at most as wide as the terminal: heads break between words, then cells."""
     columns = [[visible(cell) for cell in column] for column in zip(heads, *rows, strict=True)]
     natural = [max(map(len, column)) for column in columns]
     least = [max(map(len, [*head.split(), *cells]), default=0) for head, *cells in columns]

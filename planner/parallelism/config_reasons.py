@@ -1,4 +1,4 @@
-"""One line for each row of ``planner choose``: how the fastest step spends its time, and what other rows trade for it."""
+"""One line for each row of ``planner choose``: how the fastest step spends its time, and what others trade for it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -205,7 +205,7 @@ class Plan:
 
     @cached_property
     def one_device(self) -> "Plan | None":
-        """The plan with the unsplit network on the best single device; None if no device can run and hold all of it."""
+        """Return the plan with all operators on the best single device; None if no device can run and hold all."""
         best = best_single_device(self.problem)
         whole = replace(self.table, forward_s=self.table.forward_s * self.whole_share)
         return replace(self, placement=best[0], table=whole) if best else None

@@ -5,7 +5,8 @@
 Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
 proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
 kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred. Against answers it runs default
-plans of N random networks (`tests.planner.runtime.random_networks`): 2,000, or with --quick a few.
+plans of N random networks (`tests.planner.runtime.random_answers`): 2,000, or with --quick a few. For each ten of
+these it trains a random network too (`tests.planner.runtime.training.random_steps`).
 """
 
 import argparse
@@ -80,7 +81,7 @@ def random_problems(count: int, seed: int) -> list[Bar]:
 
 def random_networks(count: int, seed: int) -> list[Bar]:
     """Run default plans of random networks; print the least network of every seed that goes wrong, to be repeated."""
-    from tests.planner.runtime.random_networks import failure, shrunk
+    from tests.planner.runtime.random_answers import failure, shrunk
 
     wrong = 0
     for own in range(APART * seed, APART * seed + count):
@@ -90,6 +91,21 @@ def random_networks(count: int, seed: int) -> list[Bar]:
     return [
         at_least("answer: random networks run", count, 1),
         at_most("answer: random networks with a wrong answer or an error", wrong, 0),
+    ]
+
+
+def random_steps(count: int, seed: int) -> list[Bar]:
+    """Train random networks; print the layers of every seed that goes wrong."""
+    from tests.planner.runtime.training.random_steps import drawn, failure
+
+    wrong = 0
+    for own in range(APART * seed, APART * seed + count):
+        if said := failure(own):
+            wrong += 1
+            print(f"wrong: seed {own}, {drawn(own).words} with {drawn(own).case.schedule}: {said}", flush=True)
+    return [
+        at_least("answer: random networks trained", count, 1),
+        at_most("answer: random networks with wrong steps or an error", wrong, 0),
     ]
 
 
@@ -107,7 +123,8 @@ def main() -> int:
     bars = attacks(promises, arguments.quick)
     bars += random_problems(count, arguments.seed) if "proof" in promises else []
     n_networks = arguments.networks if arguments.networks is not None else FEW_NETWORKS if arguments.quick else NETWORKS
-    bars += random_networks(n_networks, arguments.seed) if "answer" in promises else []
+    if "answer" in promises:
+        bars += random_networks(n_networks, arguments.seed) + random_steps(-(-n_networks // 10), arguments.seed)
     return report(bars, arguments.json)
 
 

@@ -67,16 +67,22 @@ def selective_contexts() -> tuple[Context, Context]:
 
 
 def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
-    """Return the contexts of a forward pass and of the same one again, None if it does not run again."""
+    """Return the contexts of a forward pass and of the same one again, None if it does not run again.
+
+    The first pass computes as with gradients, too: without, PyTorch takes other kernels, which round differently (of an
+    LSTM) or lay out results differently (of a pooling), and sums after them then differ.
+    """
     if recompute == "selective":
         first, again = selective_contexts()
         return _forgetting(first), again
-    return (torch.no_grad(), torch.enable_grad()) if recompute == "full" else (torch.enable_grad(), None)
+    return (
+        (_forgetting(torch.enable_grad()), torch.enable_grad()) if recompute == "full" else (torch.enable_grad(), None)
+    )
 
 
 @contextmanager
 def _forgetting(first: Context) -> Iterator[None]:
-    """Run forward as with gradients, so that PyTorch takes the same kernels; autograd keeps nothing."""
+    """Run forward, of which autograd keeps nothing."""
     with saved_tensors_hooks(_forget, _forgotten), first:
         yield
 

@@ -1,12 +1,10 @@
-"""Random networks that nobody chose, and what default plans of them have to give: the answers of the module itself.
+"""Random networks that nobody chose; `random_answers` judges what plans of them answer.
 
 A network is a list of steps, each of which reads earlier values. It is drawn from a seed step by step; a step that the
 module refuses is drawn again. Sizes are tiny, or those of real layers, for which other kernels are chosen.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -15,12 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-import planner
-from costmodels.cluster.cluster import Cluster, Device, Link
-from tests.planner.runtime.small import CORE
-
 Values = Sequence[Tensor]
-SECONDS = 0.2  # for the search
 
 
 @dataclass(frozen=True)
@@ -69,6 +62,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "celu": F.celu,
     "squared": lambda x: F.relu(x).square(),
 }
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu_": F.relu_,
+    "relu6_": lambda x: F.relu6(x, inplace=True),
+    "silu_": lambda x: F.silu(x, inplace=True),
+    "hardswish_": lambda x: F.hardswish(x, inplace=True),
+    "hardsigmoid_": lambda x: F.hardsigmoid(x, inplace=True),
+    "hardtanh_": lambda x: F.hardtanh(x, inplace=True),
+    "leaky_": lambda x: F.leaky_relu(x, 0.1, inplace=True),
+    "elu_": lambda x: F.elu(x, inplace=True),
+    "mish_": lambda x: F.mish(x, inplace=True),
+    "sigmoid_": torch.sigmoid_,
+    "tanh_": torch.tanh_,
+    "clamp_": lambda x: x.clamp_(-0.5, 0.7),
+    "mul_": lambda x: x.mul_(0.5),
+    "scaled_": lambda x: x.add_(1.0),
+}
 
 
 def _convolution(random: Random, x: Tensor) -> Step:
@@ -96,22 +105,55 @@ def _linear(random: Random, x: Tensor) -> Step:
     return Step(str(module), lambda m, v: m[0](v[-1]), (module,))
 
 
-def _activation(random: Random, _: Tensor) -> Step:
-    name = random.choice(list(ACTIVATIONS))
-    return Step(name, lambda _, v: ACTIVATIONS[name](v[-1]))
+def _activation(random: Random, values: Values) -> Step:
+    given, x = values[0].untyped_storage(), values[-1].untyped_storage()
+    known = ACTIVATIONS | IN_PLACE if given.data_ptr() != x.data_ptr() else ACTIVATIONS
+    name = random.choice(list(known))
+    return Step(name, lambda _, v: known[name](v[-1]))
+
+
+COMBINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda a, b: a + b,
+    "other way": lambda a, b: b + a,
+    "add_": lambda a, b: a.add_(b),
+    "mul": lambda a, b: a * b,
+    "sub": lambda a, b: a - b,
+    "alpha": lambda a, b: torch.add(a, b, alpha=0.5),
+}
+
+
+def _block(random: Random, x: Tensor) -> Step:
+    """Draw what residual networks are made of: a multiplication, maybe a norm, an addition, maybe one more norm."""
+    n_axes, width = x.dim() - 2, x.shape[1] if x.dim() > 2 else x.shape[-1]
+    if n_axes in (1, 2, 3) and random.random() < 0.8:
+        size, groups = random.choice((1, 3, 3, 5)), random.choice([g for g in (1, 1, 2, 4, width) if width % g == 0])
+        kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[n_axes - 1]
+        multiply: nn.Module = kind(width, width, size, padding=size // 2, groups=groups, bias=random.random() < 0.7)
+        norms = [_with_statistics((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[n_axes - 1](width)) for _ in "ab"]
+    else:
+        multiply = nn.Linear(x.shape[-1], x.shape[-1], random.random() < 0.7)
+        norms = [nn.LayerNorm(x.shape[-1]), nn.RMSNorm(x.shape[-1])]
+    before, after = (norm if random.random() < 0.4 else nn.Identity() for norm in norms)
+    combine, activate = random.choice(("none", *COMBINED)), random.choice(("none", *ACTIVATIONS, *IN_PLACE))
+    known: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda t: t, **ACTIVATIONS, **IN_PLACE}
+
+    def call(m: Sequence[nn.Module], v: Values) -> Tensor:
+        y = m[1](m[0](v[-1]))
+        return m[2](known[activate](y if combine == "none" else COMBINED[combine](y, v[-1])))
+
+    return Step(f"[{multiply}, {before}, {combine}, {activate}, {after}]", call, (multiply, before, after))
+
+
+def _again(random: Random, steps: Sequence[Step]) -> Step:
+    """Draw a layer that was there before: it is called twice."""
+    earlier = random.choice([step for step in steps if step.modules])
+    return Step(f"again {earlier.words}", earlier.call, earlier.modules)
 
 
 def _residual(random: Random, x: Tensor, values: Values) -> Step:
     others = [i for i, value in enumerate(values) if value.shape == x.shape and value.dtype == x.dtype]
-    i, name = random.choice(others), random.choice(("add", "add", "other way", "mul", "sub", "alpha"))
-    calls: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "add": lambda a, b: a + b,
-        "other way": lambda a, b: b + a,
-        "mul": lambda a, b: a * b,
-        "sub": lambda a, b: a - b,
-        "alpha": lambda a, b: torch.add(a, b, alpha=0.5),
-    }
-    return Step(f"{name} value {i}", lambda _, v: calls[name](v[-1], v[i]))
+    i, name = random.choice(others), random.choice([name for name in ("add", *COMBINED) if name != "add_"])
+    return Step(f"{name} value {i}", lambda _, v: COMBINED[name](v[-1], v[i]))
 
 
 def _norm(random: Random, x: Tensor) -> Step:
@@ -120,9 +162,13 @@ def _norm(random: Random, x: Tensor) -> Step:
         module: nn.Module = random.choice((batch, lambda n: nn.GroupNorm(1, n), nn.LocalResponseNorm))(x.shape[1])
     else:
         module = random.choice((nn.LayerNorm, nn.RMSNorm))(x.shape[-1])
+    return Step(str(module), lambda m, v: m[0](v[-1]), (_with_statistics(module),))
+
+
+def _with_statistics(module: nn.Module) -> nn.Module:
     for buffer in (b for b in module.buffers() if b.is_floating_point()):
         buffer.uniform_(0.5, 1.5)
-    return Step(str(module), lambda m, v: m[0](v[-1]), (module,))
+    return module
 
 
 def _pool(random: Random, x: Tensor) -> Step:
@@ -139,7 +185,7 @@ def _memory(random: Random, x: Tensor) -> Step:
     half = max(1, x.numel() // 2)
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "as_strided": lambda t: torch.as_strided(t, (half, 2), (1, half // 2)),
-        "view int32": lambda t: t.view(torch.int32).view(torch.float32),
+        "view int32": lambda t: t.view(torch.int32).view(t.dtype),
         "complex": lambda t: torch.view_as_complex(t.reshape(*t.shape[:-1], -1, 2)).abs(),
         "view": lambda t: t.view(x.shape[0], -1),
         "flatten": lambda t: t.flatten(1),
@@ -152,6 +198,12 @@ def _memory(random: Random, x: Tensor) -> Step:
         "flip": lambda t: t.flip(-1),
         "pad": lambda t: F.pad(t, (1, 1)),
         "upsample": lambda t: F.interpolate(t, scale_factor=2.0),
+        "pixels": lambda t: t.movedim(1, -1),
+        "channels": lambda t: t.movedim(-1, 1),
+        "expand": lambda t: t[:, :1].expand_as(t),
+        "mean": lambda t: t.mean((2, 3)),
+        "scaled": lambda t: t * t.mean((2, 3), keepdim=True).sigmoid(),
+        "product": lambda t: t @ t.mT / t.shape[-1],
         "last": lambda t: t.contiguous(memory_format=torch.channels_last),
     }
     name = random.choice(list(calls))
@@ -170,16 +222,19 @@ def _sequence(random: Random, x: Tensor) -> Step:
     return Step(str(module), lambda m, v: m[0](v[-1])[0], (module,))
 
 
-def _draw(random: Random, values: Values) -> Step:
+def _draw(random: Random, values: Values, steps: Sequence[Step]) -> Step:
     x = values[-1]
     makers: list[Callable[[], Step]] = [
-        lambda: _activation(random, x), lambda: _activation(random, x), lambda: _residual(random, x, values),
+        lambda: _activation(random, values), lambda: _activation(random, values), lambda: _residual(random, x, values),
         lambda: _residual(random, x, values), lambda: _norm(random, x), lambda: _memory(random, x),
+        lambda: _block(random, x), lambda: _block(random, x), lambda: _again(random, steps),
     ]  # fmt: skip
     if x.dim() in (3, 4, 5):
         makers += [lambda: _convolution(random, x)] * 5
     if x.dim() == 4:
         makers += [lambda: _pool(random, x), lambda: _transposed(random, x)]
+    if x.dim() > 3:
+        makers += [lambda: _linear(random, x)]
     if x.dim() in (2, 3):
         makers += [lambda: _linear(random, x)] * 3
     if x.dim() == 3:
@@ -189,151 +244,32 @@ def _draw(random: Random, values: Values) -> Step:
 
 MOST_ELEMENTS = 1 << 21  # of a value
 SHAPES = {
-    "tiny": ((1, 4, 6, 6), (2, 8, 9, 9), (2, 6), (4, 16), (1, 5, 8), (2, 3, 16), (1, 4, 3, 4, 4)),
-    "real": ((1, 64, 28, 28), (1, 32, 56, 56), (2, 96, 14, 14), (8, 256), (1, 64, 128), (2, 32, 256)),
+    "tiny": ((1, 4, 6, 6), (2, 8, 9, 9), (1, 6), (2, 6), (4, 16), (1, 5, 8), (2, 3, 16), (1, 4, 3, 4, 4)),
+    "real": (
+        *((1, 64, 28, 28), (1, 32, 56, 56), (2, 96, 14, 14), (8, 16, 7, 7), (8, 256), (1, 512), (1, 64, 128)),
+        *((2, 32, 256), (1, 16, 8, 16, 16)),
+    ),
 }
+DTYPES = (*[torch.float32] * 8, torch.bfloat16, torch.float64)
 
 
 def random_network(seed: int) -> tuple[Network, Tensor]:
     """Return a network in evaluation mode and its input."""
     random, _ = Random(seed), torch.manual_seed(seed)
-    x = torch.randn(random.choice(SHAPES[random.choice(("tiny", "real"))]))
+    x, dtype = torch.randn(random.choice(SHAPES[random.choice(("tiny", "real"))])), random.choice(DTYPES)
+    x = x.to(dtype)
     steps: list[Step] = []
     values = [x]
     for _ in range(200):
         if len(steps) >= random.randint(2, 9):
             break
         try:
-            step = _draw(random, values)
+            step = _draw(random, values, steps)
             with torch.no_grad():
-                value = step.call([m.eval() for m in step.modules], values)
-        except (RuntimeError, ValueError, IndexError, KeyError, ZeroDivisionError):
+                value = step.call([m.eval().to(dtype) for m in step.modules], values)
+        except (RuntimeError, ValueError, IndexError, KeyError, ZeroDivisionError, AssertionError):
             continue  # the module itself cannot have this step here
         if value.numel() <= MOST_ELEMENTS and value.is_floating_point() and bool(value.isfinite().all()):
             steps.append(step)
             values.append(value)
     return Network(steps, random.choice((1, 1, 2)) if len(steps) > 1 else 1).eval(), x
-
-
-def devices_of(seed: int) -> Cluster:
-    """Return two devices of one core each, which are the same core here, or one device of all cores."""
-    cores = ((CORE,), (CORE,)) if seed % 3 else (tuple(sorted(os.sched_getaffinity(0))),)
-    devices = tuple(
-        Device(
-            f"cpu{i}",
-            "cpu",
-            memory_bytes=2**33,
-            flops_per_s={"float32": 5e10},
-            memory_bytes_per_s=2e10,
-            cores=c,
-            kernels="quick",
-        )
-        for i, c in enumerate(cores)
-    )
-    links = tuple(Link(a.name, b.name, 1e11, 1e-6) for a in devices for b in devices if a is not b)
-    return Cluster("random", devices, links)
-
-
-def complaints(seed: int, network: Network | None = None) -> Iterator[str]:
-    """Yield in which ways a default plan of a random network differs from the module."""
-    drawn, x = random_network(seed)
-    network, random = network or drawn, Random(seed)
-    goal = random.choice(("throughput", "latency"))
-    search = planner.Search(time_limit_s=SECONDS, rewrites=random.choice(("auto", "auto", "none", "copies")))
-    plan = planner.plan(network, (x,), cluster=devices_of(seed), goal=goal, search=search)
-    with planner.start(plan, network, (x,)) as runner:
-        for name, given in {"the example": x, **_other_inputs(x, random)}.items():
-            with torch.no_grad():
-                expected, exact = network(given.clone()), _in_double(network, given)
-            for got in (runner(given), *runner.stream([given] * 2)):
-                yield from (f"{name}: {wrong}" for wrong in differences(got, expected, exact))
-        yield from _after_new_weights(network, runner, x)
-
-
-def _other_inputs(x: Tensor, random: Random) -> dict[str, Tensor]:
-    i = random.randrange(x.numel())
-    nan, infinite, made = x.clone(), x.clone(), x.clone()
-    nan.view(-1)[i] = float("nan")
-    infinite.view(-1)[i] = float("inf")
-    made.view(-1)[i] = torch.tensor(float("inf")) - torch.tensor(float("inf"))  # with the sign that x86 gives it
-    return {
-        "a NaN": nan,
-        "an infinity": infinite,
-        "inf - inf": made,
-        "a negated view": torch._neg_view(torch.randn_like(x)),
-    }
-
-
-def _in_double(network: Network, x: Tensor) -> Any:
-    try:
-        return deepcopy(network).double()(x.double())
-    except RuntimeError:  # a view of bits knows its own type only
-        return network(x.clone())
-
-
-def _after_new_weights(network: Network, runner: Any, x: Tensor) -> Iterator[str]:
-    """Yield a complaint unless the runner sees all new weights or refuses them."""
-    new = deepcopy(network)
-    for parameter in new.parameters():
-        parameter.data.mul_(0.5)
-    if not any(True for _ in new.parameters()):
-        return
-    network.load_state_dict(new.state_dict())
-    try:
-        got = runner(x)
-    except planner.InputError:
-        return
-    with torch.no_grad():
-        yield from (f"new weights: {w}" for w in differences(got, new(x.clone()), _in_double(new, x)))
-
-
-def differences(got: Any, expected: Any, exact: Any) -> Iterator[str]:
-    """Yield how results differ from the module's: in shapes, strides, NaN, infinities or, beyond rounding, values."""
-    for i, (a, b, c) in enumerate(zip(*(leaves(value) for value in (got, expected, exact)), strict=True)):
-        if (a.shape, a.dtype, a.stride()) != (b.shape, b.dtype, b.stride()):
-            yield f"[{i}] is {a.dtype} {tuple(a.shape)} {a.stride()}, should be {b.dtype} {tuple(b.shape)} {b.stride()}"
-            continue
-        finite = b.isfinite()
-        if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a[~finite & ~b.isnan()], b[~finite & ~b.isnan()]):
-            counts = [int(n) for t in (a, b) for n in (t.isnan().sum(), t.isinf().sum())]
-            yield "[{}] has {} NaN and {} inf, should be {} and {}".format(i, *counts)
-            continue
-        finite &= c.isfinite()
-        if not finite.any():
-            continue
-        largest = max(float(c[finite].abs().max()), 1e-30)
-        error, own = (float((t[finite].double() - c[finite]).abs().max()) / largest for t in (a, b))
-        if error > max(1e-4, 4 * own):
-            yield f"[{i}] is off by {error:.1e} of the largest value, PyTorch by {own:.1e}"
-
-
-def leaves(value: Any) -> list[Tensor]:
-    """Return the tensors of a result."""
-    return [value] if isinstance(value, Tensor) else list(value)
-
-
-def shrunk(seed: int) -> Network:
-    """Return the network of a seed without the steps that it does not take to be wrong."""
-    network, x = random_network(seed)
-    steps = list(network.steps)
-    for step in reversed(network.steps):
-        fewer = Network([s for s in steps if s is not step], 1).eval()
-        if fewer.steps and _is_wrong(seed, fewer, x):
-            steps = list(fewer.steps)
-    return Network(steps, 1).eval()
-
-
-def _is_wrong(seed: int, network: Network, x: Tensor) -> bool:
-    try:
-        network(x.clone())
-    except (RuntimeError, ValueError, IndexError):  # it no longer fits together
-        return False
-    return bool(failure(seed, network))
-
-
-def failure(seed: int, network: Network | None = None) -> str:
-    """Return the first complaint about a seed's network, or the error that a plan or run ended with; else nothing."""
-    try:
-        return next(complaints(seed, network), "")
-    except Exception as error:  # whatever it is, eager PyTorch has none
-        return f"{type(error).__name__}: {error}"

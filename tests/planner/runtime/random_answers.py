@@ -1,0 +1,166 @@
+"""What default plans of random networks have to give: the answers of the module itself, on whatever it is given."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import planner
+from costmodels.cluster.cluster import Cluster, Device, Link
+from graphs.importers.from_torch import program_from_module
+from tests.planner.runtime.random_networks import Network, random_network
+from tests.planner.runtime.small import CORE
+
+SECONDS = 0.1  # for the search
+ROUNDING = {torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def devices_of(seed: int) -> Cluster:
+    """Return two devices of one core each, which are the same core here, or one device of all cores."""
+    cores = ((CORE,), (CORE,)) if seed % 3 else (tuple(sorted(os.sched_getaffinity(0))),)
+    devices = tuple(
+        Device(
+            f"cpu{i}",
+            "cpu",
+            memory_bytes=2**33,
+            flops_per_s={"float32": 5e10},
+            memory_bytes_per_s=2e10,
+            cores=c,
+            kernels="quick",
+        )
+        for i, c in enumerate(cores)
+    )
+    links = tuple(Link(a.name, b.name, 1e11, 1e-6) for a in devices for b in devices if a is not b)
+    return Cluster("random", devices, links)
+
+
+def complaints(seed: int, network: Network | None = None) -> Iterator[str]:
+    """Yield in which ways a default plan of a random network differs from the module."""
+    drawn, x = random_network(seed)
+    network, random = network or drawn, Random(seed)
+    goal = random.choice(("throughput", "latency"))
+    search = planner.Search(time_limit_s=SECONDS, rewrites=random.choice(("auto", "auto", "none", "copies")))
+    program = program_from_module(network, (x,))
+    plan = planner.plan(program, cluster=devices_of(seed), goal=goal, search=search)
+    inputs = {"the example": x, **_other_inputs(x, random)}
+    with planner.start(plan, program) as runner:
+        for name, given in inputs.items():
+            yield from (f"{name}: {wrong}" for wrong in _wrong(network, given, runner(given)))
+        for (name, given), got in zip(inputs.items(), runner.stream(inputs.values()), strict=True):
+            yield from (f"{name}, in a stream: {wrong}" for wrong in _wrong(network, given, got))
+        if not seed % 4:
+            yield from _to_several(network, runner, x)
+        yield from _after_new_weights(network, runner, x)
+
+
+def _wrong(network: Network, given: Tensor, got: Any) -> Iterator[str]:
+    """Yield how a result differs from the module's."""
+    with torch.no_grad():
+        yield from differences(got, network(given.clone()), partial(_in_double, network, given))
+
+
+def _to_several(network: Network, runner: Any, x: Tensor) -> Iterator[str]:
+    """Yield complaints of callers who ask at once, each with an input of its own."""
+    inputs = [torch.randn_like(x, dtype=torch.float32).to(x.dtype) for _ in range(4)]
+    with ThreadPoolExecutor(len(inputs)) as callers:
+        answers = list(callers.map(runner, inputs))
+    for given, got in zip(inputs, answers, strict=True):
+        yield from (f"at once: {wrong}" for wrong in _wrong(network, given, got))
+
+
+def _other_inputs(x: Tensor, random: Random) -> dict[str, Tensor]:
+    i = random.randrange(x.numel())
+    nan, infinite, made = x.clone(), x.clone(), x.clone()
+    nan.view(-1)[i] = float("nan")
+    infinite.view(-1)[i] = float("inf")
+    made.view(-1)[i] = torch.tensor(float("inf")) - torch.tensor(float("inf"))  # with the sign that x86 gives it
+    return {
+        "a NaN": nan,
+        "an infinity": infinite,
+        "inf - inf": made,
+        "a negated view": torch._neg_view(x.clone()),
+    }
+
+
+def _in_double(network: Network, x: Tensor) -> Any:
+    try:
+        return deepcopy(network).double()(x.double())
+    except RuntimeError:  # a view of bits knows its own type only
+        return network(x.clone())
+
+
+def _after_new_weights(network: Network, runner: Any, x: Tensor) -> Iterator[str]:
+    """Yield a complaint unless the runner answers with the weights that the network had when it was started."""
+    old, new = deepcopy(network), deepcopy(network)
+    for parameter in new.parameters():
+        parameter.data.mul_(0.5)
+    network.load_state_dict(new.state_dict())
+    yield from (f"new weights: {wrong}" for wrong in _wrong(old, x, runner(x)))
+    network.load_state_dict(old.state_dict())
+
+
+def differences(got: Any, expected: Any, exactly: Callable[[], Any]) -> Iterator[str]:
+    """Yield how results differ from the module's: in shapes, strides, NaN, infinities or, beyond rounding, values.
+
+    How far PyTorch itself is from exact results is looked up where the results differ.
+    """
+    for i, (a, b) in enumerate(zip(leaves(got), leaves(expected), strict=True)):
+        same_strides = a.stride() == b.stride() or not b.numel()  # PyTorch's own traces have others if it is empty
+        if (a.shape, a.dtype) != (b.shape, b.dtype) or not same_strides:
+            yield f"[{i}] is {a.dtype} {tuple(a.shape)} {a.stride()}, should be {b.dtype} {tuple(b.shape)} {b.stride()}"
+            continue
+        finite = b.isfinite()
+        if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a[~finite & ~b.isnan()], b[~finite & ~b.isnan()]):
+            counts = [int(n) for t in (a, b) for n in (t.isnan().sum(), t.isinf().sum())]
+            yield "[{}] has {} NaN and {} inf, should be {} and {}".format(i, *counts)
+        elif finite.any() and _off(a[finite], b[finite].double()) > ROUNDING[b.dtype]:
+            c = leaves(exactly())[i]
+            finite &= c.isfinite()
+            if not finite.any():
+                continue
+            error, own = (_off(t[finite], c[finite]) for t in (a, b))
+            if error > max(ROUNDING[b.dtype], 4 * own):
+                yield f"[{i}] is off by {error:.1e} of the largest value, PyTorch by {own:.1e}"
+
+
+def _off(values: Tensor, exact: Tensor) -> float:
+    """Return how far values are from exact ones, over the largest of these."""
+    return float((values.double() - exact).abs().max()) / max(float(exact.abs().max()), 1e-30)
+
+
+def leaves(value: Any) -> list[Tensor]:
+    """Return the tensors of a result."""
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def shrunk(seed: int) -> Network:
+    """Return the network of a seed without the steps that it does not take to be wrong."""
+    network, x = random_network(seed)
+    steps = list(network.steps)
+    for step in reversed(network.steps):
+        fewer = Network([s for s in steps if s is not step], 1).eval()
+        if fewer.steps and _is_wrong(seed, fewer, x):
+            steps = list(fewer.steps)
+    return Network(steps, 1).eval()
+
+
+def _is_wrong(seed: int, network: Network, x: Tensor) -> bool:
+    try:
+        network(x.clone())
+    except (RuntimeError, ValueError, IndexError):  # it no longer fits together
+        return False
+    return bool(failure(seed, network))
+
+
+def failure(seed: int, network: Network | None = None) -> str:
+    """Return the first complaint about a seed's network, or the error that a plan or run ended with; else nothing."""
+    try:
+        return next(complaints(seed, network), "")
+    except Exception as error:  # whatever it is, eager PyTorch has none
+        return f"{type(error).__name__}: {error}"
