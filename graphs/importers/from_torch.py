@@ -4,8 +4,6 @@ The operators are those of the exported program without decomposition (an LSTM i
 paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
-import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
@@ -18,7 +16,6 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
-from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
 from graphs.importers.expansion import Trace, UnlikeError
@@ -31,6 +28,7 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
+from graphs.importers.pt2_classes import register_classes, unknown_classes
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
@@ -40,9 +38,6 @@ from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
-
-SPEC_TYPE = re.compile(r'\\"type\\": \\"([\w.]+)\\"')
-"""A class in the text of a structure of arguments, which stands in a JSON text of an exported program."""
 
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
@@ -252,13 +247,14 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     """
     try:
         with quiet():
+            register_classes(path)
             exported = torch.export.load(path)
     except Exception as error:  # the archive's reader raises many kinds
-        if unknown := _unknown_classes(path):
+        if unknown := unknown_classes(path):
             raise InputError(
-                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; register it first "
-                "(for a cache of transformers, register_cache_pytrees_for_model of transformers.exporters), or export "
-                "the model with tensors in its place"
+                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; install or "
+                "import the package that it is from and register it (torch.export.register_dataclass), or export the "
+                "model with tensors in its place"
             ) from error
         raise InputError(
             f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
@@ -290,15 +286,6 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         ) from error
     traced = _traced(module, given, path.stem, training)
     return program_from_exported(traced, path.stem, module, training)
-
-
-def _unknown_classes(path: Path) -> list[str]:
-    """Return the classes in the arguments and results of an exported program that are not registered with torch."""
-    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        texts = [archive.read(name).decode() for name in archive.namelist() if name.endswith("model.json")]
-        names = dict.fromkeys(name for text in texts for name in SPEC_TYPE.findall(text))
-        return [name for name in names if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE]
-    return []
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
