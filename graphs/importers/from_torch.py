@@ -4,7 +4,7 @@ The operators are those of the exported program without decomposition (an LSTM i
 paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -16,8 +16,10 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
+from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
@@ -39,6 +41,10 @@ from graphs.program.arguments import FORMS, Arguments, arguments_of, check_argum
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
 
+FIXED_SHAPES = (
+    "keep shapes fixed there (all rows and a mask instead of a selection, topk instead of nonzero, every expert on all "
+    "rows), or leave that part out of the model"
+)
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
 
@@ -304,16 +310,47 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
             return torch.export.export(module, given.args, given.kwargs, strict=False)
 
     try:
-        return trace()
+        exported = trace()
+        known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")
     except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-        if depends_on_values(error):
-            with suppress(Exception), known_numbers(module) as numbers:
-                exported = trace()
-                if all(torch.equal(buffer, value) for buffer, value in numbers):
-                    return exported
-        raise InputError(
-            f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
-        ) from error
+        known, _ = _with_values(module, given, trace) if depends_on_values(error) else (None, "")
+        if known is None:
+            raise InputError(
+                f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
+            ) from error
+    if known is None:
+        raise InputError(f"model '{name}' has shapes that follow from what it computes{place}; {FIXED_SHAPES}")
+    return known
+
+
+def _with_values(
+    module: nn.Module, given: Arguments, trace: Callable[[], ExportedProgram]
+) -> tuple[ExportedProgram | None, str]:
+    """Trace again with the numbers of buffers, then with values of the example inputs.
+
+    Return None if neither helps, and the first place in the model's code where a value is missing.
+    """
+    with suppress(Exception), known_numbers(module) as numbers:
+        exported = trace()
+        if not _has_open_shapes(exported) and all(torch.equal(buffer, value) for buffer, value in numbers):
+            return exported, ""
+    unknown: list[str] = []
+    with suppress(Exception), example_values(module, given, unknown):
+        exported = trace()
+        if not _has_open_shapes(exported):
+            return exported, ""
+    return None, next(iter(unknown), "")
+
+
+def _has_open_shapes(exported: ExportedProgram) -> bool:
+    """Return whether shapes in a traced graph, or numbers that operators read, depend on values."""
+    return any(
+        isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool)
+        for node in exported.graph.nodes
+        for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, Tensor)
+        for size in (*value.shape, *(read.meta.get("val") for read in node.all_input_nodes))
+    )
 
 
 def _inlined(exported: ExportedProgram) -> fx.Graph:
