@@ -2,6 +2,7 @@
 
 import linecache
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -147,7 +148,7 @@ def at_error(error: BaseException, module: nn.Module) -> str:
 
 def at_caller() -> str:
     """Return the place in the user's code that is running, in the form of `at_error`; empty if there is none."""
-    for frame, number in traceback.walk_stack(None):
+    for frame, number in traceback.walk_stack(sys._getframe()):
         path = frame.f_code.co_filename
         if not path.startswith((*FOREIGN, OURS)):
             return _place("", path, number)
