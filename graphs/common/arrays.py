@@ -5,5 +5,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

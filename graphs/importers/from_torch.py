@@ -4,9 +4,7 @@ The operators are those of the exported program without decomposition (an LSTM i
 paths. Tuples become separate tensors, in-place operators become functional ones, and assertions are dropped.
 """
 
-import re
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -21,6 +19,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
+from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
 from graphs.importers.functionalize import (
@@ -31,6 +30,7 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
+from graphs.importers.pt2_classes import register_classes, unknown_classes
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
@@ -41,9 +41,10 @@ from graphs.program.arguments import FORMS, Arguments, arguments_of, check_argum
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
 
-SPEC_TYPE = re.compile(r'\\"type\\": \\"([\w.]+)\\"')
-"""A class in the text of a structure of arguments, which stands in a JSON text of an exported program."""
-
+FIXED_SHAPES = (
+    "keep shapes fixed there (all rows and a mask instead of a selection, topk instead of nonzero, every expert on all "
+    "rows), or leave that part out of the model"
+)
 OUT_OF_PLACE = "write out of place there (x = x + 1 for x += 1)"
 
 
@@ -252,13 +253,14 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     """
     try:
         with quiet():
+            register_classes(path)
             exported = torch.export.load(path)
     except Exception as error:  # the archive's reader raises many kinds
-        if unknown := _unknown_classes(path):
+        if unknown := unknown_classes(path):
             raise InputError(
-                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; register it first "
-                "(for a cache of transformers, register_cache_pytrees_for_model of transformers.exporters), or export "
-                "the model with tensors in its place"
+                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; install or "
+                "import the package that it is from and register it (torch.export.register_dataclass), or export the "
+                "model with tensors in its place"
             ) from error
         raise InputError(
             f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
@@ -292,15 +294,6 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
     return program_from_exported(traced, path.stem, module, training)
 
 
-def _unknown_classes(path: Path) -> list[str]:
-    """Return the classes in the arguments and results of an exported program that are not registered with torch."""
-    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        texts = [archive.read(name).decode() for name in archive.namelist() if name.endswith("model.json")]
-        names = dict.fromkeys(name for text in texts for name in SPEC_TYPE.findall(text))
-        return [name for name in names if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE]
-    return []
-
-
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
     """Trace a module on inputs without shared elements; if values are missing, again with the buffers' numbers."""
     for kind in ("cpu", "cuda"):
@@ -317,16 +310,47 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
             return torch.export.export(module, given.args, given.kwargs, strict=False)
 
     try:
-        return trace()
+        exported = trace()
+        known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")
     except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-        if depends_on_values(error):
-            with suppress(Exception), known_numbers(module) as numbers:
-                exported = trace()
-                if all(torch.equal(buffer, value) for buffer, value in numbers):
-                    return exported
-        raise InputError(
-            f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
-        ) from error
+        known, _ = _with_values(module, given, trace) if depends_on_values(error) else (None, "")
+        if known is None:
+            raise InputError(
+                f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
+            ) from error
+    if known is None:
+        raise InputError(f"model '{name}' has shapes that follow from what it computes{place}; {FIXED_SHAPES}")
+    return known
+
+
+def _with_values(
+    module: nn.Module, given: Arguments, trace: Callable[[], ExportedProgram]
+) -> tuple[ExportedProgram | None, str]:
+    """Trace again with the numbers of buffers, then with values of the example inputs.
+
+    Return None if neither helps, and the first place in the model's code where a value is missing.
+    """
+    with suppress(Exception), known_numbers(module) as numbers:
+        exported = trace()
+        if not _has_open_shapes(exported) and all(torch.equal(buffer, value) for buffer, value in numbers):
+            return exported, ""
+    unknown: list[str] = []
+    with suppress(Exception), example_values(module, given, unknown):
+        exported = trace()
+        if not _has_open_shapes(exported):
+            return exported, ""
+    return None, next(iter(unknown), "")
+
+
+def _has_open_shapes(exported: ExportedProgram) -> bool:
+    """Return whether shapes in a traced graph, or numbers that operators read, depend on values."""
+    return any(
+        isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool)
+        for node in exported.graph.nodes
+        for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, Tensor)
+        for size in (*value.shape, *(read.meta.get("val") for read in node.all_input_nodes))
+    )
 
 
 def _inlined(exported: ExportedProgram) -> fx.Graph:

@@ -2,6 +2,7 @@
 
 import linecache
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -23,11 +24,17 @@ from graphs.program.arguments import Arguments
 OF_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 """torch's exceptions for Python code that needs the value of a tensor during a trace."""
 
+WITHOUT_VALUES = "its data is not allocated yet"
+"""torch's message where code that is not Python's needs such a value, as ``torch.tensor([x.sum()])`` does."""
+
 FOREIGN = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib") + "/contextlib", "<")
 """Prefixes of files that are not the user's: torch's own, wrappers of functions, and generated code."""
 
 INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("purelib", "platlib"))
 """Prefixes of files of installed packages, which a message leaves out."""
+
+OURS = str(Path(__file__).parents[1])
+"""The folder of our code, which calls the user's."""
 
 LONGEST = 80  # characters of a line of code in a message
 
@@ -115,7 +122,7 @@ def product_of_two_dtypes(code: fx.Graph) -> str | None:
 
 def depends_on_values(error: BaseException) -> bool:
     """Whether a trace failed because Python code needs the value of a tensor."""
-    return any(isinstance(raised, OF_VALUES) for raised in _chain(error))
+    return any(isinstance(raised, OF_VALUES) or WITHOUT_VALUES in str(raised) for raised in _chain(error))
 
 
 def at_error(error: BaseException, module: nn.Module) -> str:
@@ -136,6 +143,15 @@ def at_error(error: BaseException, module: nn.Module) -> str:
                 place = path, number
         if place is not None:
             return _place(part, *place)
+    return ""
+
+
+def at_caller() -> str:
+    """Return the place in the user's code that is running, in the form of `at_error`; empty if there is none."""
+    for frame, number in traceback.walk_stack(sys._getframe()):
+        path = frame.f_code.co_filename
+        if not path.startswith((*FOREIGN, OURS)):
+            return _place("", path, number)
     return ""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphs.common.brief import brief
-from graphs.common.checks import one_of
+from graphs.rewrites.imported_names import number_of
 from planner.explanations.cuts import move
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
@@ -43,15 +43,14 @@ def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
 
     Args:
         plan: a plan, or the path of a plan.json.
-        op: name of an operator of its graph.
+        op: name of an operator of its graph, or of the imported network.
 
     Raises:
-        InputError: if there is no operator of that name; it names the nearest.
+        InputError: if there is no operator of that name, whose error names the nearest, or it is split into several.
     """
     plan = given_plan(plan)
-    if not isinstance(op, str) or op not in plan.graph.index:
-        one_of(op, "the operator", plan.graph.index)
-    number, home = plan.graph.index[op], plan.device_of(op)
+    number = number_of(plan.graph, op)
+    record, home = plan.graph.ops[number], plan.device_of(op)
     blocks, forbidden = merge_blocks(plan.problem.table), _forbidden(plan, number)
     seconds = plan.costs.forward_s[number] + plan.costs.backward_s[number]
     prices = []
@@ -63,8 +62,8 @@ def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
         else:
             moved = move(plan, blocks, number, to)
             prices.append(DevicePrice(device, device == home, takes_s, moved.objective_s, moved.obstacle))
-    record, along = plan.graph.ops[number], len(blocks.members[blocks.block[number]]) - 1
-    return Elsewhere(op, record.kind, record.module, along, plan.objective_s, tuple(prices))
+    along = len(blocks.members[blocks.block[number]]) - 1
+    return Elsewhere(record.name, record.kind, record.module, along, plan.objective_s, tuple(prices))
 
 
 def _forbidden(plan: Plan, op: int) -> dict[int, str]:

@@ -11,10 +11,11 @@ from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from graphs.common.brief import brief
-from graphs.common.checks import one_of, whole
+from graphs.common.checks import whole
 from graphs.common.notebook import repr_html
 from graphs.common.visible import visible
 from graphs.ir import Graph
+from graphs.rewrites.imported_names import number_of
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split
 from planner.plans.ranges import Range, Spread, spreads_of
@@ -310,14 +311,12 @@ class Plan:
         return "\n".join(map(visible, lines))
 
     def device_of(self, op: str) -> str:
-        """Name of the device of an operator, in the first copy of the network.
+        """Name of the device of an operator, by its name here or as imported, in the first copy of the network.
 
         Raises:
-            InputError: if there is none of that name.
+            InputError: if there is none of that name, or it is split into several.
         """
-        if op not in self.graph.index:
-            one_of(op, "the operator", self.graph.index)
-        return self.cluster.devices[self.placement.device[self.graph.index[op]]].name
+        return self.cluster.devices[self.placement.device[number_of(self.graph, op)]].name
 
 
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:

@@ -19,10 +19,12 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.table import CostTable
+from graphs.common.arrays import Bools
 from graphs.common.brief import Brief
 from graphs.common.checks import check_fields
 from graphs.common.errors import InputError, nearest
 from graphs.ir import Graph, Op
+from graphs.rewrites.imported_names import imported_names
 from planner.problem.problem import Goal, Problem
 
 ALL = "*"
@@ -177,18 +179,35 @@ def under(table: CostTable, goal: Goal, demands: Iterable[Effect]) -> Problem:
     Raises:
         CollisionError: if an operator has no device left.
     """
-    allowed = np.isfinite(table.forward_s)
-    groups: list[tuple[int, ...]] = []
-    inside: set[int] = set()  # operators that must be contiguous
-    for demand in demands:
-        allowed[np.ix_(demand.ops, demand.barred)] = False
-        groups += demand.groups
-        inside |= demand.inside
+    demands = tuple(demands)
+    allowed = devices_left(np.isfinite(table.forward_s), demands)
+    groups = tuple(group for demand in demands for group in demand.groups)
+    inside = frozenset(op for demand in demands for op in demand.inside)
     homeless = np.flatnonzero(~allowed.any(axis=1))
     if len(homeless):
         raise CollisionError(table.ops[homeless[0]])
     forward_s = np.where(allowed, table.forward_s, np.inf)
-    return Problem(replace(table, forward_s=forward_s, together=(*table.together, *groups)), goal, frozenset(inside))
+    return Problem(replace(table, forward_s=forward_s, together=(*table.together, *groups)), goal, inside)
+
+
+def devices_left(able: Bools, demands: Iterable[Effect]) -> Bools:
+    """[n_ops, n_devices], where operators may be, of where they are ``able`` to run, apart from groups."""
+    left = able.copy()
+    for demand in demands:
+        left[np.ix_(demand.ops, demand.barred)] = False
+    return left
+
+
+def shared_devices(left: Bools, groups: Sequence[Sequence[int]]) -> Bools:
+    """[n_ops, n_devices], where operators may be if groups share a device, of where each may be ``left`` to itself."""
+    shared = left.copy()
+    for _ in range(len(groups)):  # a group may meet another through any number of groups
+        for group in groups:
+            shared[list(group)] = shared[list(group)].all(axis=0)
+        if (shared == left).all():
+            break
+        left = shared.copy()
+    return shared
 
 
 class CollisionError(Exception):
@@ -200,7 +219,7 @@ class CollisionError(Exception):
 
 
 class _Names:
-    """The operators of a graph by the names that patterns may have: their own, their members' and their modules'."""
+    """The operators of a graph by the names that patterns may have: as they were imported, and their modules'."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -208,7 +227,7 @@ class _Names:
         self._modules: dict[str, list[int]] = {}
         for number, op in enumerate(graph.ops):
             modules = _modules_of(op)
-            for name in dict.fromkeys((op.name, *(member.name for member in op.members[1:]), *modules)):
+            for name in dict.fromkeys((*imported_names(op), *modules)):
                 self._ops.setdefault(name, []).append(number)
             for name in modules:
                 self._modules.setdefault(name, []).append(number)
@@ -242,8 +261,8 @@ class _Names:
 
 
 def _named(names: Mapping[str, object], pattern: str) -> list[str]:
-    """Return the names that match a pattern; one without wildcards is looked up."""
-    if not WILD.search(pattern):
+    """Return the names that match a pattern; one without wildcards, or a part's ``up[0/2]``, is looked up."""
+    if pattern in names or not WILD.search(pattern):
         return [pattern] if pattern in names else []
     return [name for name in names if fnmatchcase(name, pattern)]
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from costmodels.table import CostTable
 from costmodels.units import format_bytes
-from graphs.common.arrays import Floats
-from graphs.ir import Graph
+from graphs.common.arrays import Bools, Floats
+from graphs.ir import Graph, Op
+from graphs.rewrites.imported_names import taken_apart
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.constraints import CollisionError, Constraint, Effect, effects, under
+from planner.problem.constraints import CollisionError, Constraint, Effect, devices_left, effects, shared_devices, under
 from planner.problem.deadline import Deadline
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
@@ -42,6 +43,7 @@ class Conflict:
     memories: tuple[str, ...]  # names of the devices whose memory is too little for them
     because: str  # what is missing, in words and bytes
     smallest: bool = True  # whether there was time to leave out each of them
+    fused: Op | None = None  # the operator that has no device only because several were fused into it
 
     def __str__(self) -> str:
         memory = f"the memory of {', '.join(self.memories)}"
@@ -52,9 +54,14 @@ class Conflict:
             demands += [f"{more:,} more"] if more > 0 else []
         demands += [memory] if self.memories else []
         perhaps = "" if self.smallest else " (perhaps some of them can: there was no time to try)"
+        because, way_out = self.because, ""
+        if self.fused:
+            members = [member.name for member in self.fused.members]
+            because = f"{because}, as {', '.join(members[:-1])} and {members[-1]} are fused into '{self.fused.name}'"
+            way_out = ", or keep them apart with --rewrites none (rewrites='none' in Python)"
         if len(demands) == 1:
-            return f"{demands[0]} cannot be met: {self.because}; leave it out"
-        return f"{' and '.join(demands)} cannot be met at once{perhaps}: {self.because}; leave out one of them"
+            return f"{demands[0]} cannot be met: {because}; leave it out{way_out}"
+        return f"{' and '.join(demands)} cannot be met at once{perhaps}: {because}; leave out one of them{way_out}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s:
     kept = tuple(constraints[number] for number in needed if number < len(constraints))
     full = tuple(number - len(constraints) for number in needed if number >= len(constraints))
     names = tuple(asked.table.devices[device] for device in full)
-    return Conflict(kept, names, search.because(needed), not search.late)
+    return Conflict(kept, names, search.because(needed), not search.late, search.fused(needed))
 
 
 def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demands, new: bool) -> Demands:
@@ -126,7 +133,7 @@ class _ConflictSearch:
     """Finds out which demands can be met at once; what constraints demand is worked out once."""
 
     def __init__(self, asked: Asked, constraints: Sequence[Constraint], deadline: Deadline) -> None:
-        self._asked, self._deadline = asked, deadline
+        self._asked, self._constraints, self._deadline = asked, constraints, deadline
         self._effects: tuple[Effect, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
         self._known: dict[frozenset[int], bool] = {}
         self.late = False  # whether a search was left out because there was no time
@@ -174,6 +181,29 @@ class _ConflictSearch:
         if np.isfinite(blocks.room_bytes).any():
             return "whole operators cannot be packed into the memory that is left"
         return "what must share a device, be linked or be contiguous has no place"
+
+    def fused(self, demands: Demands) -> Op | None:
+        """The fused operator for which these demands leave no device, where they leave one for each of its members."""
+        table, (graph, holder) = self._asked.table, taken_apart(self._asked.graph)
+        if len(holder) == table.n_ops:
+            return None
+        rules = [self._constraints[number] for number in demands if number < len(self._constraints)]
+        able, ties = (
+            np.isfinite(table.forward_s),
+            [np.flatnonzero(np.isin(holder, group)).tolist() for group in table.together],
+        )
+        whole = self._left(able, self._asked.graph, rules, table.together)
+        apart = self._left(able[holder], graph, rules, ties)
+        if whole.any(axis=1).all() or not apart.any(axis=1).all():
+            return None
+        unlike = (op for op, left in zip(holder, apart, strict=True) if (left != apart[holder.index(op)]).any())
+        return next((self._asked.graph.ops[op] for op in unlike if not whole[op].any()), None)
+
+    def _left(self, able: Bools, graph: Graph, rules: Sequence[Constraint], ties: Sequence[Sequence[int]]) -> Bools:
+        """[n_ops, n_devices], where operators of this graph may be under these rules."""
+        demands = effects(self._asked.table, graph, rules, self._asked.kinds)
+        groups = [group for demand in demands for group in demand.groups]
+        return shared_devices(devices_left(able, demands), [*ties, *groups])
 
     def _problem(self, demands: Demands) -> Problem:
         """Return the problem under these demands.

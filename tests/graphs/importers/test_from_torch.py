@@ -20,7 +20,7 @@ from transformers import BertConfig, GPT2Config, T5Config, ViTConfig, WhisperCon
 from examples.networks import NETWORKS, bert_base, gpt2, t5, vit_b16, whisper
 from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
-from graphs.importers.from_torch import program_from_exported, program_from_module
+from graphs.importers.from_torch import FIXED_SHAPES, program_from_exported, program_from_module
 from graphs.ir import Role
 from graphs.program.program import Program
 from tests.graphs.importers.modules import (
@@ -233,11 +233,23 @@ def written_slice(x: Tensor) -> Tensor:
 
 
 def branching(x: Tensor) -> Tensor:
-    return x if x.sum() > 0 else -x
+    return x if torch.rand_like(x).sum() > 0 else -x
 
 
 def counted(x: Tensor) -> Tensor:
     return x * x.sum().item()
+
+
+def selected(x: Tensor) -> Tensor:
+    return torch.nonzero(torch.rand_like(x) > 0.5)
+
+
+def written(x: Tensor) -> Tensor:
+    return x[torch.rand_like(x) > 0.5].mul_(2) + 1
+
+
+def written_through_a_view(x: Tensor) -> Tensor:
+    return written_slice(x[torch.rand_like(x) > 0.5])
 
 
 def chosen(x: Tensor) -> Tensor:
@@ -330,26 +342,13 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
         "'nothing'; see that the model itself takes these inputs; make its forward free of control flow that depends "
         "on tensor values, or export it yourself to .pt2",
     ),
-    "data-dependent shape": (
-        nn.Sequential(Function(torch.nonzero)),
-        "has 'nonzero' in '0' without a fixed shape (FakeTensor(..., size=(u0, 2), dtype=torch.int64)); import it with "
-        "example inputs of fixed shapes and without values that depend on data",
-    ),
-    "data-dependent shape that is written": (
-        Function(lambda x: x[x > 0].mul_(2) + 1),
-        "has 'index' without a fixed shape (FakeTensor(..., size=(u0,))); import it with example inputs of fixed "
-        "shapes and without values that depend on data",
-    ),
-    "data-dependent shape that is written through a view": (
-        Function(lambda x: written_slice(x[x > 0])),
-        "has 'index' without a fixed shape (FakeTensor(..., size=(u0,))); import it with example inputs of fixed "
-        "shapes and without values that depend on data",
-    ),
-    "number from data": (
-        Function(counted),
-        "has 'item' without a fixed shape (zuf0); import it with example inputs of fixed shapes and without values "
-        "that depend on data",
-    ),
+    **{
+        f"shape or number that depends on values: {function.__name__}": (
+            nn.Sequential(Function(function)),
+            f"has shapes that follow from what it computes ({line_of(function)}); {FIXED_SHAPES}",
+        )
+        for function in (selected, written, written_through_a_view, counted)
+    },
     "control flow": (
         Function(chosen),
         "has control flow that depends on tensor values ('true_graph_0'), which cannot be placed; "

@@ -1,5 +1,6 @@
 """Constraints: what patterns name, what becomes of the problem, and what is refused."""
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import product
 from math import inf
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.rewrites.fuse import Fuse
+from graphs.rewrites.imported_names import number_of
 from planner.problem.blocks import merge_blocks
 from planner.problem.constraints import (
     CollisionError,
@@ -51,6 +54,28 @@ TABLE = make_table([[1, 2], [2, 1], [3, 3], [1, 1], [2, 4]], FLOWS)
 )
 def test_a_pattern_names_operators_and_modules(pattern: str, named: tuple[int, ...]) -> None:
     assert matching(GRAPH, [pattern]) == named
+
+
+def test_every_operator_of_a_fusion_names_the_fused_one() -> None:
+    modules, reads = {"pad": "", "conv": "stem", "relu": "act", "head": ""}, {"relu": "conv", "head": "relu"}
+    graph = make_graph(modules, {"conv": "pad", **reads}, parameters={"conv": "w"})
+    ops = tuple(replace(op, kind="aten.conv2d.default") if op.name == "conv" else op for op in graph.ops)
+    tensors = tuple(replace(each, dtype="float32") for each in graph.tensors)
+    fused = Fuse((("pad", "conv", "relu"),))(replace(graph, ops=ops, tensors=tensors))
+    assert [op.name for op in fused.ops] == ["conv", "head"]  # not its first member
+    for name in ("pad", "conv", "relu", "stem", "act", "p?d"):
+        assert matching(fused, [name]) == (0,)
+    assert [number_of(fused, name) for name in ("pad", "relu", "head")] == [0, 0, 1]
+
+
+def test_an_operator_that_was_split_names_all_of_its_parts() -> None:
+    graph = make_graph({"up[0/2]": "", "up[1/2]": "", "up": "", "head": ""}, {"up": "up[0/2] up[1/2]", "head": "up"})
+    parts = make_graph({"up[0/2]": "", "up[1/2]": "", "head": ""}, {"head": "up[0/2] up[1/2]"})
+    assert matching(parts, ["up"]) == (0, 1)
+    assert matching(parts, ["up[1/2]"]) == (1,)  # no pattern, although it has brackets
+    assert number_of(graph, "up") == 2
+    with pytest.raises(InputError, match=r"operator 'up' is split into 'up\[0/2\]', 'up\[1/2\]'; name one"):
+        number_of(parts, "up")
 
 
 def test_several_patterns_name_what_each_of_them_names() -> None:
