@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick lint types docs pages clean
+.PHONY: demo test quick wheel lint types docs pages clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
@@ -24,6 +24,10 @@ test: $(INSTALLED)
 
 quick: $(INSTALLED)
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+# The README's first commands from the wheel, outside of this checkout.
+wheel: $(INSTALLED)
+	.ci/wheel
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

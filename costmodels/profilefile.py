@@ -12,13 +12,11 @@ from graphs.common.documents import read_json
 from graphs.common.errors import InputError
 from graphs.files import reading_cached, write_cached
 
-VERSION = 8  # 1 had no training, 2 no contended times, 3 none in training, 4 other words, 5 no pace, 6 no copies
-# 7 copies that met before each pass, which are measured again
-READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
+VERSION = 1  # of profiles and sweeps; those of another version are measured again
 
 
 def read_profile(directory: Path, fingerprint: str) -> Profile | None:
-    """The profile of a fingerprint, or None without a file.
+    """The profile of a fingerprint, or None without a file of this version.
 
     Raises:
         InputError: if the file is damaged, or has another fingerprint.
@@ -28,30 +26,18 @@ def read_profile(directory: Path, fingerprint: str) -> Profile | None:
         return None
     with reading_cached("profile", path, "calibrate"):
         document = read_json(path, "profile")
-        if document["version"] not in READABLE or document["fingerprint"] != fingerprint:
-            raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
-        ops = _measured(document["ops"])
-        training = _steps(document["training"]) if document["version"] > 1 else {}
-        words = ("beside", "training_beside") if document["version"] < 5 else ("contended", "training_contended")
-        contended = {
-            int(count): _measured(ops_of_count)
-            for count, ops_of_count in (document[words[0]].items() if document["version"] > 2 else ())
-        }
-        trained = document[words[1]].items() if document["version"] > 3 else ()
-        training_contended = {int(count): _steps(steps) for count, steps in trained}
-        pace = _paces(document.get("pace", {}))
-        moments = {int(at): _paces(figures) for at, figures in document.get("moments", {}).items()}
-        copies = {int(count): _measured(ops_of_count) for count, ops_of_count in document.get("copies", {}).items()}
+        if not _is_current(document, fingerprint):
+            return None
         return Profile(
             fingerprint=fingerprint,
             machine=dict(document["machine"]),
-            ops=ops,
-            training=training,
-            contended=contended,
-            training_contended=training_contended,
-            copies=copies,
-            pace=pace,
-            moments=moments,
+            ops=_measured(document["ops"]),
+            training=_steps(document["training"]),
+            contended={int(count): _measured(ops) for count, ops in document["contended"].items()},
+            training_contended={int(count): _steps(ops) for count, ops in document["training_contended"].items()},
+            copies={int(count): _measured(ops) for count, ops in document["copies"].items()},
+            pace=_paces(document["pace"]),
+            moments={int(at): _paces(figures) for at, figures in document["moments"].items()},
         )
 
 
@@ -90,6 +76,13 @@ def write_profile(directory: Path, profile: Profile) -> Path:
     return path
 
 
+def _is_current(document: Mapping[str, Any], fingerprint: str) -> bool:
+    """Return whether a file has the version that is read; raise ValueError if it has another fingerprint."""
+    if document["fingerprint"] != fingerprint:
+        raise ValueError(f"fingerprint '{document['fingerprint']}'")
+    return bool(document["version"] == VERSION)
+
+
 def _measured(document: Mapping[str, Sequence[Any]]) -> dict[str, Measurement]:
     return {key: Measurement(*numbers) for key, numbers in document.items()}
 
@@ -112,10 +105,6 @@ def _path(directory: Path, fingerprint: str) -> Path:
     if not fingerprint.isalnum():
         raise InputError(f"the fingerprint '{fingerprint}' is none; it is made of letters and digits; calibrate again")
     return directory / f"{fingerprint}.json"
-
-
-SWEEP_VERSION = 2  # version 1 had no training
-SWEEPS_READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ class Sweep(Brief):
 
 
 def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
-    """The sweep of a fingerprint, or None without a file.
+    """The sweep of a fingerprint, or None without a file of this version.
 
     Raises:
         InputError: if the file is damaged, or has another fingerprint.
@@ -152,15 +141,15 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
         return None
     document = read_json(path, "sweep")
     with reading_cached("sweep", path, "sweep"):
-        if document["version"] not in SWEEPS_READABLE or document["fingerprint"] != fingerprint:
-            raise InputError(f"version {document['version']}, fingerprint '{document['fingerprint']}'")
+        if not _is_current(document, fingerprint):
+            return None
         return Sweep(
             fingerprint,
             {
                 name: Probed(
                     float(probe["pass_bytes"]),
                     _measured(probe["ops"]),
-                    _steps(probe.get("training", {})),
+                    _steps(probe["training"]),
                 )
                 for name, probe in document["probes"].items()
             },
@@ -175,7 +164,7 @@ def write_sweep(directory: Path, sweep: Sweep) -> Path:
     """
     path = sweep_path(directory, sweep.fingerprint)
     document = {
-        "version": SWEEP_VERSION,
+        "version": VERSION,
         "fingerprint": sweep.fingerprint,
         "probes": {
             name: {

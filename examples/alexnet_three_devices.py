@@ -52,7 +52,7 @@ def cluster() -> Cluster:
     """Three GPUs with links of 40 Gbit/s."""
     names = [f"gpu{i}" for i in range(DEVICES)]
     devices = [{"name": name, "kind": "gpu", "like": GPU} for name in names]
-    return cluster_of({"version": 2, "device": devices, "link": [{"between": names, "like": LINK}]}, "three devices")
+    return cluster_of({"version": 1, "device": devices, "link": [{"between": names, "like": LINK}]}, "three devices")
 
 
 def parameters(graph: Graph) -> dict[str, int]:

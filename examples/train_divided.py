@@ -29,7 +29,7 @@ def cluster() -> planner.Cluster:
     peaks = {"memory": "4 GiB", "flops": {"float32": "50 GFLOP/s"}, "memory_bandwidth": "10 GB/s", "kind": "core"}
     devices = [{"name": f"cpu{core}", "cores": [core], **peaks} for core in cores]
     link = {"between": [device["name"] for device in devices], "bandwidth": "8 GB/s", "latency": "20 us"}
-    return cluster_of({"version": 2, "device": devices, "link": [link] if len(cores) > 1 else []}, "two cores")
+    return cluster_of({"version": 1, "device": devices, "link": [link] if len(cores) > 1 else []}, "two cores")
 
 
 def data(inputs: Tensor) -> list[tuple[Tensor, Tensor]]:

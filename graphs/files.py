@@ -8,14 +8,13 @@ from errno import ELOOP
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from graphs.common.documents import DAMAGED, read_json
+from graphs.common.documents import DAMAGED, check_version, read_json
 from graphs.common.errors import InputError
 from graphs.common.visible import visible
 from graphs.footprint import footprint_from_dict, footprint_to_dict
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 
-VERSION = 3  # 1 has no footprints, 2 no members of fused operators; both are still read
-READABLE = (1, 2, VERSION)
+VERSION = 1
 STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 
 
@@ -36,13 +35,9 @@ def graph_from_dict(document: Mapping[str, Any]) -> Graph:
     """The inverse of `graph_to_dict`.
 
     Raises:
-        InputError: if the version is newer, a field is missing, or the content does not match its fingerprint.
+        InputError: if the version is another, a field is missing, or the content does not match its fingerprint.
     """
-    version = document.get("version")
-    if isinstance(version, bool) or version not in READABLE:
-        raise InputError(
-            f"the graph has the version {version!r}, this planner reads 1 to {VERSION}; import the model again"
-        )
+    check_version(document, "graph", VERSION, "import the model again")
     try:
         graph = Graph(
             name=document["name"],

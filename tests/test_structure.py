@@ -116,7 +116,7 @@ LINES = {
     "planner/parallelism/exports": 368,
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 744,
-    "planner/planning": 2991,
+    "planner/planning": 2994,
     "planner/plans": 1410,
     "planner/plans/schemas": 32,
     "planner/problem": 1695,

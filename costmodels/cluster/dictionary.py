@@ -8,14 +8,11 @@ from typing import Any
 from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
 from costmodels.cluster.links import Level
 from costmodels.cluster.prices import HourlyPrice
-from graphs.common.documents import DAMAGED
-from graphs.common.errors import RENAMED, InputError
+from graphs.common.documents import DAMAGED, check_version
+from graphs.common.errors import InputError
 
-VERSION = 2
+VERSION = 1
 """The version of this document, and of cluster.toml."""
-
-OLD_WORDS = {word: RENAMED[word] for word in ("handover", "turns", "free")} | {"handover_s": "overhead_s"}
-"""Keys and values of version 1, with their present names."""
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
@@ -39,10 +36,8 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
     Raises:
         InputError: if the version is another, a field is missing or of the wrong type, or it describes no cluster.
     """
-    old = version_of(document) < VERSION
+    check_version(document, "cluster", VERSION, "make the plan again")
     try:
-        if old:
-            document = {**renamed(document), "devices": [renamed(device) for device in document["devices"]]}
         replicas = None
         if "replicas" in document:
             count, rate, *others = document["replicas"]
@@ -60,30 +55,6 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
         raise
     except DAMAGED as error:
         raise InputError(f"the cluster is damaged: {error!r}; make the plan again") from error
-
-
-def renamed(content: Any) -> Any:
-    """A table of version 1 with the present names; a value of another type stays the same."""
-    if not isinstance(content, dict):
-        return content
-    new = {OLD_WORDS.get(key, key): value for key, value in content.items()}
-    return new | {"sharing": OLD_WORDS.get(new["sharing"], new["sharing"])} if "sharing" in new else new
-
-
-def version_of(document: Mapping[str, Any]) -> int:
-    """The version of a cluster, 1 or more.
-
-    Raises:
-        InputError: if this planner does not read the version, or there is none.
-    """
-    version: Any = document.get("version")
-    if isinstance(version, bool) or version not in range(1, VERSION + 1):
-        newer = isinstance(version, int) and version > VERSION
-        way_out = "update the planner" if newer else f"start the file with version = {VERSION}"
-        raise InputError(
-            f"the cluster has version = {version!r}, this planner reads 1 to {VERSION}; {way_out} or calibrate again"
-        )
-    return int(version)
 
 
 def _device_to_dict(device: Device) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 ::
 
-    version = 2                          # version 1, with other words such as "handover" for overhead, is read as well
+    version = 1
 
     [cluster]
     name = "desk"                        # the file's name if left out
@@ -65,12 +65,14 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.cluster.cluster import Cluster, Device
-from costmodels.cluster.dictionary import renamed, version_of
+from costmodels.cluster.dictionary import VERSION
 from costmodels.cluster.one_line import cluster_in_one_line, is_one_line
 from costmodels.cluster.tables import Table, devices_of, level_of, links_of, replicas_of, tables_of
 from graphs.common import checks
-from graphs.common.documents import read_toml
+from graphs.common.documents import check_version, read_toml
 from graphs.common.errors import InputError
+
+ALSO_READ = 2  # in files that were written by hand before the first release: the same format
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -103,7 +105,8 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     Raises:
         InputError: for an unknown, missing or malformed key, or if it describes no cluster.
     """
-    document = _upgraded(document)
+    version = ALSO_READ if document.get("version") == ALSO_READ else VERSION
+    check_version(document, "cluster", version, f"start the file with version = {VERSION} or calibrate again")
     top = Table("the file", document, ("version", "cluster", "device", "link", "level", "replicas"))
     about = Table("[cluster]", top.get("cluster", dict, {}), ("name", "overlap", "sharing"))
     devices = tuple(device for i, table in enumerate(tables_of(top, "device")) for device in devices_of(table, i))
@@ -115,18 +118,6 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "fifo")
     replicas = replicas_of(top.get("replicas", dict, {})) if "replicas" in top.content else None
     return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing, replicas, levels)
-
-
-def _upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document with the names of this version."""
-    if version_of(document) > 1:
-        return document
-    about, devices = document.get("cluster"), document.get("device")
-    return {
-        **document,
-        **({"cluster": renamed(about)} if isinstance(about, dict) else {}),
-        **({"device": [renamed(device) for device in devices]} if isinstance(devices, list) else {}),
-    }
 
 
 def _check_apart(devices: Iterable[Device]) -> None:

@@ -14,7 +14,7 @@ import select
 import stat
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
@@ -127,6 +127,17 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"the {what} '{path}' is not TOML: {first_line(error)}; mend that line") from error
     return dict(document)
+
+
+def check_version(document: Mapping[str, Any], what: str, version: int, way_out: str) -> None:
+    """Check that a document has the version that is read; ``way_out`` is the advice for any other one.
+
+    Raises:
+        InputError: if it has another version, or none.
+    """
+    found: Any = document.get("version")
+    if isinstance(found, bool) or found != version:
+        raise InputError(f"the {what} has the version {found!r}, this planner reads {version}; {way_out}")
 
 
 def parse_json(text: str, finite: bool = True) -> Any:

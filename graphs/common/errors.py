@@ -94,31 +94,11 @@ def fallbacks_said(say: Callable[[str], object]) -> Iterator[None]:
         yield
 
 
-RENAMED = {
-    "--no-trial": "--no-autotune",
-    "Care": "CalibrationOptions",
-    "Recipe": "TrainerOptions",
-    "care": "calibration_options",
-    "free": "unlimited",
-    "handover": "overhead",
-    "ideal-dp": "downset-dp",
-    "recipe": "trainer_options",
-    "trial": "autotuning",
-    "turns": "fifo",
-}
-"""Former words of the command line, the files and the Python API, with their present names."""
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'plan'?", or nothing if no known word is similar; the comparison ignores case.
-
-    For a word that was renamed, the text gives its present name.
-    """
+    """ "; did you mean 'plan'?", or nothing if no known word is similar; the comparison ignores case."""
     from difflib import get_close_matches  # late: only errors need it
 
     words = list(known)
-    if RENAMED.get(word) in words:
-        return f"; it is called '{RENAMED[word]}' now"
     close = get_close_matches(word.casefold(), [other.casefold() for other in words], n=1)
     alike = get_close_matches(word, [other for other in words if other.casefold() in close], n=1, cutoff=0.0)
     return f"; did you mean '{alike[0]}'?" if alike else ""

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from graphs.common.documents import DAMAGED, parse_json
+from graphs.common.documents import DAMAGED, check_version, parse_json
 from graphs.common.errors import InputError, first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.ir import STATE, Graph, Op, Role, Tensor, unfused
@@ -72,15 +72,10 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
     """The inverse of `program_to_dict`; every weight is on the meta device, with its former shape and strides.
 
     Raises:
-        InputError: if the version is newer, the graph is another one, torch does not know an operator, or the document
-            is malformed.
+        InputError: if the version or the graph is another, torch does not know an operator, or the document is
+            malformed.
     """
-    version = document.get("version")
-    if isinstance(version, bool) or version != VERSION:
-        raise InputError(
-            f"the program has the version {version!r}, this planner reads {VERSION}; "
-            "update the planner or write it anew"
-        )
+    check_version(document, "program", VERSION, "update the planner or write it anew")
     if document.get("fingerprint") != graph.fingerprint:
         raise InputError(
             f"the program is that of the graph {document.get('fingerprint')!r}, the plan's is {graph.fingerprint}; "
@@ -289,7 +284,7 @@ def _check_node(name: Any, context: Any) -> None:
         module = str(name).rpartition(".")[0] or name
         raise InputError(
             f"the model takes or returns a '{name}', which is not known here; import its module first "
-            f"(import {module}, or --import {module} for python -m planner.runtime)"
+            f"(import {module}, or --import {module} for planner rank)"
         )
     if name == "collections.defaultdict":
         factory = (context["default_factory_module"], context["default_factory_name"])

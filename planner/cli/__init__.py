@@ -41,9 +41,6 @@ RANK = "rank"
 
 LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
 
-MOVED = {"compare": "choose"}
-"""Commands that are now a part of another one."""
-
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -102,8 +99,6 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         name, python = "placement-planner", platform.python_version()
         print(f"{name} {version(name)}, Python {python}, torch {version('torch')}")  # without importing torch
         sys.exit(DONE)
-    if command in MOVED:
-        parser.error(f"planner {command} is now planner {MOVED[command]}; planner {MOVED[command]} --help says how")
     if command is not None and command not in COMMANDS:
         parser.error(f"there is no command '{command}'{nearest(command, LISTED)}")
     options = parser.parse_args(words)

@@ -184,8 +184,8 @@ def _check_network(before: Plan, after: Plan) -> None:
     if not all(known):
         name = (before, after)[known.index("")].graph.name
         raise InputError(
-            f"the plan for '{name}' has fused or split operators, and does not say of which network (its file is of an "
-            "older planner, or it was made by hand); plan again"
+            f"the plan for '{name}' has fused or split operators, and does not say of which network (it was made by "
+            "hand); plan again"
         )
     ends = [f"'{plan.graph.name}' (fingerprint {own})" for plan, own in zip((before, after), known, strict=True)]
     raise InputError(f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster.cluster import Cluster, Device
+from costmodels.cluster.dictionary import VERSION as CLUSTER_VERSION
 from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
 from costmodels.measured import Noise, Profile, noisy
 from costmodels.operators.keys import op_keys, training_keys
@@ -37,7 +38,7 @@ if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
 CHANNELS = ("threads", "gloo")
-VERSION = 1  # of a host in the cache
+VERSION = 1  # of a host in the cache; one of another version is measured again
 ERROR = 0.015  # standard error of a pass over a network that measuring aims at, if time allows
 PEAK_SPREAD = 0.25  # spread of single measurements of a peak, above which the peak is reported as unsure
 LINK_SPREAD = 0.5  # the same for a link at one size
@@ -180,13 +181,13 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
         one_of(kernels, "the kernels", KERNELS)
     found = []
     for cores in widths(split_cpu, host_divisions()):
-        path = _host_path(host_fingerprint(cores, channel))
-        if not path.exists():
+        host = read_host(_host_path(host_fingerprint(cores, channel)))
+        if host is None:
             raise InputError(
                 f"this host was not measured with {cores} core{'s'[: cores - 1]} in each device; run "
                 f"`planner calibrate MODEL --split-cpu {split_cpu}`"
             )
-        found.append(with_kernels(read_host(path).cluster, kernels))
+        found.append(with_kernels(host.cluster, kernels))
     return tuple(found)
 
 
@@ -293,8 +294,8 @@ def _host(calibration_options: CalibrationOptions, cores: int, reporter: Reporte
     from costmodels.calibrate import calibrate_host, host_fingerprint
 
     path = _host_path(host_fingerprint(cores, calibration_options.channel))
-    if path.exists() and not calibration_options.again:
-        return read_host(path), True
+    if not calibration_options.again and (known := read_host(path)):
+        return known, True
     measured = calibrate_host(cores_per_device=cores, channel=calibration_options.channel, on_step=reporter.on_step)
     host = replace(measured, cluster=_with_overheads(measured.cluster, reporter))
     write_host(host, path)
@@ -305,14 +306,16 @@ def _host_path(fingerprint: str) -> Path:
     return cache_folder() / "hosts" / f"{fingerprint}.json"
 
 
-def read_host(path: Path) -> Host:
-    """Return a host from the cache; a damaged file is an InputError."""
+def read_host(path: Path) -> Host | None:
+    """Return a host from the cache, or None without a file of this version; a damaged file is an InputError."""
     from costmodels.calibrate import Host
 
+    if not path.exists():
+        return None
     with reading_cached("calibrated host", path, "calibrate"):
         document = read_json(path, "calibrated host")
-        if document["version"] != VERSION:
-            raise InputError(f"version {document['version']}")
+        if document["version"] != VERSION or document["cluster"]["version"] != CLUSTER_VERSION:
+            return None
         spread = {str(what): float(share) for what, share in document["spread"].items()}
         return Host(cluster_from_dict(document["cluster"]), spread)
 

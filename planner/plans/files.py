@@ -25,14 +25,13 @@ from costmodels.tabulate import OperatorTimes, assemble
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
 from graphs.common import checks
-from graphs.common.documents import DAMAGED, read_json
+from graphs.common.documents import DAMAGED, check_version, read_json
 from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
 from graphs.kinds import kind_of
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
-from planner.plans.upgrades import VERSION, upgraded
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import alike
 from planner.problem.evaluate import evaluate
@@ -42,6 +41,7 @@ from planner.solvers.copies import copies_of_everything
 from planner.solvers.robust import Robustness
 from simulator.placement import Placement
 
+VERSION = 1
 PACES = ("pace", "pace_spread")  # by kind of device
 COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source")
 """The columns of costs in a file, for each operator on each device."""
@@ -92,11 +92,11 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
     """Return the plan of a JSON object. Predicted figures are computed again, not believed, see `planner.plans.files`.
 
     Raises:
-        InputError: if the version is newer, a field is missing, the parts do not fit together, or something contradicts
-            the proof.
+        InputError: if the version is another, a field is missing, the parts do not fit together, or something
+            contradicts the proof.
     """
+    check_version(document, "plan", VERSION, "plan again")
     try:
-        document = upgraded(document)
         graph = graph_from_dict(document["graph"])
         cluster = cluster_from_dict(document["cluster"])
         workload = Workload(**document["workload"])

@@ -2,7 +2,7 @@
 
 ::
 
-    {"version": 2, "model": "googlenet", "plan": "1a2b3c4d5e6f", "devices": ["cpu0", "cpu1"], "micro_batches": 16,
+    {"version": 1, "model": "googlenet", "plan": "1a2b3c4d5e6f", "devices": ["cpu0", "cpu1"], "micro_batches": 16,
      "seconds": 0.0202, "latency_s": 0.0379, "usage": {"period_s": 0.0202, "devices": {"cpu0": {...}}, "links": {...}},
      "spans": [["compute", "cpu0", "conv1 … relu", 0, 0, 0.0, 0.0021, 0.0021], ...]}     as `simulator.timeline.Span`
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graphs.common.brief import brief
-from graphs.common.documents import DAMAGED, read_json
+from graphs.common.documents import DAMAGED, check_version, read_json
 from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.kinds import kind_of
@@ -23,8 +23,7 @@ from planner.plans.plan import Plan
 from simulator.timeline import Span, Timeline
 from simulator.usage import DeviceUsage, Usage
 
-VERSION = 2
-OLDEST = 1  # has spans only
+VERSION = 1
 SHOWN = 16  # micro-batches of a stream that are kept
 
 
@@ -65,18 +64,14 @@ def run_to_dict(plan: Plan, run: MeasuredRun) -> dict[str, Any]:
 def run_from_dict(document: Mapping[str, Any], plan: Plan) -> MeasuredRun:
     """Return the run of a JSON object, the inverse of `run_to_dict`.
 
-    Raise InputError if the version is newer, a field is missing, or the run is one of another plan.
+    Raise InputError if the version is another, a field is missing, or the run is one of another plan.
     """
-    if document.get("version") not in range(OLDEST, VERSION + 1):
-        raise InputError(
-            f"the run has the version {document.get('version')!r}, this planner reads {VERSION}; "
-            "update the planner or run the plan again"
-        )
+    check_version(document, "run", VERSION, "run the plan again")
     try:
         spans = tuple(Span(*span) for span in document["spans"])
         timeline = Timeline(tuple(document["devices"]), document["micro_batches"], spans)
         of, numbers = document["plan"], [span.start_s + span.end_s for span in spans]
-        run = MeasuredRun(timeline) if document["version"] == OLDEST else _measured(timeline, document)
+        run = _measured(timeline, document)
     except DAMAGED as error:
         raise InputError(f"the run is damaged: {error!r}; run the plan again") from error
     if of != placement_fingerprint(plan) or timeline.devices != plan.table.devices:

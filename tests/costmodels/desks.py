@@ -8,7 +8,7 @@ from costmodels.cluster.cluster import Cluster, Device, Link
 from graphs.ir import ITEM_BYTES
 
 DESK = """\
-version = 2
+version = 1
 
 [[device]]
 name = "cpu0"

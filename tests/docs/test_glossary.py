@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import planner
-from graphs.common.errors import RENAMED, nearest
 from planner.cli import COMMANDS
 from planner.cli.parser import Parser, declare, module_of
-from planner.solvers.portfolio import SOLVERS
 from tests.docs.pages import PAGES, ROOT
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -60,23 +58,7 @@ def test_every_public_name_and_option_goes_by_one_term() -> None:
 @pytest.mark.parametrize("word", GIVEN_UP)
 def test_pages_and_code_do_not_use_words_that_were_given_up(word: str) -> None:
     sources = [p for room in ("graphs", "costmodels", "simulator", "planner") for p in (ROOT / room).rglob("*.py")]
-    allowed = {
-        ROOT / "graphs/common/errors.py",
-        ROOT / "costmodels/cluster/dictionary.py",
-        ROOT / "costmodels/cluster/file.py",
-    }
     pattern = re.compile(rf"\b{re.escape(word)}\b")
     pages = {*PAGES, GLOSSARY} - {ROOT / "CHANGELOG.md"}
-    using = [p for p in {*sources, *pages} - allowed if pattern.search(p.read_text(encoding="utf-8"))]
+    using = [p for p in {*sources, *pages} if pattern.search(p.read_text(encoding="utf-8"))]
     assert [str(path.relative_to(ROOT)) for path in sorted(using)] == []
-
-
-def test_what_was_renamed_says_its_new_name() -> None:
-    known = {*planner.__all__, *options(), *SOLVERS, "fifo", "unlimited", "overhead", "autotuning"}
-    parameters = {"calibration_options", "trainer_options"}
-    for old, new in RENAMED.items():
-        assert old not in known
-        assert new in known | parameters
-        assert nearest(old, [new, "other"]) == f"; it is called '{new}' now"
-    with pytest.raises(AttributeError, match="no attribute 'Recipe'; it is called 'TrainerOptions' now"):
-        _ = planner.Recipe

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from graphs.common import checks
-from graphs.common.documents import DAMAGED
+from graphs.common.documents import DAMAGED, check_version
 from graphs.common.errors import InputError
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
@@ -87,8 +87,7 @@ def check_state(state: Any) -> None:
         raise InputError(
             f"the state is none of a trainer; give {SAVED} (weights alone go into the model, before training)"
         )
-    if state["version"] != VERSION:
-        raise InputError(f"the state has the version {state['version']!r}, this planner reads {VERSION}")
+    check_version(state, "state", VERSION, "train again")
     if "pieces" in state:
         raise InputError(
             f"the state is one rank's, with parts such as '{next(iter(state['pieces']))}'; put those of all ranks "

@@ -42,13 +42,13 @@ def test_a_cluster_has_at_most_16384_devices(tmp_path: Path, count: int, hosts: 
     device = (
         '[[device]]\nname = "gpu"\nmemory = "16 GiB"\nflops = { float32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 GB/s"\n'
     )
-    path.write_text(f"version = 2\n{device}count = {count}\nhosts = {hosts}\n", encoding="utf-8")
+    path.write_text(f"version = 1\n{device}count = {count}\nhosts = {hosts}\n", encoding="utf-8")
     with pytest.raises(InputError, match="device 'gpu' stands for more than 16,384 devices; lower its count"):
         read_cluster(path)
 
 
 def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
-    text = 'version = 2\n[[link]]\nbetween = ["a", "b", "c"]\nbandwidth = "unlimited"\n'
+    text = 'version = 1\n[[link]]\nbetween = ["a", "b", "c"]\nbandwidth = "unlimited"\n'
     for name in "abc":
         text += f'[[device]]\nname = "{name}"\nmemory = "1 GB"\nflops = {{ float32 = "1 GFLOP/s" }}\n'
         text += 'memory_bandwidth = "1 GB/s"\n'
@@ -58,32 +58,27 @@ def test_between_joins_each_pair_of_several_devices(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("old", "new"), [("turns", "fifo"), ("free", "unlimited"), ("fair", "fair")])
-def test_version_1_had_other_words(tmp_path: Path, old: str, new: str) -> None:
-    text = DESK.replace('kind = "cpu"', 'kind = "cpu"\noverhead = "3 us"') + f'\n[cluster]\nsharing = "{new}"\n'
-    before = text.replace("version = 2", "version = 1").replace("overhead", "handover").replace(f'"{new}"', f'"{old}"')
-    cluster = read_cluster(written(tmp_path, before))
-    assert cluster == read_cluster(written(tmp_path, text))
-    assert (cluster.sharing, cluster.devices[0].overhead_s) == (new, 3e-6)
+def test_version_2_is_the_same_format(tmp_path: Path) -> None:
+    assert read_cluster(written(tmp_path, DESK.replace("version = 1", "version = 2"))) == Cluster(
+        "desk", (CPU0, GPU), (UP, DOWN)
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         (
-            "version = 2",
+            "version = 1",
             "",
-            "the cluster has version = None, this planner reads 1 to 2; start the file with version = 2",
+            "the cluster has the version None, this planner reads 1; start the file with version = 1 or",
         ),
-        ("version = 2", "version = 3", "the cluster has version = 3, this planner reads 1 to 2; update the planner"),
-        ("version = 2", "version = true", "the cluster has version = True, this planner reads 1 to 2; start the file"),
-        (
-            'kind = "cpu"',
-            'handover = "1 us"',
-            "device 'cpu0' has the unknown key 'handover'; it is called 'overhead' now",
-        ),
-        ("version = 2", "version = 1\nnodes = 3", "the file has the unknown key 'nodes'; known: version, cluster, dev"),
-        ("version = 2", "version = 1\ndevices = 3", "the file has the unknown key 'devices'; did you mean 'device'?"),
+        ("version = 1", "version = 3", "the cluster has the version 3, this planner reads 1; start the file with"),
+        ("version = 1", "version = true", "the cluster has the version True, this planner reads 1; start the file"),
+        ("version = 1", 'version = "1"', "the cluster has the version '1', this planner reads 1; start the file"),
+        ('kind = "cpu"', 'handover = "1 us"', "device 'cpu0' has the unknown key 'handover'; known: "),
+        ('kind = "cpu"', 'overhed = "1 us"', "device 'cpu0' has the unknown key 'overhed'; did you mean 'overhead'?"),
+        ("version = 1", "version = 1\nnodes = 3", "the file has the unknown key 'nodes'; known: version, cluster, dev"),
+        ("version = 1", "version = 1\ndevices = 3", "the file has the unknown key 'devices'; did you mean 'device'?"),
         ('kind = "cpu"', 'kin = "cpu"', "device 'cpu0' has the unknown key 'kin'; did you mean 'kind'?"),
         ('memory = "12 GiB"', "", "device 'cpu0' has no memory; add memory = \"16 GiB\""),
         ('memory = "12 GiB"', "memory = 12", "device 'cpu0': memory is 12; write a number and a unit, for example '16"),
@@ -176,19 +171,19 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, old: str, new: str, m
 
 def test_a_list_of_something_else_than_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"device is a list of 3; write each as a section \[\[device\]\]"):
-        read_cluster(written(tmp_path, "version = 2\ndevice = [3]\n"))
+        read_cluster(written(tmp_path, "version = 1\ndevice = [3]\n"))
 
 
 def test_a_missing_file_and_no_toml(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read the cluster '.*none.toml': No such file.*; check the path"):
         read_cluster(tmp_path / "none.toml")
     with pytest.raises(InputError, match=r"the cluster '.*desk.toml' is not TOML: .* \(at line 2, .*; mend that line"):
-        read_cluster(written(tmp_path, "version = 2\nmemory = \n"))
+        read_cluster(written(tmp_path, "version = 1\nmemory = \n"))
 
 
 def test_the_catalogue_fills_in_what_is_not_given(tmp_path: Path) -> None:
     text = """
-version = 2
+version = 1
 [[device]]
 name = "a"
 like = "A100-SXM-80GB"
@@ -269,7 +264,7 @@ def test_cores_of_several_hosts_have_the_same_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("reserve", "usable"), [('"2 GiB"', 14), ('"25%"', 12), ('" 12.5 % "', 14), (None, 16)])
 def test_a_reserve_is_a_size_or_a_share_and_is_written(reserve: str | None, usable: int, tmp_path: Path) -> None:
     key = f"reserve = {reserve}\n" if reserve else ""
-    text = f"""version = 2
+    text = f"""version = 1
 [[device]]
 name = "a"
 memory = "16 GiB"
@@ -294,4 +289,4 @@ memory_bandwidth = "10 GB/s"
 def test_a_reserve_leaves_something(reserve: object, told: str) -> None:
     device = {"name": "gpu0", "like": "A100-SXM-80GB", "reserve": reserve}
     with pytest.raises(InputError, match=told):
-        cluster_of({"version": 2, "device": [device]})
+        cluster_of({"version": 1, "device": [device]})

@@ -20,7 +20,7 @@ def test_a_written_cluster_reads_well(tmp_path: Path) -> None:
     assert (
         path.read_text(encoding="utf-8")
         == """\
-version = 2
+version = 1
 
 [cluster]
 name = "desk"

@@ -247,7 +247,7 @@ class TestRefused:
         spec = json.dumps([1, {"type": name, "context": "null", "children_spec": []}])
         assert refused(document | {"out_spec": spec}, graph) == (
             f"the model takes or returns a '{name}', which is not known here; import its module first "
-            f"(import {module}, or --import {module} for python -m planner.runtime)"
+            f"(import {module}, or --import {module} for planner rank)"
         )
 
     def test_an_argument_that_is_no_json(self) -> None:

@@ -30,7 +30,7 @@ def _pair(kinds: tuple[str, str], more: str = "") -> str:
     devices = (
         _DEVICE.format(name=name, kind=kind) + more.format(name=name) for name, kind in zip("ab", kinds, strict=True)
     )
-    return "version = 2\n" + "".join(devices) + _LINK
+    return "version = 1\n" + "".join(devices) + _LINK
 
 
 PAPER = _pair(("cpu", "cpu"))

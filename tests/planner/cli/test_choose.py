@@ -14,7 +14,7 @@ from tests.planner.cli.given import Refused
 GPUS = [f"gpu{i}" for i in range(8)]
 CLUSTER = "\n".join(
     [
-        "version = 2",
+        "version = 1",
         *(f'[[device]]\nname = "{name}"\nlike = "A100-SXM-80GB"' for name in GPUS),
         f'[[link]]\nbetween = {json.dumps(GPUS)}\nlike = "NVLink3"',
         '[replicas]\ncount = 2\nbandwidth = "25 GB/s"',

@@ -61,12 +61,6 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
     assert all(choice["peak_bytes"] == max(choice["memory_bytes"].values()) for choice in choices)
 
 
-def test_compare_is_a_part_of_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["compare", MNIST, "--cluster", "paper.toml"])
-    assert "planner compare is now planner choose; planner choose --help says how" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

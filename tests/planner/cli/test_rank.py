@@ -167,12 +167,6 @@ def test_without_torchrun_one_line_says_how(
     assert errors.count("\n") == 1
 
 
-def test_the_former_name_tells_the_new_one() -> None:
-    done = ran([sys.executable, "-m", "planner.runtime", "plan.json", "model.pt2"], cwd=ROOT, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "planner: `python -m planner.runtime` is called `python -m planner rank` now; use that\n"
-
-
 def alone(monkeypatch: pytest.MonkeyPatch, n_ranks: int) -> None:
     with socket.create_server((HERE, 0)) as free:
         port = free.getsockname()[1]

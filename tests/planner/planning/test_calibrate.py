@@ -270,13 +270,22 @@ def test_a_host_comes_back_from_its_file(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["h.json"]
 
 
+@pytest.mark.parametrize("change", [{"version": 2}, {"cluster": {"version": 2}}])
+def test_a_host_of_another_version_counts_as_none(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "h.json"
+    write_host(HOST, path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert read_host(path) is None
+    write_host(HOST, path)
+    assert read_host(path) == HOST
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ('{"version": 1', "the calibrated host '"),
-        ('{"version": 9}', "version 9"),
-        ('{"version": 1, "spread": {"a": "x"}, "cluster": {}}', "could not convert string to float: 'x'"),
-        ('{"version": 1, "spread": {}, "cluster": {"version": 2}}', "the cluster is damaged: KeyError('name')"),
+        ('{"version": 1, "spread": {"a": "x"}, "cluster": {"version": 1}}', "could not convert string to float: 'x'"),
+        ('{"version": 1, "spread": {}, "cluster": {"version": 1}}', "the cluster is damaged: KeyError('name')"),
     ],
 )
 def test_a_damaged_host_is_refused(tmp_path: Path, content: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from planner.plans.files import plan_to_dict
 from tests.planner.sample import PLAN
 
 CLUSTER = """
-version = 2
+version = 1
 
 [cluster]
 name = "desk"

@@ -15,7 +15,7 @@ from costmodels.cluster.file import cluster_of
 from graphs import files
 from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
-from planner.plans import upgrades
+from planner.plans import files as planfile
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.schemas import schema
 from tests.planner.plans.schemas.documents import at, cluster_document, plan_document
@@ -37,6 +37,7 @@ CLUSTERS = [
     remove("cluster"),
     remove("link"),
     put("version", value=2),
+    put("version", value=3),
     put("version", value="1"),
     put("devices", value=[]),
     put("device", value=[]),
@@ -123,7 +124,7 @@ def test_both_kinds_of_answer_occur_in_what_is_tried() -> None:
             for key in plan_to_dict(PLAN)
             if key not in ("model", "fingerprint", "objective_s", "gap", "predicted")
         ),
-        put("version", value=upgrades.VERSION + 1),
+        put("version", value=planfile.VERSION + 1),
         put("goal", value="comfort"),
         put("status", value="great"),
         put("bound_s", value="low"),

@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from costmodels.cluster import dictionary as clusterdict
+from costmodels.cluster import file as clusterfile
 from costmodels.cluster.catalogue import catalogue
 from costmodels.cluster.cluster import SHARINGS, Device
 from costmodels.cluster.dictionary import cluster_to_dict
@@ -25,7 +26,7 @@ from graphs import files, ir
 from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
 from planner.plans import files as planfile
-from planner.plans import runs, upgrades
+from planner.plans import runs
 from planner.plans.files import plan_to_dict
 from planner.plans.plan import Plan
 from planner.plans.schemas import NAMES, schema
@@ -104,9 +105,9 @@ def test_a_link_of_unlimited_bandwidth_is_null_in_a_plan() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "known"),
     [
-        ("plan", ("properties", "version", "const"), upgrades.VERSION),
+        ("plan", ("properties", "version", "const"), planfile.VERSION),
         ("plan", ("$defs", "cluster", "properties", "version", "const"), clusterdict.VERSION),
-        ("cluster", ("properties", "version", "const"), clusterdict.VERSION),
+        ("cluster", ("properties", "version", "enum"), [clusterdict.VERSION, clusterfile.ALSO_READ]),
         ("graph", ("properties", "version", "const"), files.VERSION),
         ("run", ("properties", "version", "const"), runs.VERSION),
         ("run", ("$defs", "span", "prefixItems", 0, "enum"), list(get_args(Kind))),

@@ -127,7 +127,7 @@ def test_the_state_of_another_model_optimizer_seed_or_version() -> None:
         weight = state["model"]["enter.weight"]
         others = {key: value for key, value in state["model"].items() if key != "enter.weight"}
         for odd, text in (
-            ({"version": 2}, "the state has the version 2, this planner reads 1"),
+            ({"version": 2}, "the state has the version 2, this planner reads 1; train again"),
             ({"seed": 3}, "the state was saved with the seed 3; make the trainer with that seed"),
             ({"model": others}, "the state has no 'enter.weight', which the model 'skips' has"),
             (
