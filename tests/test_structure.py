@@ -85,25 +85,25 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {
-    "costmodels": 1762,
+    "costmodels": 1751,
     "costmodels/calibrate": 2402,
-    "costmodels/cluster": 1965,
+    "costmodels/cluster": 1927,
     "costmodels/host": 672,
     "costmodels/learning": 714,
     "costmodels/memory": 587,
     "costmodels/operators": 797,
-    "graphs": 738,
-    "graphs/common": 943,
-    "graphs/importers": 3760,
+    "graphs": 733,
+    "graphs/common": 934,
+    "graphs/importers": 3737,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1963,
-    "graphs/kernels": 3178,
-    "graphs/program": 1400,
-    "graphs/rewrites": 1921,
+    "graphs/kernels": 3177,
+    "graphs/program": 1393,
+    "graphs/rewrites": 1920,
     "planner": 160,
-    "planner/cli": 4666,
+    "planner/cli": 4661,
     "planner/cli/solve": 410,
-    "planner/explanations": 2052,
+    "planner/explanations": 2051,
     "planner/exports": 1289,
     "planner/literature": 1,
     "planner/literature/hybrid_pipeline": 994,
@@ -117,10 +117,10 @@ LINES = {
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 744,
     "planner/planning": 2994,
-    "planner/plans": 1410,
+    "planner/plans": 1327,
     "planner/plans/schemas": 32,
-    "planner/problem": 1695,
-    "planner/runtime": 356,
+    "planner/problem": 1693,
+    "planner/runtime": 350,
     "planner/runtime/benchmark": 869,
     "planner/runtime/checkpoint": 719,
     "planner/runtime/distributed": 9,
@@ -129,10 +129,10 @@ LINES = {
     "planner/runtime/distributed/transport": 1070,
     "planner/runtime/hybrid": 1533,
     "planner/runtime/inference": 1131,
-    "planner/runtime/stages": 688,
-    "planner/runtime/training": 2766,
+    "planner/runtime/stages": 694,
+    "planner/runtime/training": 2765,
     "planner/runtime/verification": 801,
-    "planner/solvers": 1652,
+    "planner/solvers": 1650,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 869,
     "planner/solvers/dp/downsets": 1247,
@@ -149,7 +149,7 @@ LINES = {
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 6, 54
 TOO_LONG, TOO_BRANCHING, TOO_WIDE = 1, 7, 12
-NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 560, 40
+NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 3, 0
 """Today's figures, which only fall."""
 
 

@@ -139,7 +139,8 @@ def _block(random: Random, x: Tensor) -> Step:
 
     def call(m: Sequence[nn.Module], v: Values) -> Tensor:
         y = m[1](m[0](v[-1]))
-        return m[2](known[activate](y if combine == "none" else COMBINED[combine](y, v[-1])))
+        result: Tensor = m[2](known[activate](y if combine == "none" else COMBINED[combine](y, v[-1])))
+        return result
 
     return Step(f"[{multiply}, {before}, {combine}, {activate}, {after}]", call, (multiply, before, after))
 

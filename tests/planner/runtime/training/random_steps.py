@@ -77,7 +77,7 @@ class Skip(nn.Module):
         return result
 
 
-def _recurrent(kind: type[nn.RNNBase], random: Random, **options: Any) -> nn.Module:
+def _recurrent(kind: Callable[..., nn.Module], random: Random, **options: Any) -> nn.Module:
     both = random.random() < 0.5
     n_layers = 2 if options.get("dropout") else random.choice((1, 2))  # it drops between layers
     return First(kind(WIDTH, WIDTH // (1 + both), n_layers, batch_first=True, bidirectional=both, **options))
@@ -198,7 +198,8 @@ def _own_steps(module: nn.Module, batches: Sequence[Sequence[Tensor]]) -> Steps:
 
 def differences(got: Steps, expected: Steps, exact: bool) -> Iterator[str]:
     """Yield how losses and states differ: in a bit, or beyond rounding."""
-    pairs = [("losses", *(torch.tensor(losses, dtype=torch.float64) for losses, _ in (got, expected)))]
+    own, wanted = (torch.tensor(losses, dtype=torch.float64) for losses, _ in (got, expected))
+    pairs: list[tuple[str, Tensor, Tensor]] = [("losses", own, wanted)]
     if got[1].keys() != expected[1].keys():
         yield f"only one of the states has {sorted(got[1].keys() ^ expected[1].keys())}"
         return
