@@ -20,6 +20,7 @@ from graphs.common.errors import InputError, fallbacks_said, first_line
 from graphs.program.program import Program
 from planner.cli.files import check_writes
 from planner.cli.numbers import positive_seconds
+from planner.cli.progress import Progress
 from planner.cli.rank_model import import_part
 from planner.cli.run_ import declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
@@ -105,7 +106,10 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         return train_row(options, rank_environment)
     if options.hosted:
         use_numerics(options.hosted)
+    progress = Progress(shown=rank_environment.rank == COORDINATOR and not (options.hosted or options.json))
+    progress.step("meeting the other ranks at the store", 0, 0)
     store = open_store(rank_environment)
+    progress.step("reading the plan", 0, 0)
     with _telling(store, rank_environment.rank):
         if rank_environment.rank == COORDINATOR:
             check_writes(options)
@@ -127,7 +131,12 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
                 return train_rank(options, plan, store, rank_environment)
             serve_rank(options, plan, store, rank_environment.rank)
             return BROKEN
-    program, rank, group, peer_infos = _take(options, rank_environment, plan, store)
+    with _telling(store, rank_environment.rank):
+        progress.step("importing the model", 0, 0)
+        program, rank = _take(options, rank_environment, plan)
+    progress.step(f"waiting for {rank_environment.n_ranks} ranks", 0, 0)
+    group, peer_infos = _joined(options, rank_environment, plan, rank, store)
+    progress.clear()
     if rank_environment.rank != COORDINATOR:
         return DONE if Worker(rank).serve(group, peer_infos) else BROKEN
     from planner.cli.console import Console
@@ -141,29 +150,32 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         return run_with(runner, options, Console(json=options.json), beside)
 
 
-def _take(
-    options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, store: Store
-) -> tuple[Program, Rank, ProcessGroup, tuple[PeerInfo, ...]]:
-    """Import our part of the model, meet the other ranks and connect to them."""
-    with _telling(store, rank_environment.rank):
-        layout = layout_of(plan, rank_environment.n_ranks)
-        mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
-        cores = {core for device in mine for core in device.cores}
-        if rank_environment.rank != COORDINATOR and cores and cores <= usable_cores():  # else `Rank` names the missing
-            os.sched_setaffinity(0, cores)
-            torch.set_num_threads(len(cores))
-        check_seed(options.seed)
-        device = (layout.devices[rank_environment.rank] or plan.placement.used)[0]
-        program = import_part(plan, options, plan.cluster.devices[device].name)
-        program = rewritten_for(plan, program)
-        check_runs(plan, program)
-        rank = Rank(plan, program, layout, rank_environment.rank, options.silence)
+def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan) -> tuple[Program, Rank]:
+    """Import this rank's part of the model, on the cores of its devices."""
+    layout = layout_of(plan, rank_environment.n_ranks)
+    mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
+    cores = {core for device in mine for core in device.cores}
+    if rank_environment.rank != COORDINATOR and cores and cores <= usable_cores():  # else `Rank` names the missing
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(len(cores))
+    check_seed(options.seed)
+    device = (layout.devices[rank_environment.rank] or plan.placement.used)[0]
+    program = rewritten_for(plan, import_part(plan, options, plan.cluster.devices[device].name))
+    check_runs(plan, program)
+    return program, Rank(plan, program, layout, rank_environment.rank, options.silence)
+
+
+def _joined(
+    options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan, rank: Rank, store: Store
+) -> tuple[ProcessGroup, tuple[PeerInfo, ...]]:
+    """Meet the other ranks and connect to them."""
     with ExitStack() as undo:
         undo.callback(rank.engine.close)
-        peer_infos = meet(store, layout, rank_environment.rank, peer_info_of(plan, options.seed), timeout_s=MEET_S)
+        own = peer_info_of(plan, options.seed)
+        peer_infos = meet(store, rank.layout, rank_environment.rank, own, timeout_s=MEET_S)
         group = join(store, rank_environment.rank, rank_environment.n_ranks, rank_environment.address)
         undo.pop_all()
-    return program, rank, group, peer_infos
+    return group, peer_infos
 
 
 @contextmanager

@@ -133,6 +133,19 @@ def test_the_second_call_of_a_module_has_its_path() -> None:
     assert module_path(node) == "block"
 
 
+class Masked(nn.Module):
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return ids * attention_mask[:, None]  # type: ignore[index]
+
+
+def test_a_mask_that_was_not_given_is_the_way_out_where_there_is_none() -> None:
+    ids, error = torch.ones(2, 2), TypeError("'NoneType' object is not subscriptable")
+    way_out = "pass attention_mask, which models of transformers leave out while they are traced"
+    assert untraceable(error, Masked(), Arguments((ids,), {})) == f": {error}; {way_out}"
+    for given in (Arguments((ids, ids), {}), Arguments((ids,), {"attention_mask": ids})):
+        assert way_out not in untraceable(error, Masked(), given)
+
+
 def test_values_have_a_way_out_of_their_own() -> None:
     assert untraceable(ValueError("odd\n\nmore"), nn.ReLU(), Arguments((), {})) == (
         ": odd; see that the model itself takes these inputs; make its forward free of control flow that depends on "

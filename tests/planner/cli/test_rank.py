@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ from tests.planner.runtime.small import CORE, cpu, make_plan, program_of, with_d
 
 MODEL = "tests.planner.runtime.distributed.ranks:tied"
 SAID = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": HERE, "MASTER_PORT": "4321"}
+
+
+STEPS = ["meeting the other ranks at the store", "reading the plan", "importing the model", "waiting for 2 ranks"]
+"""Progress that the coordinator reports before it measures."""
+
+
+def until_it_measures(rank: Process) -> list[str]:
+    """The steps that a rank reports before it measures."""
+    assert rank.stderr is not None
+    lines = iter(rank.stderr.readline, "")
+    return [line.removesuffix(" …\n") for line in takewhile(lambda line: "measuring" not in line, lines)]
 
 
 @pytest.fixture
@@ -133,7 +145,7 @@ def test_trouble_of_one_rank_ends_all(started: Started, tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_ends_all(shards: Path, started: Started, victim: int) -> None:
     for rank in range(2):
         started.start(rank, 2, shards / "plan.json", shards, "--rounds", "1000000")
-    assert "measuring" in started.ranks[0].stderr.readline()  # type: ignore[union-attr]
+    assert until_it_measures(started.ranks[0]) == STEPS
     started.ranks[victim].send_signal(signal.SIGKILL)
     killed_s = time.monotonic()
     ends = started.ends()
@@ -147,7 +159,7 @@ def test_a_rank_that_is_killed_ends_all(shards: Path, started: Started, victim: 
 def test_an_interrupt_ends_all(shards: Path, started: Started) -> None:
     for rank in range(2):
         started.start(rank, 2, shards / "plan.json", shards, "--rounds", "1000000")
-    assert "measuring" in started.ranks[0].stderr.readline()  # type: ignore[union-attr]
+    assert until_it_measures(started.ranks[0]) == STEPS
     started.ranks[0].send_signal(signal.SIGINT)
     ends = started.ends()
     assert [status for status, _, _ in ends] == [130, 0]
