@@ -16,7 +16,7 @@ from costmodels.units import format_bytes
 from graphs.common.arrays import Floats
 from graphs.ir import Graph
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.constraints import CollisionError, Constraint, Effect, effects, under
+from planner.problem.constraints import CollisionError, Constraint, Requirement, effects, under
 from planner.problem.deadline import Deadline
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
@@ -58,7 +58,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What is to be placed, apart from constraints.
 
     Attributes:
@@ -76,7 +76,7 @@ class Asked:
     step: TrainingStep | None = None
 
 
-def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
+def find_conflict(asked: Request, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
     """An irreducible set of demands without a placement; None unless it is the demands that are proved to leave none.
 
     The demands are the constraints and the memory of each device. When the time is over, what is known by then is the
@@ -125,9 +125,9 @@ def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demand
 class _ConflictSearch:
     """Finds out which demands can be met at once; what constraints demand is worked out once."""
 
-    def __init__(self, asked: Asked, constraints: Sequence[Constraint], deadline: Deadline) -> None:
+    def __init__(self, asked: Request, constraints: Sequence[Constraint], deadline: Deadline) -> None:
         self._asked, self._deadline = asked, deadline
-        self._effects: tuple[Effect, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
+        self._effects: tuple[Requirement, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
         self._known: dict[frozenset[int], bool] = {}
         self.late = False  # whether a search was left out because there was no time
 
