@@ -16,7 +16,7 @@ from costmodels.profilefile import read_profile, write_profile
 from costmodels.table import CostTable
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
-    from costmodels.learning.learned import Learned
+    from costmodels.learning.learned import LearnedModel
 
 
 def cache_folder() -> Path:
@@ -55,7 +55,7 @@ def correct_profiles(cluster: Cluster, table: CostTable, correction: Correction,
         write_profile(cache_folder(), correction.profile(profile, group, named.count(fingerprint), training))
 
 
-def learned_costs(fingerprint: str) -> Learned | None:
+def learned_costs(fingerprint: str) -> LearnedModel | None:
     """The learned costs of a kind of device, by the fingerprint of its profile; None without a sweep."""
     from costmodels.learning.learned import learn
 

@@ -108,7 +108,7 @@ def _path(directory: Path, fingerprint: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeMeasurement:
     """Measurements of one probe."""
 
     pass_bytes: float  # bytes that one pass over the network touches, see `costmodels.learning.features.pass_bytes`
@@ -123,9 +123,9 @@ class Sweep(Brief):
     """Measurements on one kind of device."""
 
     fingerprint: str  # fingerprint of the hardware and software, as in `costmodels.measured.Profile`
-    probes: Mapping[str, Probed]  # measurements by the name of the probe
+    probes: Mapping[str, ProbeMeasurement]  # measurements by the name of the probe
 
-    def extended(self, name: str, probed: Probed) -> "Sweep":
+    def extended(self, name: str, probed: ProbeMeasurement) -> "Sweep":
         """The sweep with one more probe."""
         return replace(self, probes={**self.probes, name: probed})
 
@@ -146,7 +146,7 @@ def read_sweep(directory: Path, fingerprint: str) -> Sweep | None:
         return Sweep(
             fingerprint,
             {
-                name: Probed(
+                name: ProbeMeasurement(
                     float(probe["pass_bytes"]),
                     _measured(probe["ops"]),
                     _steps(probe["training"]),

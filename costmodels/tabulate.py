@@ -30,9 +30,9 @@ from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Role, unfused
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
-    from costmodels.learning.learned import Learned
+    from costmodels.learning.learned import LearnedModel
 
-LearnedOf: TypeAlias = "Callable[[str], Learned | None]"
+LearnedOf: TypeAlias = "Callable[[str], LearnedModel | None]"
 """Function from a profile's fingerprint to times learned for its kind of device; called if measurements are missing."""
 
 SOURCE = f"<U{max(map(len, Source))}"
@@ -264,7 +264,7 @@ def _column(
     return OperatorTimes(forward_s, source, backward_s, spread, slowdown, copies)
 
 
-def _predicted(learned: Learned, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:
+def _predicted(learned: LearnedModel, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:
     """Seconds forward and backward and their spread, [n_ops] each; a fused operator takes as long as its members."""
     graph = operators.graph
     predicted = learned.predict(replace(graph, ops=tuple(unfused(graph.ops))), operators.trains)

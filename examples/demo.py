@@ -18,7 +18,7 @@ from planner.cli.plan_ import declare, show_plan
 from planner.cli.run_ import run_of, show_measurement
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import Planned, baselines, measure
+from planner.runtime.benchmark.measure import PlannedContender, baselines, measure
 from planner.view.page import render
 from simulator.chart import ascii_chart
 
@@ -58,7 +58,7 @@ def main() -> int:
     with planner.start(plan, program) as runner:
         answers = compare_outputs(runner)
         load = Load(plan=plan)
-        contenders = [Planned(runner, meter=load.meter), *baselines(program, plan.cluster.devices)]
+        contenders = [PlannedContender(runner, meter=load.meter), *baselines(program, plan.cluster.devices)]
         measurement = measure(contenders, ROUNDS, console.on_step, load)
     Path("plan.html").write_text(render(plan, run_of(plan, measurement)), encoding="utf-8")
     show_measurement(plan, measurement, answers, console)

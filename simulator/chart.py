@@ -54,7 +54,7 @@ def svg_chart(timeline: Timeline, title: str = "") -> str:
     names = [*timeline.devices, *timeline.link_busy_s]
     left = MARGIN + LETTER * max((len(visible(name)) for name in names), default=0)
     top = 2 * MARGIN + (LANE if title else 0) + LANE
-    frame = _Frame(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN)
+    frame = _ChartLayout(timeline, {name: top + LANE * i for i, name in enumerate(names)}, left + MARGIN)
     bottom = top + LANE * len(names)
     width, height = frame.left + WIDTH + 3 * MARGIN, bottom + LANE + MARGIN
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
@@ -101,7 +101,7 @@ def ascii_chart(timeline: Timeline, width: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _ChartLayout:
     """The layout of a chart."""
 
     timeline: Timeline  # the timeline

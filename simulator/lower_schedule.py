@@ -84,7 +84,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Lowered(Brief):
+class LoweredSchedule(Brief):
     """A schedule with its costs: actions are numbered as in ``Schedule.columns``."""
 
     schedule: Schedule  # the order of each device
@@ -150,7 +150,7 @@ def message_name(sender: Action) -> str:
     return f"{sender.stage}SEND_{'F' if sender.computation == 'F' else 'B'}{sender.micro_batch}"
 
 
-def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Channels | None = None) -> Lowered:
+def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Channels | None = None) -> LoweredSchedule:
     """Determine duration, reader and message of each action.
 
     Messages that take no time, and messages within a device, are left out. Without ``channels``, each link has its own
@@ -181,7 +181,7 @@ def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Cha
     link[sends] = number
     links = tuple(divmod(pair, schedule.n_devices) for pair in used.tolist())
     channels = channels or Channels.own(schedule.n_devices)
-    return Lowered(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links, channels)
+    return LoweredSchedule(schedule, tuple(costs), seconds[computation, stage], feeds, message_s, link, links, channels)
 
 
 def _feeds(schedule: Schedule) -> Ints:

@@ -22,7 +22,7 @@ from costmodels.table import CostTable
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
-from simulator.lower_schedule import Lowered
+from simulator.lower_schedule import LoweredSchedule
 from simulator.placement import Placement
 from simulator.schedule import B, F, I, W
 from simulator.stages import Stage, split_stages
@@ -34,7 +34,7 @@ Lifetime: TypeAlias = tuple[int, Ints, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Allocation:
     """A tensor, or the activations of a stage, in the memory of a device."""
 
     name: str  # name of the tensor or of the stage
@@ -78,12 +78,12 @@ class DeviceMemory(Brief):
         """The second at which the peak is reached first."""
         return float(self.steps[0][self.steps[1].argmax()])
 
-    def held(self, at_s: float) -> list[Held]:
+    def held(self, at_s: float) -> list[Allocation]:
         """The tensors at this second besides the resident ones, the largest first, then the oldest."""
         held = np.flatnonzero((self.from_s <= at_s) & (at_s < self.until_s))
         order = np.lexsort((self.name[held], self.micro_batch[held], -self.n_bytes[held]))
         columns = (column[held[order]].tolist() for column in (self.name, self.micro_batch, self.n_bytes))
-        return [Held(self.names[name], number, n_bytes) for name, number, n_bytes in zip(*columns, strict=True)]
+        return [Allocation(self.names[name], number, n_bytes) for name, number, n_bytes in zip(*columns, strict=True)]
 
 
 def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tuple[DeviceMemory, ...]:
@@ -206,7 +206,7 @@ def _device_memory(
     )
 
 
-def _kept(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+def _kept(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
     """The activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
 
     See `simulator.pipeline.saved_memory`.

@@ -13,7 +13,7 @@ from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from simulator.engine import Task, circle_from, shortened, times
-from simulator.lower_schedule import Channels, Lowered, StageCost, lower_schedule, message_name
+from simulator.lower_schedule import Channels, LoweredSchedule, StageCost, lower_schedule, message_name
 from simulator.schedule import COMPUTATIONS, B, F, I, Schedule, W
 from simulator.timeline import Span, Timeline
 
@@ -47,7 +47,7 @@ def ends_step(label: str) -> bool:
     return label == OPTIMIZER or (label.endswith(SYNC) and label.removesuffix(SYNC).isdecimal())
 
 
-def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
+def step_end(lowered: LoweredSchedule, end_s: Floats, overlap: bool) -> StepEnd:
     """The times at which stages add up their gradients and devices run their optimizers.
 
     ::
@@ -80,7 +80,7 @@ def step_end(lowered: Lowered, end_s: Floats, overlap: bool) -> StepEnd:
     return StepEnd(syncs, tuple(optimizers))
 
 
-def _syncs(lowered: Lowered, order: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
+def _syncs(lowered: LoweredSchedule, order: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
     """The syncs of stages in this order, which can begin at these seconds, [n_stages]."""
     costs, device, uplink = lowered.costs, lowered.schedule.device, lowered.channels.uplink
     channel = list(range(lowered.schedule.n_devices)) if uplink is None else uplink.tolist()
@@ -101,7 +101,7 @@ def _syncs(lowered: Lowered, order: Sequence[int], ready_s: Sequence[float]) -> 
     return tuple(sorted(pieces, key=lambda piece: (piece.device, piece.start_s)))
 
 
-def _one_by_one(lowered: Lowered, stages: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
+def _one_by_one(lowered: LoweredSchedule, stages: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
     """The syncs of these stages, if each device has an uplink of its own."""
     pieces, free_s = [], [0.0] * lowered.schedule.n_devices
     for stage in stages:
@@ -113,7 +113,7 @@ def _one_by_one(lowered: Lowered, stages: Sequence[int], ready_s: Sequence[float
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedBytes:
     """Bytes that one device keeps for backward passes, as a step function."""
 
     time_s: Floats  # [n_steps], ascending; one instant may have several steps
@@ -130,7 +130,7 @@ class Saved:
         return float(self.time_s[self.held_bytes.argmax()]) if self.held_bytes.size else 0.0
 
 
-def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Saved, ...]:
+def saved_memory(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tuple[SavedBytes, ...]:
     """[n_devices], the bytes that each device keeps over time; 0 without backward passes.
 
     ::
@@ -158,10 +158,10 @@ def saved_memory(lowered: Lowered, start_s: Floats, end_s: Floats) -> tuple[Save
         lengths += np.bincount(schedule.columns.device[added], minlength=len(lengths))
     rows = np.cumsum(lengths)[:-1]
     pairs = zip(np.split(times_s, rows), np.split(changes_bytes, rows), strict=True)
-    return tuple(Saved(time_s, change.cumsum()) for time_s, change in pairs)
+    return tuple(SavedBytes(time_s, change.cumsum()) for time_s, change in pairs)
 
 
-def start_times(lowered: Lowered) -> tuple[list[float], list[float]]:
+def start_times(lowered: LoweredSchedule) -> tuple[list[float], list[float]]:
     """[n_actions] each: the second at which an action starts, and at which its message does; nan without a message.
 
     The orders of all devices and links are fixed, so the result equals that of the engine for the same tasks, and takes
@@ -204,7 +204,7 @@ def start_times(lowered: Lowered) -> tuple[list[float], list[float]]:
     return start_s, sent_s
 
 
-def _circle(lowered: Lowered, head: Sequence[int]) -> str:
+def _circle(lowered: LoweredSchedule, head: Sequence[int]) -> str:
     """Name a circle of devices, each of which waits for an action that the next one has not reached.
 
     ``head`` [n_devices] is the first action that each device has not run.
@@ -226,7 +226,7 @@ REPLICAS = "replicas"
 class PipelineRun(Brief):
     """A predicted run of a schedule. Actions are numbered as in ``Schedule.columns``."""
 
-    lowered: Lowered  # the schedule with its costs
+    lowered: LoweredSchedule  # the schedule with its costs
     devices: tuple[str, ...]  # names, in the order of the schedule
     start_s: Floats  # [n_actions], second at which each action starts
     sent_s: Floats  # [n_actions], second at which its message departs; nan for an action without a message
@@ -258,7 +258,7 @@ class PipelineRun(Brief):
         return np.array([end[-1] - start[0] if len(end) else 0.0 for start, end in zip(start_s, end_s, strict=True)])
 
     @cached_property
-    def saved(self) -> tuple[Saved, ...]:
+    def saved(self) -> tuple[SavedBytes, ...]:
         """[n_devices], the memory that each device keeps for backward passes over time."""
         return saved_memory(self.lowered, self.start_s, self.end_s)
 
@@ -335,7 +335,7 @@ def simulate_schedule(
     return PipelineRun(lowered, names, start_s, sent_s, arrived_s, overlap)
 
 
-def _least_s(lowered: Lowered, start_s: Floats) -> float:
+def _least_s(lowered: LoweredSchedule, start_s: Floats) -> float:
     """Seconds of a run at least, to the end of the optimizers, if no action starts earlier."""
     schedule, optimizer_s = lowered.schedule, np.zeros(lowered.schedule.n_devices)
     if schedule.trains:

@@ -80,7 +80,7 @@ def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None
     return tuple(steps)
 
 
-class Repeated(NamedTuple):
+class RepeatedStep(NamedTuple):
     """A step of one micro-batch."""
 
     micro_batch: int
@@ -89,7 +89,7 @@ class Repeated(NamedTuple):
 
 def repeat(
     steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None
-) -> tuple[list[Repeated], list[Task]]:
+) -> tuple[list[RepeatedStep], list[Task]]:
     """The steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
 
     The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
@@ -104,7 +104,7 @@ def repeat(
     needed = {need for step in steps for need in step.task.needs}
     copies = len(slices)
     tasks: list[Task] = []
-    repeated: list[Repeated] = []
+    repeated: list[RepeatedStep] = []
     ends: list[tuple[int, ...]] = []  # of each micro-batch: its tasks that no other one waits for
     for micro_batch in range(micro_batches):
         start, stop = slices[micro_batch % copies]
@@ -114,7 +114,7 @@ def repeat(
         for duration_s, resources, step_needs, _, name, channel, latency_s in [step.task for step in steps[start:stop]]:
             needs = tuple([base + need for need in step_needs]) if step_needs else enter
             tasks.append(Task(duration_s, resources, needs, micro_batch, name, channel, latency_s))
-        repeated += [Repeated(micro_batch, step) for step in steps[start:stop]]
+        repeated += [RepeatedStep(micro_batch, step) for step in steps[start:stop]]
         ends.append(tuple(base + number for number in range(start, stop) if number not in needed))
     return repeated, tasks
 

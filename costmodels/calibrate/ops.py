@@ -45,12 +45,12 @@ PACED = 3  # passes at least for each sample of the machine's pace
 PACE_S = 0.5  # between two samples at least
 BATCHES = 8  # parts of a measurement
 REFINED_S = 4.0  # after which passes are not added for the sake of the mean
-KNOWN = 3  # least passes of a measurement; `Effort.passes` make a good one
+KNOWN = 3  # least passes of a measurement; `MeasurementEffort.passes` make a good one
 PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasurementEffort:
     """The effort of a measurement: ``passes`` over the program and ``least_s`` seconds, with no pass after ``most_s``.
 
     If some operators are in the cache, ``least_s`` is multiplied by the share of the others; ``again`` ignores the
@@ -70,7 +70,7 @@ class Effort:
 def profile_program(
     program: Program,
     device: Device,
-    effort: Effort = Effort(),
+    effort: MeasurementEffort = MeasurementEffort(),
     on_step: OnStep = lambda *_: None,
     training: bool = False,
     cache: Path | None = None,
@@ -115,7 +115,7 @@ def profile_program(
 def profile_contended(
     program: Program,
     devices: Sequence[Device],
-    effort: Effort = Effort(),
+    effort: MeasurementEffort = MeasurementEffort(),
     on_step: OnStep = lambda *_: None,
     training: bool = False,
     cache: Path | None = None,
@@ -167,7 +167,7 @@ def _identified(device: Device) -> tuple[Mapping[str, str], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmeasured:
+class UnmeasuredPart:
     """The part of a program that has to be measured."""
 
     wanted: tuple[int, ...]  # indices of operators, ascending
@@ -176,7 +176,7 @@ class Unmeasured:
     patience: int = PATIENCE  # factor of the passes if an operator is noisy
 
 
-def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -> Unmeasured:
+def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: MeasurementEffort) -> UnmeasuredPart:
     """The operators, by their keys [n_ops], without a measurement in a phase, or with one of too few passes."""
     missing: dict[str, int] = {}  # key -> passes
     for phase in phases:
@@ -186,7 +186,7 @@ def what_is_left(keys: Sequence[str], phases: Sequence[Phase], effort: Effort) -
                 missing[key] = max(missing.get(key, 0), effort.passes - count)
     wanted = tuple(i for i, key in enumerate(keys) if key in missing)
     least_s = effort.least_s * len(wanted) / max(1, len(keys))
-    return Unmeasured(wanted, max(missing.values(), default=0), least_s, effort.patience)
+    return UnmeasuredPart(wanted, max(missing.values(), default=0), least_s, effort.patience)
 
 
 class SessionPace:
@@ -249,14 +249,14 @@ class _Session:
 
     keys: tuple[str, ...]  # [n_ops], keys of all operators
     before: Sequence[Phase]  # cached measurements of each phase
-    effort: Effort  # effort of the measurement
+    effort: MeasurementEffort  # effort of the measurement
     training: bool  # whether it is in training
     profile: Callable[[Any], Profile]  # makes a profile of measurements by key
     cache: Path | None  # folder of profiles, or None
     pace: SessionPace  # of the machine during the measurement
 
     @cached_property
-    def task(self) -> Unmeasured:
+    def task(self) -> UnmeasuredPart:
         return what_is_left(self.keys, self.before, self.effort)
 
     def measured(self, rows: Rows) -> Any:

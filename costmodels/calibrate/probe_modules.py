@@ -11,7 +11,7 @@ FUNCTIONS = "gelu silu mish elu selu softplus hardtanh hardswish hardsigmoid rel
 BINARY = "add sub mul div maximum minimum eq lt ge atan2 fmod"
 
 
-class Behind(nn.Module):
+class DifferentiableInput(nn.Module):
     """A module whose input depends on a parameter, so that every operator in it has a backward pass."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -71,7 +71,7 @@ class Pictures(nn.Module):
         return torch.stack([result.amax() for result in made])
 
 
-class Branched(nn.Module):
+class BranchedChain(nn.Module):
     """A chain of modules with branches at some positions, whose results form one vector."""
 
     def __init__(self, chain: Sequence[nn.Module], branches: Sequence[tuple[int, nn.Module]]) -> None:
@@ -91,7 +91,7 @@ class Branched(nn.Module):
         return torch.cat(ends, dim=1)
 
 
-class Doubled(nn.Module):
+class ResidualConcat(nn.Module):
     """A residual connection and a concatenation."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Doubled(nn.Module):
         return x + half.mul(0.5)
 
 
-class Stems(nn.Module):
+class ImageStems(nn.Module):
     """First layers of image networks: three channels in, large windows and strides."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class Views(nn.Module):
         return torch.stack([end.to(x.dtype) for end in ends])
 
 
-class Words(nn.Module):
+class WordScores(nn.Module):
     """A table of words, and scores of each word at the end."""
 
     def __init__(self, width: int, words: int) -> None:
@@ -218,7 +218,7 @@ class Words(nn.Module):
         return scores.amax(-1) if self.training else scores.argmax(-1)
 
 
-class Products(nn.Module):
+class ProductChain(nn.Module):
     """Linear layers and matrix products, each on a new input."""
 
     def __init__(self, sizes: Sequence[tuple[int, int, int]]) -> None:

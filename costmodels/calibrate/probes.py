@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from costmodels.calibrate.probe_modules import (
     Attentions,
-    Behind,
-    Branched,
-    Doubled,
+    BranchedChain,
+    DifferentiableInput,
     Elementwise,
+    ImageStems,
     Pairs,
     Pictures,
-    Products,
+    ProductChain,
     Recurrent,
-    Stems,
+    ResidualConcat,
     TransformerBlock,
     Views,
-    Words,
+    WordScores,
 )
 
 Built: TypeAlias = tuple[nn.Module, tuple[Tensor, ...]]
@@ -88,7 +88,7 @@ def _in_training(probe: Probe) -> Callable[[], Built] | None:
 def _behind(build: Callable[[], Built]) -> Built:
     module, inputs = build()
     with inputs[0].device:
-        return Behind(module), inputs
+        return DifferentiableInput(module), inputs
 
 
 SIDES = {1: (7, 13, 14, 17, 28, 35, 56, 73, 112, 224), 4: (7, 13, 14, 28, 35, 56, 112, 224), 2: (14, 35)}
@@ -100,7 +100,7 @@ def _images() -> Iterator[Probe]:
         for side in sides:
             name = f"images {batch}x{side} 0"  # it seeds the network, and identifies it in sweep files
             yield Probe(name, partial(_convolutions, name, batch, side))
-    yield Probe("stems 1", partial(_pictured, Stems, 1, 3, 224))
+    yield Probe("stems 1", partial(_pictured, ImageStems, 1, 3, 224))
     for batch in (1, 4):
         yield Probe(f"large images {batch}", partial(_pictured, _large, batch, 3, 256))
 
@@ -136,11 +136,11 @@ def _convolutions(name: str, batch: int, side: int) -> Built:
         if i in (1, 4, 7, 10):
             branches.append((len(chain), _shrinking(draw, channels, most)))
         if i in (2, 6, 9):
-            slow = (nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.LocalResponseNorm(5), Doubled())
-            chain.append(draw.choice(slow) if batch * channels * side**2 < MOST_ELEMENTS / 2 else Doubled())
+            slow = (nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.LocalResponseNorm(5), ResidualConcat())
+            chain.append(draw.choice(slow) if batch * channels * side**2 < MOST_ELEMENTS / 2 else ResidualConcat())
     pools = (nn.MaxPool2d(3, 2), nn.MaxPool2d(2, 2), nn.AvgPool2d(2, 2), nn.MaxPool2d(3, 2, 1, ceil_mode=True))
     branches += [(len(chain), pool) for pool in pools]
-    return Branched(chain, branches), (torch.randn(batch, first, side, side),)
+    return BranchedChain(chain, branches), (torch.randn(batch, first, side, side),)
 
 
 def _convolution(draw: random.Random, channels: int, wanted: int, positions: int, most_flop: float) -> list[Any]:
@@ -228,7 +228,7 @@ def _transformer(width: int, batch: int, length: int, style: str) -> Built:
 
 def _words(width: int, words: int, rows: int) -> Built:
     with torch.device("meta"):
-        return Words(width, words), (torch.empty(1, rows, dtype=torch.long),)
+        return WordScores(width, words), (torch.empty(1, rows, dtype=torch.long),)
 
 
 def _views(batch: int, rows: int, width: int) -> Built:
@@ -244,7 +244,7 @@ def _products(seed: int) -> Built:
         if 1e7 < 2 * rows * inner * out < 2e9 and inner <= 4096:
             sizes.append((rows, inner, out))
     with torch.device("meta"):
-        return Products(sizes), (torch.empty(1, 4096),)
+        return ProductChain(sizes), (torch.empty(1, 4096),)
 
 
 RECURRENT = (

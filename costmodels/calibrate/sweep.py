@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from costmodels.calibrate.ops import SAVE_S, Effort, OnStep, profile_program
+from costmodels.calibrate.ops import SAVE_S, MeasurementEffort, OnStep, profile_program
 from costmodels.calibrate.probes import Built, Probe, probes, spread
 from costmodels.cluster.cluster import Device
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
 from costmodels.measured import TrainingMeasurement
-from costmodels.profilefile import Probed, Sweep, read_sweep, write_sweep
+from costmodels.profilefile import ProbeMeasurement, Sweep, read_sweep, write_sweep
 from graphs.importers.from_torch import program_from_module
 
 PASSES, MOST_S = 3, 1.0
 """Passes and time limit of one probe. The model is fitted to thousands of operators, so that none has to be exact: five
 passes, and more for noisy operators, did not reduce the error on networks that were left out."""
 
-TRAINING = Effort(passes=2, least_s=0.1, most_s=1.0, patience=1)
+TRAINING = MeasurementEffort(passes=2, least_s=0.1, most_s=1.0, patience=1)
 
 
 def sweep(
@@ -54,11 +54,11 @@ def sweep(
     return measured
 
 
-def _probed(probe: Probe, device: Device) -> Probed:
+def _probed(probe: Probe, device: Device) -> ProbeMeasurement:
     module, inputs = probe.build()
     program = program_from_module(module.eval(), inputs, name=probe.name, footprints=False)
-    profile = profile_program(program, device, Effort(PASSES, probe.least_s, MOST_S, patience=1))
-    return Probed(float(pass_bytes(program.graph)), profile.ops)
+    profile = profile_program(program, device, MeasurementEffort(PASSES, probe.least_s, MOST_S, patience=1))
+    return ProbeMeasurement(float(pass_bytes(program.graph)), profile.ops)
 
 
 def _trained(name: str, build: Callable[[], Built], device: Device) -> Mapping[str, TrainingMeasurement]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from costmodels.memory.passes import inference_bytes
 from costmodels.operators.formulas import FORMULAS, READS, Operands
-from costmodels.operators.keys import Described
+from costmodels.operators.keys import KeyContent
 from costmodels.operators.views import VIEW_KINDS, bases, operation
 from graphs.ir import ITEM_BYTES, Attr, Graph, Op, Role, Tensor
 
@@ -38,7 +38,7 @@ ends with the distance of the memory level that has the state, which matters les
 COPIES_IF_SCATTERED = frozenset({"aten.reshape", "aten.flatten", "aten.contiguous", "aten.ravel", "aten.reshape_as"})
 
 
-def features_of(op: Described, network_bytes: float) -> Features:
+def features_of(op: KeyContent, network_bytes: float) -> Features:
     """Features of an operator.
 
     ``network_bytes``, which one pass over its network touches, determine the memory level of its state.
@@ -64,7 +64,7 @@ def features_of(op: Described, network_bytes: float) -> Features:
     return Features(family, (1.0, flop, moved, state, n_read - once, min(scattered, moved)), place)
 
 
-def is_known(op: Described) -> bool:
+def is_known(op: KeyContent) -> bool:
     """Whether the work of an unmeasured kind of operators can be counted."""
     return op.operation in FORMULAS or op.operation in VIEW_KINDS
 
@@ -79,7 +79,7 @@ def pass_bytes(graph: Graph) -> int:
     return n_bytes + inference_bytes(graph)
 
 
-def _is_free(op: Described) -> bool:
+def _is_free(op: KeyContent) -> bool:
     """Whether an operator is a view; see `costmodels.operators.views`."""
     if not op.outputs or not op.inputs:
         return False
@@ -96,7 +96,7 @@ def _is_free(op: Described) -> bool:
     return all(result in base for result in results)
 
 
-def _state(op: Described, name: str) -> tuple[Tensor, ...]:
+def _state(op: KeyContent, name: str) -> tuple[Tensor, ...]:
     """The parameters of an operator, guessed from its kind, since keys do not distinguish them from activations."""
     if name in CONVOLUTIONS or name == "aten.linear":
         return op.inputs[1:]
@@ -109,7 +109,7 @@ def _state(op: Described, name: str) -> tuple[Tensor, ...]:
     return ()
 
 
-def _family(op: Described, name: str) -> tuple[str, tuple[float, ...]]:
+def _family(op: KeyContent, name: str) -> tuple[str, tuple[float, ...]]:
     if name in CONVOLUTIONS and len(op.inputs) > 1:
         return "convolution", _convolution(op)
     if name in PRODUCTS and op.inputs:
@@ -153,7 +153,7 @@ def _numbers(value: Attr, default: int, count: int) -> tuple[int, ...]:
     return integers * count if len(integers) == 1 else integers
 
 
-def _convolution(op: Described) -> tuple[float, ...]:
+def _convolution(op: KeyContent) -> tuple[float, ...]:
     image, weight, out = op.inputs[0], op.inputs[1], op.outputs[0]
     window = weight.shape[2:]
     stride = _numbers(op.attrs.get("stride"), 1, len(window))
@@ -178,7 +178,7 @@ def _convolution(op: Described) -> tuple[float, ...]:
     )
 
 
-def _product(op: Described, name: str) -> tuple[float, ...]:
+def _product(op: KeyContent, name: str) -> tuple[float, ...]:
     first = op.inputs[1 if name == "aten.addmm" else 0]
     inner, out = _last(first), _last(op.outputs[0])
     rows = first.n_elements // max(inner, 1)
@@ -194,7 +194,7 @@ def _product(op: Described, name: str) -> tuple[float, ...]:
     )
 
 
-def _batched(op: Described) -> tuple[float, ...]:
+def _batched(op: KeyContent) -> tuple[float, ...]:
     out = op.outputs[0]
     rows, columns = (out.shape[-2] if len(out.shape) > 1 else 1), _last(out)
     products = out.n_elements / max(rows * columns, 1)
@@ -202,7 +202,7 @@ def _batched(op: Described) -> tuple[float, ...]:
     return (_log(products), _log(rows), _log(_last(op.inputs[-2])), _log(columns), *scattered)
 
 
-def _recurrent(op: Described, name: str) -> tuple[float, ...]:
+def _recurrent(op: KeyContent, name: str) -> tuple[float, ...]:
     first = op.inputs[0]
     steps = first.shape[1 if op.attrs.get("batch_first") is True and len(first.shape) == 3 else 0]
     rows = first.n_elements // max(steps * first.shape[-1], 1)
@@ -210,7 +210,7 @@ def _recurrent(op: Described, name: str) -> tuple[float, ...]:
     return (_log(rows * steps), _log(rows), _log(again_bytes) / 2)
 
 
-def _attention(op: Described) -> tuple[float, ...]:
+def _attention(op: KeyContent) -> tuple[float, ...]:
     query, key = op.inputs[:2]
     rows = query.n_elements // max(query.shape[-1] * query.shape[-2], 1)
     causal = float(op.attrs.get("is_causal") is True)
@@ -224,7 +224,7 @@ def _attention(op: Described) -> tuple[float, ...]:
     )
 
 
-def _windowed(op: Described) -> tuple[float, ...]:
+def _windowed(op: KeyContent) -> tuple[float, ...]:
     out = op.outputs[0]
     window = _numbers(op.attrs.get("kernel_size"), 1, 2)
     stride = _numbers(op.attrs.get("stride"), window[0], 2)
@@ -239,7 +239,7 @@ def _windowed(op: Described) -> tuple[float, ...]:
     )
 
 
-def _simple(op: Described) -> tuple[float, ...]:
+def _simple(op: KeyContent) -> tuple[float, ...]:
     """The place of an operator with one pass over its tensors."""
     out = next(iter((*op.outputs, *op.inputs)), _NOTHING)
     first = op.inputs[0] if op.inputs else out

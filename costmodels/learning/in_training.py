@@ -15,7 +15,7 @@ import numpy as np
 from costmodels.learning.features import Features
 from costmodels.learning.regression import LEAST_S, Process, fit_process
 from costmodels.measured import TrainingMeasurement
-from costmodels.operators.keys import Described
+from costmodels.operators.keys import KeyContent
 from costmodels.operators.views import STOPS, backward_products
 from graphs.common.arrays import Floats
 
@@ -24,10 +24,10 @@ MOST_STEPS = 600  # most measurements of a family; more are thinned out evenly
 
 
 @dataclass(frozen=True)
-class Sought:
+class Query:
     """An operator in training."""
 
-    op: Described  # the operator, from its key
+    op: KeyContent  # the operator, from its key
     features: Features  # features of the operator
     inference_s: float  # predicted seconds in inference
 
@@ -60,13 +60,13 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class BothWays:
+class PassModels:
     """Operators of one family in training."""
 
     forward: Process  # their forward passes
     backward: Process | None  # their backward passes; None if too few were measured
 
-    def predict(self, sought: Sequence[Sought]) -> tuple[Floats, Floats, Floats]:
+    def predict(self, sought: Sequence[Query]) -> tuple[Floats, Floats, Floats]:
         """Seconds forward and backward and their relative standard error, [n] each."""
         places = np.array([op.place for op in sought])
         forward_s, spread = self.forward.predict(np.array([op.forward_terms for op in sought]), places)
@@ -79,7 +79,7 @@ class BothWays:
         return forward_s, backward_s, (forward_s * spread + backward_s * back_spread) / (forward_s + backward_s)
 
 
-def fit_both_ways(measured: Sequence[tuple[Sought, TrainingMeasurement]]) -> BothWays | None:
+def fit_both_ways(measured: Sequence[tuple[Query, TrainingMeasurement]]) -> PassModels | None:
     """Fit the processes of one family to measured operators in training; None for too few operators."""
     measured = measured[:: -(-len(measured) // MOST_STEPS) or 1]
     if len(measured) < LEAST_STEPS:
@@ -87,10 +87,10 @@ def fit_both_ways(measured: Sequence[tuple[Sought, TrainingMeasurement]]) -> Bot
     back = [(op, step) for op, step in measured if op.products and step.backward.seconds > 0]
     forward = _process([(op, op.forward_terms, step.forward.seconds) for op, step in measured])
     backward = [(op, op.backward_terms, step.backward.seconds) for op, step in back]
-    return BothWays(forward, _process(backward) if len(backward) >= LEAST_STEPS else None)
+    return PassModels(forward, _process(backward) if len(backward) >= LEAST_STEPS else None)
 
 
-def _process(rows: Sequence[tuple[Sought, tuple[float, ...], float]]) -> Process:
+def _process(rows: Sequence[tuple[Query, tuple[float, ...], float]]) -> Process:
     return fit_process(
         np.array([terms for _, terms, _ in rows]),
         np.array([op.place for op, _, _ in rows]),

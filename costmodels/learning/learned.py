@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from costmodels.learning.features import FAMILIES, Features, features_of, is_known, pass_bytes
-from costmodels.learning.in_training import BothWays, Sought, fit_both_ways
+from costmodels.learning.in_training import PassModels, Query, fit_both_ways
 from costmodels.learning.regression import LEAST_S, Prices, Process, fit_prices, fit_process
 from costmodels.measured import Profile, TrainingMeasurement
-from costmodels.operators.keys import Described, is_fused, op_keys, parse_key, training_keys
+from costmodels.operators.keys import KeyContent, is_fused, op_keys, parse_key, training_keys
 from costmodels.profilefile import Sweep, read_profile, read_sweep
 from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
@@ -50,14 +50,14 @@ class Predictions(Brief):
 
 
 @dataclass(frozen=True)
-class Learned(Brief):
+class LearnedModel(Brief):
     """The fitted model of one kind of device."""
 
     fingerprint: str  # fingerprint of the kind, as in `costmodels.measured.Profile`
     families: Mapping[str, Process]  # processes of the families by name
     others: Prices | None  # prices for kinds without a process; None if there were no operators to fit them to
     others_spread: float  # root mean square error of these prices, in logarithms
-    training: Mapping[str, BothWays] = field(default_factory=dict)  # models of the families measured in training
+    training: Mapping[str, PassModels] = field(default_factory=dict)  # models of the families measured in training
 
     def seconds(self, graph: Graph) -> Floats:
         """[n_ops], seconds in inference; NaN for operators without a prediction."""
@@ -83,11 +83,11 @@ class Learned(Brief):
         unknown = tuple(kind for kind, is_guessed in known.items() if not is_guessed)
         backward_s = np.zeros(len(ops))
         if training:
-            seconds, backward_s, spread = self._in_training(list(map(Sought, ops, features, seconds.tolist())), spread)
+            seconds, backward_s, spread = self._in_training(list(map(Query, ops, features, seconds.tolist())), spread)
         back = [index[key] for key in keys]
         return Predictions(seconds[back], backward_s[back], spread[back], guessed, unknown)
 
-    def _inference(self, ops: Sequence[Described], features: Sequence[Features]) -> tuple[Floats, Floats]:
+    def _inference(self, ops: Sequence[KeyContent], features: Sequence[Features]) -> tuple[Floats, Floats]:
         """Seconds and their relative standard error, [n] each."""
         seconds, spread = np.full(len(ops), np.nan), np.full(len(ops), np.nan)
         for family, rows in _by_family(features).items():
@@ -101,7 +101,7 @@ class Learned(Brief):
                 spread[rows] = np.where(known, self.others_spread, np.nan)
         return seconds, spread
 
-    def _in_training(self, sought: Sequence[Sought], spread: Floats) -> tuple[Floats, Floats, Floats]:
+    def _in_training(self, sought: Sequence[Query], spread: Floats) -> tuple[Floats, Floats, Floats]:
         """Seconds forward and backward and their relative standard error, [n] each, from the spread in inference."""
         forward_s = np.array([op.inference_s for op in sought])
         backward_s = np.array([op.products * op.inference_s for op in sought])
@@ -121,7 +121,7 @@ def _by_family(features: Iterable[Features]) -> Mapping[str, list[int]]:
     return rows
 
 
-def learn(directory: Path, fingerprint: str) -> Learned | None:
+def learn(directory: Path, fingerprint: str) -> LearnedModel | None:
     """Fit a model to the files of a kind of device; None without a sweep, since one network's operators are too few.
 
     Raise InputError if a file is damaged.
@@ -130,7 +130,7 @@ def learn(directory: Path, fingerprint: str) -> Learned | None:
     return fit(read_profile(directory, fingerprint), swept) if swept is not None else None
 
 
-def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
+def fit(profile: Profile | None, sweep: Sweep | None) -> LearnedModel:
     """Fit a model to the measurements on one kind of device.
 
     The measurements are those of whole networks (``profile``) and of probes (``sweep``). Raise InputError for
@@ -148,23 +148,23 @@ def fit(profile: Profile | None, sweep: Sweep | None) -> Learned:
     families = {family: fit_process(*table) for family, table in tables.items() if len(table[2]) >= LEAST_ROWS}
     others = [table for family, table in tables.items() if family not in FAMILIES]
     if not others:
-        return _trained(Learned(prints.pop(), families, None, 0.0), profile, sweep)
+        return _trained(LearnedModel(prints.pop(), families, None, 0.0), profile, sweep)
     terms, times_s = np.concatenate([t for t, _, _ in others]), np.concatenate([s for _, _, s in others])
     prices = fit_prices(terms, times_s)
     error = np.log(prices.seconds(terms) / times_s)
     spread = max(GUESS_SPREAD, float(np.sqrt(np.mean(error**2))))
-    return _trained(Learned(prints.pop(), families, prices, spread), profile, sweep)
+    return _trained(LearnedModel(prints.pop(), families, prices, spread), profile, sweep)
 
 
-def _trained(learned: Learned, profile: Profile | None, sweep: Sweep | None) -> Learned:
+def _trained(learned: LearnedModel, profile: Profile | None, sweep: Sweep | None) -> LearnedModel:
     """The model with models of training, from its predictions in inference."""
     steps = [(_parsed(key), step, n_bytes) for key, step, n_bytes in _steps(profile, sweep)]
     features = [features_of(op, n_bytes) for op, _, n_bytes in steps]
     seconds, _ = learned._inference([op for op, _, _ in steps], features)
-    rows: dict[str, list[tuple[Sought, TrainingMeasurement]]] = {}
+    rows: dict[str, list[tuple[Query, TrainingMeasurement]]] = {}
     for (op, step, n_bytes), feature, inference_s in zip(steps, features, seconds.tolist(), strict=True):
         if not np.isnan(inference_s) and (n_bytes != UNKNOWN_PASS_BYTES or _computes(feature)):
-            rows.setdefault(feature.family, []).append((Sought(op, feature, inference_s), step))
+            rows.setdefault(feature.family, []).append((Query(op, feature, inference_s), step))
     both = {family: fit_both_ways(measured) for family, measured in sorted(rows.items())}
     return replace(learned, training={family: model for family, model in both.items() if model is not None})
 

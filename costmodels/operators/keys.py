@@ -46,7 +46,7 @@ def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
         inputs, outputs = (tuple(graph.tensor[name] for name in names) for names in (op.inputs, op.outputs))
         views = tuple(seen_through.get(name, ()) for name in op.inputs)
         gradients = tuple(name in with_gradient for name in op.inputs)
-        keys.append(Described(op.kind, inputs, outputs, views, gradients, op.attrs).key)
+        keys.append(KeyContent(op.kind, inputs, outputs, views, gradients, op.attrs).key)
         name = operation(op.kind)
         for output in op.outputs:
             if output in base:  # a view, so it has an input
@@ -65,7 +65,7 @@ _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<views>(?:<\w+)*)(?
 
 
 @dataclass(frozen=True)
-class Described:
+class KeyContent:
     """The content of an operator's key."""
 
     kind: str  # kind with its overload
@@ -91,7 +91,7 @@ class Described:
         return f"{self.kind}({inputs})->{', '.join(map(_written, self.outputs))}{attrs}"
 
 
-def parse_key(key: str) -> Described:
+def parse_key(key: str) -> KeyContent:
     """Parse a key.
 
     Raises:
@@ -107,7 +107,7 @@ def parse_key(key: str) -> Described:
     except ValueError as error:  # from numbers, JSON, or a tensor's record
         raise InputError(f"'{key}' is no operator's key: {error}; delete the file it is from, measure again") from error
     tensors, views, gradients = zip(*inputs, strict=True) if inputs else ((), (), ())
-    return Described(match["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
+    return KeyContent(match["kind"], tensors, tuple(tensor for tensor, _, _ in outputs), views, gradients, attrs)
 
 
 def _written(tensor: Tensor) -> str:

@@ -108,7 +108,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+class _CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Records what operators a module calls, as a graph whose nodes have the paths of layers."""
 
     def __init__(self, state: Mapping[str, Tensor], inputs: Sequence[Any]) -> None:
@@ -183,7 +183,7 @@ def _record(module: nn.Module, given: Arguments, lists: Sequence[str]) -> Trace:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     held = {path: fake.from_tensor(tensor) for path, tensor in (*module.named_parameters(), *module.named_buffers())}
     args, kwargs = pytree.tree_map_only(Tensor, fake.from_tensor, (given.args, dict(given.kwargs)))
-    recorder = _Recorder(held, pytree.tree_leaves((args, kwargs)))
+    recorder = _CallRecorder(held, pytree.tree_leaves((args, kwargs)))
     with _watched(module, lists, recorder.paths), fake, recorder:
         result = torch.func.functional_call(module, held, args, kwargs)
     return recorder.trace(result)

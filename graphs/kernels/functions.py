@@ -101,7 +101,7 @@ def _compiled(
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
     planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(micro_batches(turns))]
-    runs = [_Run(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
+    runs = [_MicroBatchRun(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
     for number, run in enumerate(runs):
@@ -128,7 +128,7 @@ def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.
         raise UnpackedError(number) from error
 
 
-class _Run(NamedTuple):
+class _MicroBatchRun(NamedTuple):
     """Values of one micro-batch in the graph of a function, and where they have to lie."""
 
     strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
@@ -142,7 +142,7 @@ def _add_calls(
     program: Program,
     kernel: Kernel,
     packed: Mapping[str, fx.Node],
-    runs: Sequence[_Run],
+    runs: Sequence[_MicroBatchRun],
     drawing: Mapping[str, Seeded],
 ) -> None:
     """Add the calls of a kernel for micro-batches: one for both if it computes pairs, else one for each."""
@@ -160,7 +160,7 @@ def _add_calls(
             _define(graph, program, kernel, run, made)
 
 
-def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _Run, made: Iterable[fx.Node]) -> None:
+def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _MicroBatchRun, made: Iterable[fx.Node]) -> None:
     """Name what a kernel has made. What must lie as in the trace and is no view is laid so."""
     fresh = shares(program, kernel) is not True
     for name, node in zip(kernel.op.outputs, made, strict=True):

@@ -52,7 +52,7 @@ LOW, HIGH, LOW3, HIGH3 = (np.float32(root) for root in (0.5**0.5, 2**0.5, 0.5**1
 HALF, TWO, FIVE_HALVES, NOTHING = (np.float32(number) for number in (0.5, 2, 2.5, 0))
 
 
-class _Products(NamedTuple):
+class _TileProducts(NamedTuple):
     """The products of a band of tiles with filters whose outputs lie in panels of a width."""
 
     description: Object
@@ -136,7 +136,7 @@ class Winograd:
         """The filters that were packed."""
         return packed[-4 * prod(self.filters) :].view(torch.float32).view(self.filters)
 
-    def _products(self, dnnl: Library) -> _Products:
+    def _products(self, dnnl: Library) -> _TileProducts:
         """The products of a band; raise OSError if oneDNN has no quick ones.
 
         What reads filters as they lie reads long rows with gaps, at two thirds of the pace.
@@ -147,7 +147,7 @@ class Winograd:
         as_they_lie = dnnl.implementation(whole.description).startswith(PACKS_NOTHING)
         return self._in_panels(dnnl, PANEL) if as_they_lie and outputs % PANEL == 0 else whole
 
-    def _in_panels(self, dnnl: Library, width: int) -> _Products:
+    def _in_panels(self, dnnl: Library, width: int) -> _TileProducts:
         (outputs, inputs, *_), band = self.filters, self.band
         count = outputs // width
         weights = (NUMBERS, count, inputs, width)
@@ -155,7 +155,7 @@ class Winograd:
         tiles = dnnl.layout((NUMBERS, 1, band, inputs), (band * inputs, band * inputs, inputs, 1))
         results = dnnl.layout((NUMBERS, count, band, width), (band * outputs, width, outputs, 1))
         description = dnnl.describe("matmul", dnnl.engine, tiles, filters, None, results, dnnl.attributes())
-        return _Products(description, tiles, results, width)
+        return _TileProducts(description, tiles, results, width)
 
     def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., bool]:
         """The convolution with its filters, for the calling thread, of addresses of input, result and operand.

@@ -28,7 +28,7 @@ _TORCH_TYPES: Mapping[str, type] = {"dtype": torch.dtype, "layout": torch.layout
 """Types whose values torch names, such as torch.float32."""
 
 
-class Unavailable(nn.Module):
+class UnavailableModule(nn.Module):
     """Replaces the module of a program that was read from a file, which has only the operators."""
 
     def forward(self, *_args: Any, **_kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
         calls, tensor_of = _calls(document["calls"], graph)
         pieces = Pieces.from_dict(document.get("slices", {}))
         return Program(
-            module=Unavailable(),
+            module=UnavailableModule(),
             graph=graph,
             calls=calls,
             tensor_of=tensor_of,

@@ -19,11 +19,11 @@ from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
 from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
 from planner.explanations.bottleneck import Leg
-from planner.explanations.cuts import Cut, CutMove, Effect
-from planner.explanations.elsewhere import Elsewhere, elsewhere
+from planner.explanations.cuts import Cut, CutEffect, CutMove
+from planner.explanations.elsewhere import DeviceAlternatives, elsewhere
 from planner.explanations.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
 from planner.explanations.regions import TimeShare
-from planner.explanations.what_if import How
+from planner.explanations.what_if import Method
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status
 
@@ -33,10 +33,10 @@ SLOWER = 1.01  # ratio of a stream's period to its objective that filling and dr
 KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
 VISIBLE = 1e-3  # a smaller share is not shown
 HOW = {
-    How.BOUND: "bound: no plan is below",
-    How.JUDGED: "this placement, judged again",
-    How.SIMULATED: "this placement, simulated",
-    How.REPLANNED: "planned again",
+    Method.BOUND: "bound: no plan is below",
+    Method.JUDGED: "this placement, judged again",
+    Method.SIMULATED: "this placement, simulated",
+    Method.REPLANNED: "planned again",
 }
 SOURCES = {
     Source.MEASURED: "measured",
@@ -93,7 +93,7 @@ def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _proof(explanation)
 
 
-def _elsewhere(e: Elsewhere) -> Iterator[str]:
+def _elsewhere(e: DeviceAlternatives) -> Iterator[str]:
     """Yield the lines for people about one operator."""
     along = f", with {count(e.along, 'operator')} that must share its device" if e.along else ""
     yield clipped(f"{_at(e.op, e.module)}, {e.kind}{along}: on {' and '.join(p.device for p in e.prices if p.here)}")
@@ -276,7 +276,7 @@ def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:
 
 def _effects(e: Explanation) -> str:
     """Return how many of the cuts are part of the bottleneck, and what the others do."""
-    n_limits, n_cuts = sum(cut.effect is Effect.LIMITS for cut in e.cuts), len(e.cuts)
+    n_limits, n_cuts = sum(cut.effect is CutEffect.LIMITS for cut in e.cuts), len(e.cuts)
     limit = "the critical path" if e.goal is Goal.LATENCY else "the bottleneck"
     rest = "go on while devices compute (hidden)" if e.overlap else "occupy devices that have time to spare (slack)"
     if not n_limits:

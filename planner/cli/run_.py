@@ -120,7 +120,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
     """
     from planner.runtime.benchmark.check import compare_outputs
     from planner.runtime.benchmark.load import Load
-    from planner.runtime.benchmark.measure import Planned, baselines, measure
+    from planner.runtime.benchmark.measure import PlannedContender, baselines, measure
     from planner.runtime.benchmark.peers import check_peers, peers
 
     plan = runner.plan
@@ -131,7 +131,7 @@ def run_with(runner: "Runner", options: argparse.Namespace, console: Console, be
         answers = compare_outputs(runner)
     paced = paced_devices(plan)
     load = Load(runner.pids, plan)
-    planned = Planned(runner, meter=load.meter)
+    planned = PlannedContender(runner, meter=load.meter)
     contenders = [planned, *(baselines(runner.program, beside) if beside else [])]
     with peers(runner.program, beside, options.against) as others:
         try:

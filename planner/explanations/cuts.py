@@ -12,7 +12,7 @@ from planner.problem.evaluate import OVER, evaluate
 from planner.solvers.single_moves import LEAST_GAIN, moved_to
 
 
-class Effect(StrEnum):
+class CutEffect(StrEnum):
     """Effect of a cut on the objective."""
 
     LIMITS = "limits"  # the transfer or its overhead is part of the bottleneck
@@ -51,7 +51,7 @@ class Cut:
     n_bytes: float  # for each micro-batch
     seconds: float  # on the link
     overhead_s: float  # of the two devices together
-    effect: Effect
+    effect: CutEffect
     moves: tuple[CutMove, ...] = ()  # the writer moved to dst, and the first reader to src; empty if not tried
     copy: int = 0  # the first copy of the network in which the tensor goes there
 
@@ -95,11 +95,11 @@ def cuts(plan: Plan, limit: Bottleneck, n_moved: int) -> tuple[Cut, ...]:
             n_bytes=float(table.flow_bytes[flow]),
             seconds=table.send_s(flow, src, dst),
             overhead_s=float(table.overhead_s[src] + table.overhead_s[dst]),
-            effect=Effect.HIDDEN if table.overlap else Effect.SLACK,
+            effect=CutEffect.HIDDEN if table.overlap else CutEffect.SLACK,
             copy=copy,
         )
-        cuts.append(replace(cut, effect=Effect.LIMITS) if _limits(plan, limit, cut) else cut)
-    cuts.sort(key=lambda cut: (cut.effect is not Effect.LIMITS, -(cut.seconds + cut.overhead_s)))
+        cuts.append(replace(cut, effect=CutEffect.LIMITS) if _limits(plan, limit, cut) else cut)
+    cuts.sort(key=lambda cut: (cut.effect is not CutEffect.LIMITS, -(cut.seconds + cut.overhead_s)))
     blocks, index, number = merge_blocks(table), plan.graph.index, plan.cluster.index
     for i, cut in enumerate(cuts[:n_moved]):
         ends = (cut.writer, cut.dst), (cut.readers[0], cut.src)

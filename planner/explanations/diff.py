@@ -55,7 +55,7 @@ class CostChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedOperators:
     """Operators that are on one device in the first plan and on another one in the second plan.
 
     With several copies of the network, an operator may have several devices, and its seconds are their mean.
@@ -92,7 +92,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
-class DividedAnew:
+class ChangedDivision:
     """Operators that the plans divide in different ways.
 
     Seconds are those of all parts on the device where they take longest.
@@ -107,7 +107,7 @@ class DividedAnew:
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class JoiningOps:
     """Operators that only one of the plans has: they slice, concatenate and add up what others have in parts."""
 
     n_ops: int
@@ -124,9 +124,9 @@ class PlanDifference:
     after: Figures
     changes: tuple[Change, ...]  # of goal, workload and cluster
     costs: tuple[CostChange, ...]  # in the order of devices
-    divided: tuple[DividedAnew, ...]  # one for each pair of ways
-    between: tuple[Between, Between]  # before and after
-    moved: tuple[Moved, ...]  # one for each pair of devices, without what is divided anew
+    divided: tuple[ChangedDivision, ...]  # one for each pair of ways
+    between: tuple[JoiningOps, JoiningOps]  # before and after
+    moved: tuple[MovedOperators, ...]  # one for each pair of devices, without what is divided anew
     reordered: bool  # whether the operators run in another order
     cuts: Cuts
     sure: bool  # whether the times for the goal differ by more than is uncertain, see `Plan.surely_differs`
@@ -159,7 +159,7 @@ def diff(before: Plan | Named, after: Plan | Named) -> PlanDifference:
     common = CommonOps.of(before, after)
     names = common.names
     between = (each.apart(names) for each in common.both)
-    first, second = (Between(len(ops), each.seconds_of(ops)) for each, ops in zip(common.both, between, strict=True))
+    first, second = (JoiningOps(len(ops), each.seconds_of(ops)) for each, ops in zip(common.both, between, strict=True))
     return PlanDifference(
         model=after.graph.name,
         n_ops=len(names),
@@ -298,16 +298,16 @@ def _costs(before: Plan, after: Plan) -> Iterator[CostChange]:
                 yield CostChange(name, int(changed.sum()), float(first[changed].sum()), float(second[changed].sum()))
 
 
-def _divided(common: CommonOps) -> Iterator[DividedAnew]:
+def _divided(common: CommonOps) -> Iterator[ChangedDivision]:
     """Yield the pairs of ways to divide operators, in the order of the first ones."""
     for (first, second), names in _grouped(common, lambda ops, name: ops.how(name)).items():
         if first != second:
             before_s, after_s = (each.seconds(names) for each in common.both)
             what = regions(common.graph, common.numbers(names))
-            yield DividedAnew(first, second, len(names), before_s, after_s, what)
+            yield ChangedDivision(first, second, len(names), before_s, after_s, what)
 
 
-def _moved(common: CommonOps) -> Iterator[Moved]:
+def _moved(common: CommonOps) -> Iterator[MovedOperators]:
     """Yield the pairs of devices in the order of their first operators."""
     before, after = common.both
     for (src, dst), grouped in _grouped(common, NetworkOps.devices).items():
@@ -315,7 +315,7 @@ def _moved(common: CommonOps) -> Iterator[Moved]:
         if names and set(src) != set(dst):
             before_s, after_s = (each.seconds(names) for each in common.both)
             what = regions(common.graph, common.numbers(names))
-            yield Moved(" and ".join(src), " and ".join(dst), len(names), before_s, after_s, what)
+            yield MovedOperators(" and ".join(src), " and ".join(dst), len(names), before_s, after_s, what)
 
 
 def _grouped(common: CommonOps, key: Callable[[NetworkOps, str], T]) -> dict[tuple[T, T], list[str]]:

@@ -25,7 +25,7 @@ class DevicePrice:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class DeviceAlternatives:
     """An operator on every device."""
 
     op: str
@@ -38,7 +38,7 @@ class Elsewhere:
     __repr__ = brief
 
 
-def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
+def elsewhere(plan: Plan | Named, op: str) -> DeviceAlternatives:
     """Return what an operator costs on each device; in a plan with several copies, the first copy's operator moves.
 
     Args:
@@ -63,7 +63,7 @@ def elsewhere(plan: Plan | Named, op: str) -> Elsewhere:
             moved = move(plan, blocks, number, to)
             prices.append(DevicePrice(device, device == home, takes_s, moved.objective_s, moved.obstacle))
     along = len(blocks.members[blocks.block[number]]) - 1
-    return Elsewhere(record.name, record.kind, record.module, along, plan.objective_s, tuple(prices))
+    return DeviceAlternatives(record.name, record.kind, record.module, along, plan.objective_s, tuple(prices))
 
 
 def _forbidden(plan: Plan, op: int) -> dict[int, str]:

@@ -11,10 +11,10 @@ from graphs.common.brief import brief
 from planner.explanations.bottleneck import Bottleneck, bottleneck
 from planner.explanations.cuts import Cut, CutMove
 from planner.explanations.cuts import cuts as cuts_of
-from planner.explanations.recomputing import Recomputed, recomputed
+from planner.explanations.recomputing import RecomputationEffect, recomputed
 from planner.explanations.regions import Region, regions
-from planner.explanations.rewriting import Divided, Fused, divided, fused
-from planner.explanations.what_if import Remedy, Replanned, helps, replanned
+from planner.explanations.rewriting import DividedOperators, FusedOperators, divided, fused
+from planner.explanations.what_if import Remedy, SecondSearch, helps, replanned
 from planner.planning.make_plan import Search
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
@@ -98,14 +98,14 @@ class Explanation:
     out_of_reach: str  # a sentence about devices to which no link leads; empty if there are none
     devices: tuple[DeviceShare, ...]  # in the order of the cluster
     cuts: tuple[Cut, ...]  # those that limit first, then those that take longest
-    replanned: Replanned  # results of searching again: prices of constraints, and remedies
+    replanned: SecondSearch  # results of searching again: prices of constraints, and remedies
     helps: tuple[Remedy, ...]  # remedies for this very placement
     proof: Proof
     sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
     estimated: tuple[KindShare, ...]  # the largest share first
-    divided: Divided | None = None  # operators in parts
-    fused: tuple[Fused, ...] = ()  # fused operators by the kinds of their members, the longest time first
-    recomputed: Recomputed | None = None
+    divided: DividedOperators | None = None  # operators in parts
+    fused: tuple[FusedOperators, ...] = ()  # fused operators by the kinds of their members, the longest time first
+    recomputed: RecomputationEffect | None = None
 
     __repr__ = brief
 
@@ -144,7 +144,7 @@ def explain(plan: Plan | Named, cuts: int = MOVED_CUTS, search: Search | None = 
         raise Interrupted(_explained(plan, limit, plan_cuts, stopped.best)) from stopped
 
 
-def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: Replanned) -> Explanation:
+def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: SecondSearch) -> Explanation:
     moves, one = [moved for cut in plan_cuts for moved in cut.moves], plan.one_device
     estimated = _estimated(plan)
     return Explanation(

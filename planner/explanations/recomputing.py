@@ -13,7 +13,7 @@ from planner.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Recomputed:
+class RecomputationEffect:
     """The recomputation of a training plan; bytes are of one micro-batch, of all devices."""
 
     mode: RecomputeMode
@@ -30,7 +30,7 @@ class Recomputed:
     __repr__ = brief
 
 
-def recomputed(plan: Plan) -> Recomputed | None:
+def recomputed(plan: Plan) -> RecomputationEffect | None:
     """Return the recomputation of a plan; None without any."""
     mode, table = plan.workload.recompute, plan.costs
     if not plan.workload.trains or mode == "none":
@@ -38,7 +38,7 @@ def recomputed(plan: Plan) -> Recomputed | None:
     again_s = table.again_s(mode)[np.arange(table.n_ops), list(plan.placement.device)]
     kept = table.runs_once if mode == "selective" else np.zeros(table.n_ops, dtype=bool)
     plain = replace(plan, workload=replace(plan.workload, recompute="none"))
-    return Recomputed(
+    return RecomputationEffect(
         mode=mode,
         kept=_kinds(plan, np.flatnonzero(kept)),
         kept_bytes=float(table.waiting_bytes(mode).sum()),

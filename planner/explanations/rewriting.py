@@ -12,7 +12,7 @@ from planner.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
+class FusedOperators:
     """The fused operators with the same kinds of members."""
 
     members: tuple[str, ...]  # kinds, without library and overload
@@ -24,7 +24,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
+class DividedOperators:
     """The operators in parts."""
 
     by: tuple[tuple[str, int], ...]  # the sharding, and how many operators are divided so
@@ -34,7 +34,7 @@ class Divided:
     __repr__ = brief
 
 
-def divided(plan: Plan) -> Divided | None:
+def divided(plan: Plan) -> DividedOperators | None:
     """Return the splits of a plan, the most frequent sharding first; None without any."""
     choices = [choice for one in plan.rewrites if isinstance(one, Split) for choice in one.choices.values()]
     if not choices:
@@ -43,21 +43,21 @@ def divided(plan: Plan) -> Divided | None:
     numbers = [number for number, op in enumerate(plan.graph.ops) if part_number(op.name) is not None]
     on = [[number for number in numbers if plan.placement.device[number] == d] for d in plan.placement.used]
     seconds = max(float(plan.costs.forward_s[here, d].sum()) for here, d in zip(on, plan.placement.used, strict=True))
-    return Divided(tuple(Counter(name for name, _ in choices).most_common()), parts, seconds)
+    return DividedOperators(tuple(Counter(name for name, _ in choices).most_common()), parts, seconds)
 
 
-def fused(plan: Plan) -> tuple[Fused, ...]:
+def fused(plan: Plan) -> tuple[FusedOperators, ...]:
     """Return the fusions of a plan, the longest time first."""
     graph = plan.graph
     work = work_of(graph).n_bytes
     members = tuple(unfused(graph.ops))
     bytes_apart = work_of(replace(graph, ops=members)).n_bytes.tolist()  # that each reads and writes if none is fused
     apart = dict(zip((op.name for op in members), bytes_apart, strict=True))
-    found: dict[tuple[str, ...], Fused] = {}
+    found: dict[tuple[str, ...], FusedOperators] = {}
     for number, op in enumerate(graph.ops):
         if op.members:
             kinds = tuple(plain(member.kind).rpartition(".")[2] for member in op.members)
-            before = found.get(kinds, Fused(kinds, 0, 0.0, 0.0))
+            before = found.get(kinds, FusedOperators(kinds, 0, 0.0, 0.0))
             found[kinds] = replace(
                 before,
                 count=before.count + 1,

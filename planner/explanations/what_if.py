@@ -28,7 +28,7 @@ from simulator.training import TURNS_BACK
 NOTICEABLE = 1e-3  # relative; smaller differences are ignored
 
 
-class How(StrEnum):
+class Method(StrEnum):
     """How a figure was computed."""
 
     BOUND = "bound"  # `planner.problem.bounds.lower_bound`: no plan is below it, but perhaps none reaches it
@@ -44,7 +44,7 @@ class Remedy:
     change: str  # in words
     seconds: float  # with the change
     now_s: float  # without the change
-    how: How  # how both times were computed
+    how: Method  # how both times were computed
     remark: str = ""
 
 
@@ -58,11 +58,11 @@ def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
         link_s, latency_s, overhead_s = map(np.zeros_like, (table.link_s, table.link_latency_s, table.overhead_s))
         free = replace(table, link_s=link_s, link_latency_s=latency_s, overhead_s=overhead_s)
         free_s = evaluate(replace(plan.problem, table=free), plan.placement).objective_s
-        remedies.append(Remedy("transfers that cost nothing", free_s, plan.objective_s, How.JUDGED))
+        remedies.append(Remedy("transfers that cost nothing", free_s, plan.objective_s, Method.JUDGED))
     if barred := kept_out(plan, moves):
         objective_s, moved = min(barred, key=lambda pair: pair[0])
         change = f"more memory on {moved.to}, for {moved.op}"
-        remedies.append(Remedy(change, objective_s, plan.objective_s, How.JUDGED, moved.obstacle))
+        remedies.append(Remedy(change, objective_s, plan.objective_s, Method.JUDGED, moved.obstacle))
     if plan.goal is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):
         remedies.append(_more_in_flight(plan))
     return tuple(remedies)
@@ -86,7 +86,7 @@ def _more_in_flight(plan: Plan) -> Remedy:
     if full.any():
         remark += f", for which '{table.devices[int(full.argmax())]}' has no room"
     change = f"{twice} micro-batches in flight, not {plan.workload.in_flight}"
-    return Remedy(change, period_s, plan.period_s, How.SIMULATED, remark)
+    return Remedy(change, period_s, plan.period_s, Method.SIMULATED, remark)
 
 
 BACK = "zbv"  # the schedule that is tried of those that turn back
@@ -103,7 +103,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Replanned:
+class SecondSearch:
     """The results of searching again. Times are `Plan.predicted_s`."""
 
     again_s: float  # for the same problem; less than the plan's if the first search missed a better plan
@@ -111,7 +111,7 @@ class Replanned:
     helps: tuple[Remedy, ...]  # devices, links and memory, compared with ``again_s``
 
 
-def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned:
+def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> SecondSearch:
     """Search again, for everything in the time of one search, which is divided equally; ``moves`` are those of `helps`.
 
     The plan is the answer wherever no better one is found. Raise Interrupted on Ctrl-C, with the results so far.
@@ -135,14 +135,14 @@ def replanned(plan: Plan, moves: Iterable[CutMove], search: Search) -> Replanned
     again_s = found_s[0] if found_s else plan.predicted_s
     free_s, helped_s = found_s[1 : 1 + len(constraints)], found_s[1 + len(constraints) :]
     helps = [
-        Remedy(question.change, min(seconds, again_s), again_s, How.REPLANNED, question.remark)
+        Remedy(question.change, min(seconds, again_s), again_s, Method.REPLANNED, question.remark)
         for question, seconds in zip(questions, helped_s, strict=False)
     ]
     if not plan.cluster.link:
         like, larger = _with_another(plan)
-        helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), How.BOUND))
+        helps.append(Remedy(f"one more device like {like}", larger.bound_s, lower_bound(plan.problem), Method.BOUND))
     prices = [Price(str(c), again_s, min(s, again_s)) for c, s in zip(constraints, free_s, strict=False)]
-    result = Replanned(again_s, tuple(prices), tuple(helps))
+    result = SecondSearch(again_s, tuple(prices), tuple(helps))
     if interruption is not None:
         raise Interrupted(result) from interruption
     return result

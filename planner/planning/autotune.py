@@ -169,11 +169,11 @@ def run_turn(plan: Plan, program: Program) -> TimedTurn:
             batches = example_batches(program, plan.workload.micro_batches)
             seconds = median(trainer.step_s(batches) for _ in range(_count(trainer.step_s(batches))))
             return TimedTurn(seconds, trainer.recorded(batches))
-    from planner.runtime.benchmark.measure import Planned
+    from planner.runtime.benchmark.measure import PlannedContender
     from planner.runtime.start import start
 
     with start(plan, program, share_weights=True) as runner:
-        contender = Planned(runner)
+        contender = PlannedContender(runner)
         (first_s,) = contender.single(1)
         if plan.goal is Goal.LATENCY:
             runner.record()

@@ -252,13 +252,13 @@ def profile(
     Raises:
         InputError: if this host does not have the devices, or they were calibrated on another host.
     """
-    from costmodels.calibrate import Effort, profile_contended, profile_program
+    from costmodels.calibrate import MeasurementEffort, profile_contended, profile_program
     from graphs.program.rewritten import rewritten_program
 
     device, cache, training = devices[0], cache_folder(), calibration_options.training
     rewrites = rewrites_for(calibration_options.rewrites, program.graph, devices, training)
     program = rewritten_program(program, rewrites)
-    how = Effort(again=calibration_options.again, error=ERROR), reporter.on_step, training, cache
+    how = MeasurementEffort(again=calibration_options.again, error=ERROR), reporter.on_step, training, cache
     before = read_profile(cache, device.profile) if device.profile else None
     contended = len(devices) > 1 and device.cores
     after = profile_contended(program, devices, *how) if contended else profile_program(program, device, *how)

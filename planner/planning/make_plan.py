@@ -31,7 +31,7 @@ from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
-from planner.solvers.conflict import Asked, find_conflict
+from planner.solvers.conflict import Request, find_conflict
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.single_moves import is_scattered
@@ -223,7 +223,7 @@ def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
     if asked.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in asked.cluster.devices]
         step = step_of(asked.workload) if asked.workload.trains else None
-        question = Asked(asked.table, asked.graph, asked.goal, kinds, step)
+        question = Request(asked.table, asked.graph, asked.goal, kinds, step)
         conflict = find_conflict(question, asked.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:

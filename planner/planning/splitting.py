@@ -35,7 +35,7 @@ from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal
 from planner.problem.result import Result, Status
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 from planner.solvers.strategies.solve import solve_strategies
 from simulator.placement import Placement
 
@@ -176,13 +176,13 @@ class SplitSearch:
     def _between(self, written: Sequence[Held], read: Sequence[Held], n_bytes: float) -> Floats:
         return np.array([[self.team.relaid_s(one, other, n_bytes) for other in read] for one in written])
 
-    def _memory(self) -> tuple[tuple[Live, ...], float]:
+    def _memory(self) -> tuple[tuple[LiveRange, ...], float]:
         """Return the memory that parameters and buffers need on the first device, and its limit; nothing if all fit."""
         limit = self.team.device.usable_bytes
         usage = [self._held(op, strategies) for op, strategies in zip(self.graph.ops, self.strategies, strict=True)]
         if sum(float(each[0]) for each in usage) <= limit:
             return (), inf
-        return tuple(Live(number, 0, 1, each) for number, each in enumerate(usage) if each.any()), limit
+        return tuple(LiveRange(number, 0, 1, each) for number, each in enumerate(usage) if each.any()), limit
 
     def _held(self, op: Op, strategies: Sequence[Sharding | None]) -> Floats:
         """Return [n_strategies], bytes of parameters and buffers that an operator reads on the first device."""

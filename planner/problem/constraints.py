@@ -115,7 +115,7 @@ def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Effect:
+class Requirement:
     """The demands of a constraint, by the numbers of operators.
 
     Attributes:
@@ -133,7 +133,7 @@ class Effect:
 
 def effects(
     table: CostTable, graph: Graph, constraints: Iterable[Constraint], kinds: Sequence[str] = ()
-) -> tuple[Effect, ...]:
+) -> tuple[Requirement, ...]:
     """Return the effect of each constraint; constraints may also name devices by ``kinds``, [n_devices].
 
     Raises:
@@ -143,20 +143,20 @@ def effects(
     return tuple(_effect(table, names, constraint, kinds) for constraint in constraints)
 
 
-def _effect(table: CostTable, names: "_Names", constraint: Constraint, kinds: Sequence[str]) -> Effect:
+def _effect(table: CostTable, names: "_Names", constraint: Constraint, kinds: Sequence[str]) -> Requirement:
     ops = names.matching(constraint.patterns)
     match constraint.rule:
         case Rule.PIN:
             chosen = _devices(constraint, table.devices, kinds)
-            return Effect(ops, tuple(d for d in range(table.n_devices) if d not in chosen))
+            return Requirement(ops, tuple(d for d in range(table.n_devices) if d not in chosen))
         case Rule.FORBID:
-            return Effect(ops, tuple(_devices(constraint, table.devices, kinds)))
+            return Requirement(ops, tuple(_devices(constraint, table.devices, kinds)))
         case Rule.TOGETHER:
-            return Effect(groups=(ops,) if len(ops) > 1 else ())
+            return Requirement(groups=(ops,) if len(ops) > 1 else ())
         case Rule.WHOLE:
-            return Effect(groups=names.modules_of(constraint))
+            return Requirement(groups=names.modules_of(constraint))
         case Rule.CONTIGUOUS:
-            return Effect(inside=frozenset(ops))
+            return Requirement(inside=frozenset(ops))
 
 
 def constrained(
@@ -171,7 +171,7 @@ def constrained(
     return under(table, goal, effects(table, graph, constraints, kinds))
 
 
-def under(table: CostTable, goal: Goal, demands: Iterable[Effect]) -> Problem:
+def under(table: CostTable, goal: Goal, demands: Iterable[Requirement]) -> Problem:
     """Return the problem of a cost table under the effects of constraints.
 
     PIN and FORBID make times infinite, TOGETHER and WHOLE add groups, CONTIGUOUS makes operators contiguous.

@@ -28,7 +28,7 @@ class Reporter:
 SILENT = Reporter()
 
 
-class Effort(Protocol):
+class SearchLimits(Protocol):
     """How long a search may take, and where it reports; `planner.planning.make_plan.Search` is one."""
 
     @property

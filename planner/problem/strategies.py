@@ -34,7 +34,7 @@ class Edge(NamedTuple):
     cost: Floats  # an axis for each of the nodes
 
 
-class Live(NamedTuple):
+class LiveRange(NamedTuple):
     """The memory that a node needs from one time to another."""
 
     node: int
@@ -49,7 +49,7 @@ class StrategyProblem(Brief):
 
     node_cost: tuple[Floats, ...]  # for each node, [n_strategies]; infinite where a strategy is forbidden
     edges: tuple[Edge, ...] = ()  # costs of strategies together
-    live: tuple[Live, ...] = ()  # when nodes need memory, and how much
+    live: tuple[LiveRange, ...] = ()  # when nodes need memory, and how much
     limit: float = inf  # the most that may be used at any time
 
     def __post_init__(self) -> None:

@@ -111,9 +111,9 @@ def train(
     if not processes:
         return Trainer(plan, program, loss, optimizer, trainer_options)
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer  # late: threads do without
-    from planner.runtime.distributed.training.worker import Tools
+    from planner.runtime.distributed.training.worker import RankSetup
 
-    return HostedTrainer(plan, program, Tools(loss, optimizer, trainer_options))
+    return HostedTrainer(plan, program, RankSetup(loss, optimizer, trainer_options))
 
 
 def returned_loss(result: Any, target: Any) -> torch.Tensor:

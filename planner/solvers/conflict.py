@@ -17,7 +17,7 @@ from graphs.common.arrays import Bools, Floats
 from graphs.ir import Graph, Op
 from graphs.rewrites.imported_names import taken_apart
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.constraints import CollisionError, Constraint, Effect, devices_left, effects, shared_devices, under
+from planner.problem.constraints import CollisionError, Constraint, Requirement, devices_left, effects, shared_devices, under
 from planner.problem.deadline import Deadline
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
@@ -65,7 +65,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A problem of placement without its constraints.
 
     Attributes:
@@ -83,7 +83,7 @@ class Asked:
     step: TrainingStep | None = None
 
 
-def find_conflict(asked: Asked, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
+def find_conflict(asked: Request, constraints: Sequence[Constraint], time_limit_s: float = 10.0) -> Conflict | None:
     """Return an irreducible set of demands without a placement; None unless the demands are proved to be the reason.
 
     The demands are the constraints and the memory of each device. After the time limit, the answer is the
@@ -132,9 +132,9 @@ def _needed(impossible: Callable[[Demands], bool], given: Demands, asked: Demand
 class _ConflictSearch:
     """Finds out which demands can be met at once; what constraints demand is worked out once."""
 
-    def __init__(self, asked: Asked, constraints: Sequence[Constraint], deadline: Deadline) -> None:
+    def __init__(self, asked: Request, constraints: Sequence[Constraint], deadline: Deadline) -> None:
         self._asked, self._constraints, self._deadline = asked, constraints, deadline
-        self._effects: tuple[Effect, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
+        self._effects: tuple[Requirement, ...] = effects(asked.table, asked.graph, constraints, asked.kinds)
         self._known: dict[frozenset[int], bool] = {}
         self.late = False  # whether a search was left out because there was no time
 

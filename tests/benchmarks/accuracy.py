@@ -28,7 +28,7 @@ from planner.plans.compare import Figure, PaceChange, pace_change
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, PlannedContender, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, errors_at_most, report
 from tests.benchmarks.networks import program_of
 from tests.benchmarks.unlisted import UNLISTED
@@ -94,7 +94,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
     with ExitStack() as stack:
         runners = {key: stack.enter_context(planner.start(each, program)) for key, each in plans.items()}
         load = Load(plan=plan)
-        contenders = [Planned(runner, key, load.meter) for key, runner in runners.items()]
+        contenders = [PlannedContender(runner, key, load.meter) for key, runner in runners.items()]
         found = measure(contenders, rounds, console.on_step, load)
     add_moment(cluster.devices[0], found.paces)
     return row(name, plan, plan.one_device, found)

@@ -17,7 +17,7 @@ from costmodels.cluster.cluster import Cluster
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import compare_outputs
-from planner.runtime.benchmark.measure import BenchmarkResult, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, PlannedContender, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 
@@ -74,7 +74,7 @@ def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
     with ExitStack() as stack:
         runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, isolated))
         equal = not compare_outputs(runner).wrong
-        contenders = [Planned(runner), Planned(other, ALONE), *baselines(program, cluster.devices)]
+        contenders = [PlannedContender(runner), PlannedContender(other, ALONE), *baselines(program, cluster.devices)]
         return Row(name, plan, isolated, measure(contenders, rounds, console.on_step), equal)
 
 

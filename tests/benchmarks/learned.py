@@ -20,7 +20,7 @@ from statistics import median
 
 import numpy as np
 
-from costmodels.calibrate import Effort, profile_program
+from costmodels.calibrate import MeasurementEffort, profile_program
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.peaks import measure_peaks
 from costmodels.calibrate.probes import probes
@@ -50,7 +50,7 @@ ELEVEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "inception_v3"]
 ELEVEN += ["bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]
 QUICK = ["alexnet", "nin", "googlenet", "bert_base", "mlp"]
 QUICK_STEP = 4  # one probe in so many
-EFFORT = Effort(passes=5, least_s=1.0, most_s=6.0)
+EFFORT = MeasurementEffort(passes=5, least_s=1.0, most_s=6.0)
 CALLS, CALLS_S = 5, 1.5  # of a whole model, at least
 HEAD = f"{'network':14}{'batch':>6}{'whole':>11}{'sum':>8}{'learned':>9}{'±':>6}{'roofline':>10}   kinds not measured"
 

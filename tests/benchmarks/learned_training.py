@@ -20,14 +20,14 @@ from statistics import fmean, median
 
 import torch
 
-from costmodels.calibrate import Effort, profile_program
+from costmodels.calibrate import MeasurementEffort, profile_program
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.probes import probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.learning.learned import Learned, fit
+from costmodels.learning.learned import LearnedModel, fit
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import Sweep
@@ -46,7 +46,7 @@ from tests.benchmarks.networks import program_of
 BATCHES = {"mnist": 16, "cifar10": 16, "mlp": 16, "googlenet": 4, "resnet50": 2, "bert_base": 1, "lstm_seq2seq": 4}
 QUICK = ("mnist", "mlp")
 QUICK_STEP = 2  # one probe in so many of those that are measured in training
-EFFORT = Effort(passes=5, least_s=0.5, most_s=6.0)
+EFFORT = MeasurementEffort(passes=5, least_s=0.5, most_s=6.0)
 STEPS, STEPS_S = 5, 1.5  # of a whole model, at least
 HEAD = f"{'network':14}{'batch':>6}{'whole':>11}{'sum':>8}{'learned':>9}{'rule':>9}{'forward':>10}{'backward':>10}"
 HEAD += "   kinds not learned"
@@ -121,7 +121,7 @@ def without(graph: Graph, swept: Sweep, training: bool) -> Sweep:
     return Sweep(swept.fingerprint, kept)
 
 
-def predicted(network: Measured, device: Device, learned: Learned) -> OperatorTimes:
+def predicted(network: Measured, device: Device, learned: LearnedModel) -> OperatorTimes:
     """Of all operators, as a plan has them: of which nothing is known take the roofline's time."""
     known = replace(device, profile=learned.fingerprint)
     cluster = Cluster("one", (known,), ())

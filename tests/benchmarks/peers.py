@@ -23,7 +23,7 @@ from graphs.common.errors import InputError
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, divisions
 from planner.runtime.benchmark.check import Answers, compare_outputs
-from planner.runtime.benchmark.measure import BenchmarkResult, Eager, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Eager, PlannedContender, measure
 from planner.runtime.benchmark.peers import peers
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.benchmarks.networks import program_of
@@ -76,7 +76,7 @@ def one(name: str, batch: int, rounds: int, console: Console) -> Row:
     with planner.start(plan, program) as runner, peers(program, plan.cluster.devices, PEERS) as others:
         answers = compare_outputs(runner)
         eager = Eager(program, divisions(kernels="quick")[-1].devices[0], ONE)
-        return Row(name, measure([Planned(runner), eager, *others], rounds, console.on_step), answers)
+        return Row(name, measure([PlannedContender(runner), eager, *others], rounds, console.on_step), answers)
 
 
 def bars_of(rows: Sequence[Row]) -> list[Bar]:

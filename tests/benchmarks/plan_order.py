@@ -25,7 +25,7 @@ from statistics import mean
 import numpy as np
 
 import planner
-from costmodels.calibrate.ops import Effort, profile_contended
+from costmodels.calibrate.ops import MeasurementEffort, profile_contended
 from costmodels.cluster.cluster import Cluster
 from costmodels.profile_cache import cache_folder
 from costmodels.tabulate import tabulate
@@ -35,7 +35,7 @@ from graphs.importers.from_torch import program_from_module
 from planner.cli.console import Console
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import Planned
+from planner.runtime.benchmark.measure import PlannedContender
 from simulator.placement import Placement
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
@@ -46,7 +46,7 @@ OTHERS = ("learned", "memory")
 DEVICES = 2
 ORDERED = 5  # plans whose order is to be told, fewer where a network has none that differ enough
 APART = 0.04  # by how much of the time on one device two of them differ at least; a repetition differs by half of it
-EFFORT = Effort(passes=5, least_s=0.6, most_s=5.0)
+EFFORT = MeasurementEffort(passes=5, least_s=0.6, most_s=5.0)
 TURN_S = 0.6  # of one plan in one round
 HEAD = f"{'network':14}{'batch':>6}{'one device':>24}{'two devices':>24}{'other plans':>12}{'foreign':>9}"
 
@@ -151,7 +151,7 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, n_plans: int, cons
             if not number:
                 profile_contended(program, cluster.devices, EFFORT, cache=cache_folder())
                 plans = list(plans_of(planner.plan(program, cluster=cluster), n_plans))
-                runners = [Planned(stack.enter_context(planner.start(plan, program))) for plan in plans]
+                runners = [PlannedContender(stack.enter_context(planner.start(plan, program))) for plan in plans]
             table = tabulate(program.graph, cluster, plans[0].workload, {device.profile: profile})
             predicted = tuple(replace(plan, table=table).period_s for plan in plans)
             counts = [max(2, round(TURN_S / period_s)) for period_s in predicted]

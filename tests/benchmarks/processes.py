@@ -18,7 +18,7 @@ from planner.cli.console import Console
 from planner.planning.calibrate import profile
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import BenchmarkResult, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, PlannedContender, measure
 from planner.runtime.inference.runner import Runner
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
@@ -64,7 +64,7 @@ def one(name: str, cluster: Cluster, rounds: int, console: Console) -> Row:
         processes, processes_s = started(plan, program, processes=True)
         with processes:
             equal = not compare_outputs(processes).wrong
-            contenders = [Planned(threads, "threads"), Planned(processes, "processes")]
+            contenders = [PlannedContender(threads, "threads"), PlannedContender(processes, "processes")]
             measurement = measure(contenders, rounds, console.on_step, Load(processes.pids))
     return Row(name, measurement, (threads_s, processes_s), equal)
 

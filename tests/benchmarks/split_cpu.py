@@ -22,7 +22,7 @@ from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys
 from planner.planning.cpu_partitions import PartitionChoice, choose, tried
 from planner.planning.find_plan import plan as make_plan
-from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, Planned, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, PlannedContender, measure
 from tests.benchmarks.bars import Bar, at_least, report
 from tests.benchmarks.networks import parser_of, program_of
 from tests.benchmarks.throughput import TEN
@@ -95,7 +95,7 @@ def one(program: Program, goal: str, clusters: Sequence[Cluster], rounds: int, c
     with ExitStack() as stack:
         contenders: list[Contender] = [Eager(program, wide, PLAIN)]
         for plan in choice.plans:
-            contenders.append(Planned(stack.enter_context(planner.start(plan, program)), named(plan)))
+            contenders.append(PlannedContender(stack.enter_context(planner.start(plan, program)), named(plan)))
         return Row(program.graph.name, goal, choice, measure(contenders, rounds, console.on_step))
 
 

@@ -25,7 +25,7 @@ from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys
 from planner.planning.cpu_partitions import choose, tried
 from planner.runtime.benchmark.check import Answers, compare_outputs
-from planner.runtime.benchmark.measure import BenchmarkResult, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, PlannedContender, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
 
@@ -99,7 +99,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
         named = {PLAN: plans[2], THREADS: plans[1], ALONE: alone}
         runners = {key: stack.enter_context(planner.start(plan, program)) for key, plan in named.items()}
         answers = compare_outputs(runners[PLAN])
-        planned = [Planned(runner, key) for key, runner in runners.items()]
+        planned = [PlannedContender(runner, key) for key, runner in runners.items()]
         eager = baselines(program, plans[2].cluster.devices)
         measurement = measure([*planned, *eager], rounds, console.on_step)
     return Row(name, plans[2], PLAN if choice.plan is plans[2] else THREADS, measurement, answers)

@@ -25,7 +25,7 @@ from graphs.kernels.choice import KERNELS, Kernels
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, profile
 from planner.runtime.benchmark.check import Answers, compare_outputs
-from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Planned, baselines, measure
+from planner.runtime.benchmark.measure import BenchmarkResult, Contender, PlannedContender, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
 TEN = ["alexnet", "nin", "googlenet", "vgg16", "resnet50", "bert_base", "gpt2", "vit_b16", "mlp", "lstm_seq2seq"]
@@ -103,8 +103,8 @@ def one(name: str, batch: int, cluster: Cluster, rounds: int, console: Console) 
     with ExitStack() as stack:
         runner, other = (stack.enter_context(planner.start(one, program)) for one in (plan, isolated))
         answers = compare_outputs(runner)
-        contenders: list[Contender] = [Planned(runner), *baselines(program, cluster.devices)]
-        contenders.append(Planned(other, ALONE))
+        contenders: list[Contender] = [PlannedContender(runner), *baselines(program, cluster.devices)]
+        contenders.append(PlannedContender(other, ALONE))
         return Row(name, plan, measure(contenders, rounds, console.on_step), answers)
 
 

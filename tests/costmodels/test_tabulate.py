@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodels.cluster.cluster import Cluster, Device, Link
-from costmodels.learning.learned import Learned, Predictions
+from costmodels.learning.learned import LearnedModel, Predictions
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
@@ -68,7 +68,7 @@ def test_measurements_come_before_the_roofline_where_there_are_some() -> None:
     assert table.share(Source.MEASURED) == pytest.approx(0.7 / table.forward_s.sum())
 
 
-class OfRelu(Learned):
+class OfRelu(LearnedModel):
     """Knows that a relu takes 0.6 s, with a standard error of a tenth, and the way back 1.5 s."""
 
     def predict(self, graph: Graph, training: bool = False) -> Predictions:
@@ -81,7 +81,7 @@ def test_what_was_not_measured_is_learned_or_else_by_the_roofline() -> None:
     some = {linear: Measurement(0.7, 0.5, 9)}
     asked: list[str] = []
 
-    def learned(fingerprint: str) -> Learned:
+    def learned(fingerprint: str) -> LearnedModel:
         asked.append(fingerprint)
         return OfRelu("abc", {}, None, nan)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from graphs.common.errors import InputError
 from simulator.lower_schedule import StageCost
-from simulator.memory import DeviceMemory, Held, memory_of, training_memory
+from simulator.memory import Allocation, DeviceMemory, memory_of, training_memory
 from simulator.pipeline import simulate_schedule
 from simulator.placement import Placement
 from simulator.schedules import SCHEDULES
@@ -35,7 +35,7 @@ def test_a_tensor_is_held_from_its_writer_to_its_last_reader() -> None:
     here, there = memory_of(table, placement, simulate(table, placement))
     assert steps(here) == [(0, 303), (1, 306), (3, 303), (4, 300)]
     assert (here.peak_bytes, here.peak_s) == (306, 1)
-    assert here.held(1) == [Held("a*", 0, 3), Held("b*", 0, 3)]
+    assert here.held(1) == [Allocation("a*", 0, 3), Allocation("b*", 0, 3)]
     assert steps(there) == [(0, 0)]
 
 
@@ -54,7 +54,7 @@ def test_each_micro_batch_has_its_own() -> None:
     table, placement = placed([2, 0], (0, 1), 3)
     here, _ = memory_of(table, placement, simulate(table, placement, micro_batches=2))
     assert steps(here) == [(0, 103), (2, 106), (5, 103), (8, 100)]
-    assert here.held(4) == [Held("a*", 0, 3), Held("a*", 1, 3)]
+    assert here.held(4) == [Allocation("a*", 0, 3), Allocation("a*", 1, 3)]
 
 
 def test_operators_of_a_stage_share_its_time_as_their_costs_do() -> None:
@@ -112,7 +112,7 @@ def test_the_peak_of_training_is_what_the_judge_says() -> None:
     run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5))
     memories = training_memory(table, run)
     assert [memory.peak_bytes for memory in memories] == run.memory_bytes.tolist() == [3 * 4, 2 * 5, 1 * 5]
-    assert memories[0].held(memories[0].peak_s) == [Held("stage 0", number, 4) for number in range(3)]
+    assert memories[0].held(memories[0].peak_s) == [Allocation("stage 0", number, 4) for number in range(3)]
 
 
 def test_what_is_recomputed_has_a_name_of_its_own() -> None:
@@ -123,9 +123,9 @@ def test_what_is_recomputed_has_a_name_of_its_own() -> None:
     memory, _ = training_memory(table, run)
     assert memory.peak_bytes == run.memory_bytes[0] == 2 * 1 + 3
     assert memory.held(memory.peak_s) == [
-        Held("stage 0, recomputed", 0, 3),
-        Held("stage 0", 0, 1),
-        Held("stage 0", 1, 1),
+        Allocation("stage 0, recomputed", 0, 3),
+        Allocation("stage 0", 0, 1),
+        Allocation("stage 0", 1, 1),
     ]
 
 

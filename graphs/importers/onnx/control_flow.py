@@ -12,7 +12,7 @@ KINDS = frozenset({"If", "Loop", "Scan"})
 MOST_ROUNDS = 2000  # more of them make a graph that nobody can plan for
 
 
-class Frame(Protocol):
+class Scope(Protocol):
     """The values computed so far, by name."""
 
     keys: dict[str, str]  # name -> key
@@ -49,12 +49,12 @@ def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
                     yield from graphs_of(inner)
 
 
-def expand(proto: NodeProto, frame: Frame) -> None:
+def expand(proto: NodeProto, frame: Scope) -> None:
     """Compute an If, a Loop or a Scan. Raise InputError if the values of the inputs decide the way."""
     {"If": _choose, "Loop": _loop, "Scan": _scan}[proto.op_type](proto, frame)
 
 
-def _choose(proto: NodeProto, frame: Frame) -> None:
+def _choose(proto: NodeProto, frame: Scope) -> None:
     """Replace an If with a known condition by its branch."""
     condition = frame.value(proto.input[0], proto.name)
     if condition.is_meta:
@@ -68,7 +68,7 @@ def _choose(proto: NodeProto, frame: Frame) -> None:
         frame.keys[name] = frame.read(output.name, proto.name)
 
 
-def _loop(proto: NodeProto, frame: Frame) -> None:
+def _loop(proto: NodeProto, frame: Scope) -> None:
     """Replace a Loop by its rounds; their number must be known, and so must the conditions."""
     body, count = _attribute(proto, "body"), None
     if proto.input[0]:
@@ -90,7 +90,7 @@ def _loop(proto: NodeProto, frame: Frame) -> None:
     _finish(proto, frame, state, stacks, [0] * len(stacks))
 
 
-def _scan(proto: NodeProto, frame: Frame) -> None:
+def _scan(proto: NodeProto, frame: Scope) -> None:
     """Replace a Scan by a round for each slice of what it goes over."""
     body, n_read = _attribute(proto, "body"), _attribute(proto, "num_scan_inputs")
     if len(proto.input) != len(body.input):  # opset 8 has the lengths of sequences, too
@@ -118,12 +118,12 @@ def _scan(proto: NodeProto, frame: Frame) -> None:
     _finish(proto, frame, state, stacks, out_axes)
 
 
-def _bind(frame: Frame, inputs: Sequence[Any], keys: Sequence[str]) -> None:
+def _bind(frame: Scope, inputs: Sequence[Any], keys: Sequence[str]) -> None:
     """Bind the names of a body's inputs to the values of the round before."""
     frame.keys.update(zip((each.name for each in inputs), keys, strict=True))
 
 
-def _results(frame: Frame, outputs: Sequence[Any], n_state: int) -> tuple[list[str], list[str]]:
+def _results(frame: Scope, outputs: Sequence[Any], n_state: int) -> tuple[list[str], list[str]]:
     """The keys of a round's results: what the next round reads, and what is stacked."""
     keys = [frame.read(each.name, each.name) for each in outputs]
     return keys[:n_state], keys[n_state:]
@@ -134,7 +134,7 @@ def _push(stacks: list[list[str]], keys: Sequence[str]) -> None:
         stack.append(key)
 
 
-def _finish(proto: NodeProto, frame: Frame, state: Sequence[str], stacks: list[list[str]], axes: Sequence[int]) -> None:
+def _finish(proto: NodeProto, frame: Scope, state: Sequence[str], stacks: list[list[str]], axes: Sequence[int]) -> None:
     """Bind the names of the results: the last state, and the results of all rounds along a new axis."""
     names = list(proto.output)
     for name, key in zip(names, state, strict=False):

@@ -74,7 +74,7 @@ def fold(
     """
     n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
     n_readers += Counter(output.name for inner in graphs_of(graph) for output in inner.output)
-    frame = _Frame(opset, n_readers, rebatch, folder)
+    frame = _FoldedValues(opset, n_readers, rebatch, folder)
     for name, tensor in inputs.items():
         frame.write(name, tensor.to("meta"))
     frame.run(graph)
@@ -100,7 +100,7 @@ def _alive(steps: Sequence[RemainingNode], outputs: Sequence[str]) -> list[Remai
     return alive[::-1]
 
 
-class _Frame:
+class _FoldedValues:
     """The values so far. A name may stand for different values in two branches, a key has one value."""
 
     def __init__(

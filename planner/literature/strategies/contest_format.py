@@ -23,7 +23,7 @@ import numpy as np
 
 from graphs.common.errors import InputError
 from graphs.common.json_object import JsonObject
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 
 
 def contest_problem(document: Mapping[str, Any]) -> StrategyProblem:
@@ -45,7 +45,7 @@ def contest_problem(document: Mapping[str, Any]) -> StrategyProblem:
             raise InputError(f"node {node} has no strategies; give it one cost at least")
         node_cost.append(np.asarray(record.numbers("costs", n)))
         start, end = record.wholes("interval", 2)
-        live.append(Live(node, start, end, np.asarray(record.numbers("usages", n))))
+        live.append(LiveRange(node, start, end, np.asarray(record.numbers("usages", n))))
     found = []
     ends = edges.records("nodes")
     for number, (pair, table) in enumerate(zip(ends, _as_many(edges, "costs", len(ends)), strict=True)):

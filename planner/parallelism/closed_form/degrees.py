@@ -24,14 +24,14 @@ from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import brief
 from planner.parallelism.closed_form.config import ParallelConfig, data_degrees
 from planner.parallelism.closed_form.layer_book import LayerBook
-from planner.parallelism.closed_form.stage_ways import NEARLY, PipelineWays, StageWay, WayBook, WayTables
+from planner.parallelism.closed_form.stage_ways import NEARLY, OptionTables, PipelineOptions, StageOption, StageOptions
 from planner.problem.deadline import Deadline
 
 MOST_STAGES = 8
 MOST_STEPS = 5000  # of a search, each for the beginning of a pipeline
 
 
-class Beginning(NamedTuple):
+class Prefix(NamedTuple):
     """The first stages of a pipeline, ordered as the search takes them from its heap."""
 
     bound_s: float  # no step that begins so is shorter
@@ -41,7 +41,7 @@ class Beginning(NamedTuple):
     sum_s: float
     longest_s: float
     after_s: float
-    ways: tuple[StageWay, ...]
+    ways: tuple[StageOption, ...]
 
 
 class _Rest(NamedTuple):
@@ -57,12 +57,12 @@ def stage_searches(book: LayerBook) -> list["StageSearch"]:
 
     The list is empty if data or tensor, a size of micro-batches, or another schedule than 1F1B is asked for.
     """
-    setting, ways = book.setting, WayBook(book)
+    setting, ways = book.setting, StageOptions(book)
     asked = setting.demands
     if {asked.data, asked.tensor, asked.samples} != {None} or asked.schedule not in (None, "1f1b"):
         return []
     found = [
-        StageSearch(PipelineWays(ways, samples, number))
+        StageSearch(PipelineOptions(ways, samples, number))
         for samples in data_degrees(setting.batch, setting.batch)
         for number in range(2, min(MOST_STAGES, setting.network.layers, setting.n_devices) + 1)
         if asked.pipeline in (None, number)
@@ -78,7 +78,7 @@ class StageSearch:
         ways: to run the stages of a pipeline.
     """
 
-    ways: PipelineWays
+    ways: PipelineOptions
 
     __repr__ = brief
 
@@ -87,7 +87,7 @@ class StageSearch:
         tables = list(self.ways.tables(most_s))
         rests, layers, none = self._rests(tables), self.ways.setting.network.layers, np.zeros(1)
         root_s = float(self._bounds(none, none, none, rests[0], 0, np.array([layers]))[0])
-        heap = [Beginning(root_s, self.ways.n_stages, 0, layers, 0.0, 0.0, 0.0, ())]
+        heap = [Prefix(root_s, self.ways.n_stages, 0, layers, 0.0, 0.0, 0.0, ())]
         seen: dict[tuple[int, int, int], list[tuple[float, float, float]]] = {}
         for _ in range(MOST_STEPS):
             if not heap or heap[0].bound_s >= most_s * (1 - NEARLY):
@@ -106,7 +106,7 @@ class StageSearch:
                         heappush(heap, longer)
         return None, heap[0].bound_s if heap else inf
 
-    def _rests(self, tables: Sequence[WayTables]) -> list[_Rest]:
+    def _rests(self, tables: Sequence[OptionTables]) -> list[_Rest]:
         """Return [n_stages + 1], the least seconds of the stages from each stage on."""
         setting = self.ways.setting
         layers, fabric = setting.network.layers, setting.fabric
@@ -137,7 +137,7 @@ class StageSearch:
         after_s = np.maximum(after_s, rest.after_s[at, left])
         return np.asarray(others_s + sum_s + rest.sum_s[at, left] + after_s)
 
-    def _longer(self, begun: Beginning, tables: Sequence[WayTables], rests: Sequence[_Rest]) -> Iterator[Beginning]:
+    def _longer(self, begun: Prefix, tables: Sequence[OptionTables], rests: Sequence[_Rest]) -> Iterator[Prefix]:
         """Yield the beginning with one more stage, for each way to run that stage."""
         number = self.ways.n_stages - begun.to_come
         for (size, mask), table in tables[number].items():
@@ -150,9 +150,9 @@ class StageSearch:
             for way in np.flatnonzero((left >= 0) & (bounds < inf)).tolist():
                 bound, own, longest, after = (float(each[way]) for each in (bounds, sum_s, longest_s, after_s))
                 ways = (*begun.ways, table.ways[way])
-                yield Beginning(bound, begun.to_come - 1, at, int(left[way]), own, longest, after, ways)
+                yield Prefix(bound, begun.to_come - 1, at, int(left[way]), own, longest, after, ways)
 
-    def _config(self, found: Beginning) -> ParallelConfig:
+    def _config(self, found: Prefix) -> ParallelConfig:
         shape, asked = self.ways.shape, self.ways.setting.demands
         degrees = tuple(way.degrees for way in found.ways)
         if len(set(degrees)) == 1:

@@ -1,4 +1,4 @@
-"""PipelineWays: every way to run a stage of a pipeline whose stages differ, on devices that follow each other.
+"""PipelineOptions: every way to run a stage of a pipeline whose stages differ, on devices that follow each other.
 
 ::
 
@@ -34,7 +34,7 @@ from planner.parallelism.closed_form.priced_stage import PricedStage
 NEARLY = 1e-9  # relative; times that differ by less are equal
 
 
-class StageWay(NamedTuple):
+class StageOption(NamedTuple):
     """A way to run some layers on the devices of a stage."""
 
     pass_s: float
@@ -43,27 +43,27 @@ class StageWay(NamedTuple):
     layers: StageLayers
 
 
-class WayTable(NamedTuple):
+class OptionTable(NamedTuple):
     """Ways to run a stage, [n_ways] each."""
 
     pass_s: Floats
     after_s: Floats
     n_layers: Ints
-    ways: Sequence[StageWay]
+    ways: Sequence[StageOption]
 
 
-WayTables: TypeAlias = dict[tuple[int, int], WayTable]
+OptionTables: TypeAlias = dict[tuple[int, int], OptionTable]
 """By the number of devices of a stage, and a mask of their kinds."""
 
 
-class WayBook:
+class StageOptions:
     """The fastest ways to run layers on stages, each computed once."""
 
     def __init__(self, book: LayerBook) -> None:
         self.layers = book
-        self._ways: dict[tuple[int, int, StageDegrees, int, bool, int], dict[int, StageWay | None]] = {}
+        self._ways: dict[tuple[int, int, StageDegrees, int, bool, int], dict[int, StageOption | None]] = {}
 
-    def way(self, stage: PricedStage, mask: int, layers: int, most_s: float) -> StageWay | None:
+    def way(self, stage: PricedStage, mask: int, layers: int, most_s: float) -> StageOption | None:
         """Return the fastest way to run ``layers`` layers on a stage; None if no way below ``most_s`` seconds fits.
 
         A way that was missed once stays missed: ``most_s`` of a size of micro-batches never grows during a search.
@@ -74,12 +74,12 @@ class WayBook:
         known = self._ways.setdefault((shape.samples, mask, degrees, later, not stage.number, shape.micro_batches), {})
         if layers not in known:
             found = stage.cheapest(layers, most_s)
-            known[layers] = found and StageWay(stage.pass_s(found), stage.sync_s(layers), degrees, found)
+            known[layers] = found and StageOption(stage.pass_s(found), stage.sync_s(layers), degrees, found)
         return known[layers]
 
 
 @dataclass(frozen=True)
-class PipelineWays:
+class PipelineOptions:
     """The ways to run the stages of a pipeline.
 
     Attributes:
@@ -88,7 +88,7 @@ class PipelineWays:
         n_stages: of the pipeline.
     """
 
-    book: WayBook
+    book: StageOptions
     samples: int
     n_stages: int
 
@@ -199,7 +199,7 @@ class PipelineWays:
 
     # --- ways to run a stage -----------------------------------------------------------------------------------------
 
-    def tables(self, most_s: float) -> Iterator[WayTables]:
+    def tables(self, most_s: float) -> Iterator[OptionTables]:
         """Yield for each stage the ways of each size and mask of kinds that may be part of a step below ``most_s``."""
         layers = self.setting.network.layers
         longest_s = most_s - layers * self._fastest_layer_s
@@ -222,10 +222,10 @@ class PipelineWays:
         layer_s = min(map(self._layer_s, self._by_size[size]))
         return min(most, floor(longest_s / layer_s)) if longest_s < inf else most
 
-    def _table(self, number: int, size: int, mask: int, counts: range, longest_s: float) -> WayTable:
+    def _table(self, number: int, size: int, mask: int, counts: range, longest_s: float) -> OptionTable:
         """Return the ways to run a stage, by layers, that no other way dominates in passes and in gradients."""
         stages = [self._stage(number, degrees, mask) for degrees in self._by_size[size]]
-        kept: list[StageWay] = []
+        kept: list[StageOption] = []
         for count in counts:
             ways = [way for stage in stages if (way := self.book.way(stage, mask, count, longest_s))]
             least_s = inf
@@ -234,7 +234,7 @@ class PipelineWays:
                     kept.append(way)
                     least_s = way.after_s
         pass_s, after_s = (np.array([way[field] for way in kept]) for field in (0, 1))
-        return WayTable(pass_s, after_s, np.array([way.layers.total for way in kept], dtype=np.int64), kept)
+        return OptionTable(pass_s, after_s, np.array([way.layers.total for way in kept], dtype=np.int64), kept)
 
     def _stage(self, number: int, degrees: StageDegrees, mask: int) -> PricedStage:
         """Return the price of a stage on devices of the kinds of a mask."""

@@ -17,7 +17,7 @@ from planner.parallelism.stages.own_degrees import OwnDegrees
 from planner.problem.bounds import lower_bound
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
-from planner.problem.reporter import Effort
+from planner.problem.reporter import SearchLimits
 from planner.problem.result import Interrupted
 from planner.solvers.base import Budget, objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
@@ -43,7 +43,7 @@ def trade_offs(
     graph_of: Callable[[int], Graph],
     cluster: Cluster,
     batch: int,
-    search: Effort,
+    search: SearchLimits,
     optimizer: str = "sgd",
     demands: Demands = ALL_OPEN,
 ) -> TradeOffs:

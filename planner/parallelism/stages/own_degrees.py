@@ -23,7 +23,7 @@ from planner.parallelism.closed_form.config import Demands, StageDegrees, StageL
 from planner.parallelism.network.shape_tables import ShapeCosts, Tables
 from planner.parallelism.network.training_rows import Choice, choice_of
 from planner.parallelism.network.training_shapes import Shape, alike, of_this_host, searched_shapes
-from planner.parallelism.stages.own_stages import FoundStages, StageProblem
+from planner.parallelism.stages.own_stages import StageProblem, StageSolution
 from planner.parallelism.stages.stage_degrees import DegreeSearch
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
@@ -81,7 +81,7 @@ class OwnDegrees:
             if problem is not None:
                 yield problem
 
-    def choice(self, found: FoundStages, problem: StageProblem) -> Choice:
+    def choice(self, found: StageSolution, problem: StageProblem) -> Choice:
         """Return stages as a choice; their devices follow each other."""
         fabric, network = problem.fabric, problem.networks[1]
         shape = Shape(len(fabric.devices), 1, problem.micro_batches, problem.samples)
@@ -100,7 +100,7 @@ class OwnDegrees:
             gradients=self._demands.gradients,
         )
 
-    def _elsewhere(self, found: FoundStages) -> bool:
+    def _elsewhere(self, found: StageSolution) -> bool:
         """Return whether the search for equal degrees finds these stages, too."""
         return found.alike and (alike(self._cluster) or found.stages[0].degrees.devices == 1)
 

@@ -34,7 +34,7 @@ from simulator.placement import Placement
 from simulator.training import TrainingStep, simulate_training
 
 
-class OwnStage(NamedTuple):
+class StageSpec(NamedTuple):
     """A stage: its blocks, from ``start`` up to but not including ``stop``, its degrees, and its recomputation."""
 
     start: int
@@ -43,10 +43,10 @@ class OwnStage(NamedTuple):
     recompute: RecomputeMode = "none"
 
 
-class FoundStages(NamedTuple):
+class StageSolution(NamedTuple):
     """Stages with their costs, in which each group of devices stands for one device."""
 
-    stages: tuple[OwnStage, ...]
+    stages: tuple[StageSpec, ...]
     costs: ShapeCosts  # backward passes include recomputation
     placement: Placement
     step_s: float
@@ -82,7 +82,7 @@ class StageProblem:
 
     __repr__ = brief
 
-    def may_be_cut(self, stages: Sequence[OwnStage]) -> bool:
+    def may_be_cut(self, stages: Sequence[StageSpec]) -> bool:
         """Return whether the network can be cut into these stages, on consecutive devices; memory is not checked."""
         firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
         return all(
@@ -99,13 +99,13 @@ class StageProblem:
             may &= self._styled[degrees.tensor] > self._styled[degrees.tensor][start]
         return may
 
-    def simulated(self, stages: Sequence[OwnStage], most_bytes: float = inf) -> FoundStages | None:
+    def simulated(self, stages: Sequence[StageSpec], most_bytes: float = inf) -> StageSolution | None:
         """Return the simulated step of these stages; None if a device holds more than its memory or ``most_bytes``."""
         costs, placement = self._costs_of(stages), Placement(tuple(self._owner(stages)))
         run = simulate_training(costs.table, placement, TrainingStep("1f1b", self.micro_batches))
         if (run.memory_bytes > np.minimum(costs.table.capacity_bytes, most_bytes)).any():
             return None
-        return FoundStages(tuple(stages), costs, placement, run.makespan_s, float(run.memory_bytes.max()))
+        return StageSolution(tuple(stages), costs, placement, run.makespan_s, float(run.memory_bytes.max()))
 
     # --- where a stage may begin -------------------------------------------------------------------------------------
 
@@ -185,12 +185,12 @@ class StageProblem:
 
     # --- the costs of some stages ------------------------------------------------------------------------------------
 
-    def _owner(self, stages: Sequence[OwnStage]) -> list[int]:
+    def _owner(self, stages: Sequence[StageSpec]) -> list[int]:
         """Return [n_ops], the number of the stage of each operator."""
         of_block = [number for number, stage in enumerate(stages) for _ in range(stage.start, stage.stop)]
         return [of_block[block] for block in self.home]
 
-    def _costs_of(self, stages: Sequence[OwnStage]) -> ShapeCosts:
+    def _costs_of(self, stages: Sequence[StageSpec]) -> ShapeCosts:
         """Return a cost table in which one device stands for the group of each stage."""
         ends = list(accumulate((stage.degrees.devices for stage in stages), initial=0))
         each = [
@@ -198,7 +198,7 @@ class StageProblem:
             for at, stage in zip(ends, stages, strict=False)
         ]
         tables, owner = [costs.table for costs in each], self._owner(stages)
-        op_bytes, saved_bytes = _held_bytes(stages, tables, owner)
+        op_bytes, saved_bytes = _held(stages, tables, owner)
         again_s = [table.again_s(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
         computed = (
             np.where(again > 0, costs.forward_s, 0.0) + costs.backward_s
@@ -220,7 +220,7 @@ class StageProblem:
         )
         return ShapeCosts(table, np.column_stack([costs.forward_s for costs in each]), np.column_stack(list(computed)))
 
-    def _links(self, stages: Sequence[OwnStage], owner: Sequence[int], ends: Sequence[int]) -> dict[str, Any]:
+    def _links(self, stages: Sequence[StageSpec], owner: Sequence[int], ends: Sequence[int]) -> dict[str, Any]:
         """Return the fields of the table for flows, in bytes that arrive on a device, and for a link each way."""
         flows = [self.any_table.flows[number] for number in self.sent]
         whole = self.any_table.flow_bytes[self.sent]
@@ -246,7 +246,7 @@ class StageProblem:
         }
 
 
-def _held_bytes(stages: Sequence[OwnStage], tables: Sequence[CostTable], owner: Sequence[int]) -> tuple[Floats, Floats]:
+def _held(stages: Sequence[StageSpec], tables: Sequence[CostTable], owner: Sequence[int]) -> tuple[Floats, Floats]:
     """Return the bytes that a device holds for an operator always, and for each micro-batch, [n_ops] each.
 
     Bytes that a stage holds only once are counted at its first operator.

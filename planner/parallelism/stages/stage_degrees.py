@@ -28,14 +28,14 @@ from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import brief
 from planner.parallelism.closed_form.config import StageDegrees
 from planner.parallelism.network.shape_tables import ShapeCosts
-from planner.parallelism.stages.own_stages import FoundStages, OwnStage, StageProblem
+from planner.parallelism.stages.own_stages import StageProblem, StageSolution, StageSpec
 from planner.problem.deadline import Deadline
 
 MOST_STAGES = 8
 MOST_STEPS = 1000  # of a search, each for the beginning of a pipeline
 
 
-class BegunStages(NamedTuple):
+class StagePrefix(NamedTuple):
     """The beginning of a pipeline, ordered as the search takes it from its heap."""
 
     bound_s: float  # a lower bound of its step
@@ -46,10 +46,10 @@ class BegunStages(NamedTuple):
     behind_s: float  # backward passes so far, with messages
     after_s: float  # gradients and optimizer of the first stage
     longest_s: float  # the bound of the slowest stage so far
-    stages: tuple[OwnStage, ...]
+    stages: tuple[StageSpec, ...]
 
 
-class StageWays(NamedTuple):
+class StageOptionCosts(NamedTuple):
     """Ways to run stages that begin with a block, [n_ways, n_blocks + 1] each, by where the stage ends."""
 
     forward_s: Floats
@@ -93,16 +93,16 @@ class DegreeSearch:
 
     __repr__ = brief
 
-    def best(self, deadline: Deadline) -> tuple[FoundStages | None, float]:
+    def best(self, deadline: Deadline) -> tuple[StageSolution | None, float]:
         """Return the fastest stages that fit, if any, and a lower bound of the step in seconds."""
         ahead_s, both_s = self._least
         heap = [
-            BegunStages(bound_s, left, 0, 0, 0.0, 0.0, 0.0, 0.0, ())
+            StagePrefix(bound_s, left, 0, 0, 0.0, 0.0, 0.0, 0.0, ())
             for left in range(2, len(ahead_s))
             if (bound_s := max(float(ahead_s[left][0, 0]), float(both_s[left][0, 0]))) < inf
         ]
         heapify(heap)
-        best: FoundStages | None = None
+        best: StageSolution | None = None
         bound_s = inf
         for _ in range(MOST_STEPS):
             if not heap or (best and heap[0].bound_s >= best.step_s):
@@ -184,17 +184,17 @@ class DegreeSearch:
         return found
 
     @cached_property
-    def _known(self) -> dict[tuple[int, int, GroupKey], StageWays]:
+    def _known(self) -> dict[tuple[int, int, GroupKey], StageOptionCosts]:
         return {}
 
-    def _stage_ways(self, left: int, start: int, group: GroupKey) -> StageWays:
+    def _stage_ways(self, left: int, start: int, group: GroupKey) -> StageOptionCosts:
         """Return the ways to run a stage on a group; it is the first of the ``left`` last stages."""
         key = left, start, group
         if key not in self._known:
             self._known[key] = self._worked_out(*key)
         return self._known[key]
 
-    def _worked_out(self, left: int, start: int, group: GroupKey) -> StageWays:
+    def _worked_out(self, left: int, start: int, group: GroupKey) -> StageOptionCosts:
         own = _Sums(*(sums - sums[:, start : start + 1] for sums in self._sums[group]))
         tables = [costs.table for costs in self._ways[group].values()]
         updates = [table.update for table in tables if table.update is not None]
@@ -209,7 +209,7 @@ class DegreeSearch:
         most_bytes = n_bytes + held * (own.inputs_bytes + self._crossing[0][start] + 1)
         most_bytes[:, start + 1 :] += np.maximum.accumulate(self._again_bytes[group][:, start:], axis=1)
         back_s = np.where(may & (n_bytes <= room), own.back_s, inf)
-        return StageWays(own.forward_s, back_s, after_s, most_bytes <= room)
+        return StageOptionCosts(own.forward_s, back_s, after_s, most_bytes <= room)
 
     @cached_property
     def _kept_ways(self) -> dict[tuple[int, int, GroupKey], NDArray[np.bool_]]:
@@ -286,13 +286,13 @@ class DegreeSearch:
             both.append(least_both_s)
         return ahead, both
 
-    def _longer(self, begun: BegunStages) -> Iterator[BegunStages]:
+    def _longer(self, begun: StagePrefix) -> Iterator[StagePrefix]:
         """Yield the beginning with one more stage, for each group and each way to run that stage."""
         for group, places in self._groups.items():
             if begun.at in places:
                 yield from self._longer_by(begun, group)
 
-    def _longer_by(self, begun: BegunStages, group: GroupKey) -> Iterator[BegunStages]:
+    def _longer_by(self, begun: StagePrefix, group: GroupKey) -> Iterator[StagePrefix]:
         """Yield the beginning with one more stage on a group, for each way to run that stage."""
         left, start, end = begun.left, begun.start, begun.at + group[0] * group[1]
         ways, names = self._stage_ways(left, start, group), list(self._ways[group])
@@ -305,9 +305,9 @@ class DegreeSearch:
         rest_s, both_s = (least[left - 1][:, end] for least in self._least)
         bounds = np.maximum(np.maximum(longest_s, ahead_s + rest_s), ahead_s + behind_s + first_s + both_s)
         for way, stop in np.argwhere(self._kept(left, start, group) & (bounds < inf)).tolist():
-            stage = OwnStage(start, stop, *names[way])
+            stage = StageSpec(start, stop, *names[way])
             bound, ahead, behind, first, longest = (
                 float(array[way, stop]) for array in (bounds, ahead_s, behind_s, first_s, longest_s)
             )
             stages = (*begun.stages, stage)
-            yield BegunStages(bound, left - 1, stop, end, ahead, behind, first, longest, stages)
+            yield StagePrefix(bound, left - 1, stop, end, ahead, behind, first, longest, stages)

@@ -39,7 +39,7 @@ SINGLES = 5  # micro-batches timed alone in each turn, less where one takes long
 
 
 @dataclass(frozen=True)
-class Measured:
+class ContenderResult:
     """The figures of one contender."""
 
     name: str  # of the contender
@@ -55,13 +55,13 @@ class Measured:
 class BenchmarkResult:
     """All contenders of one run."""
 
-    contenders: tuple[Measured, ...]  # in the order given
+    contenders: tuple[ContenderResult, ...]  # in the order given
     foreign_cores: float  # processors that others used on average; above 0.1 they disturb the figures
     paces: Paces = ()  # all samples of the run
 
     __repr__ = brief
 
-    def __getitem__(self, name: str) -> Measured:
+    def __getitem__(self, name: str) -> ContenderResult:
         """Return the contender of that name."""
         return {measured.name: measured for measured in self.contenders}[name]
 
@@ -103,7 +103,7 @@ class Contender(Protocol):
         ...
 
 
-class Planned:
+class PlannedContender:
     """A runner as a contender, whose streams are recorded, and whose devices measure their pace if there is a meter."""
 
     def __init__(self, runner: Runner, name: str = "plan", meter: PaceMeter | None = None) -> None:
@@ -321,10 +321,10 @@ def _result(turns: Mapping[str, Sequence[ContenderTurn]], load: Load) -> Benchma
     return BenchmarkResult(measured, load.foreign_cores(), load.paces)
 
 
-def _measured(name: str, turns: Sequence[ContenderTurn], paces: Paces) -> Measured:
+def _measured(name: str, turns: Sequence[ContenderTurn], paces: Paces) -> ContenderResult:
     """Summarise the rounds of a contender; the stream and its period are those of one round, so that they agree."""
     middle = sorted(turns, key=lambda turn: turn.period_s)[(len(turns) - 1) // 2]
-    return Measured(
+    return ContenderResult(
         name=name,
         period_s=middle.period_s,
         latency_s=statistics.median(chain.from_iterable(turn.latencies_s for turn in turns)),

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphs.common import checks
 from graphs.common.errors import InputError
-from graphs.program.files import Unavailable, hollow_of
+from graphs.program.files import UnavailableModule, hollow_of
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program, home_of
 from graphs.rewrites.layouts import Slice
@@ -121,7 +121,7 @@ def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Ten
 
     Unread tensors may be missing; they are on the meta device then.
     """
-    module = Unavailable()
+    module = UnavailableModule()
     for entry, about in entries.items():
         name = about if isinstance(about, str) else entry
         hold(module, entry, tensors[name] if name in tensors else hollow_of(about))

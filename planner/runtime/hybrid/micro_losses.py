@@ -12,7 +12,7 @@ import torch.distributed as dist
 from graphs.common.errors import InputError
 from graphs.program.program import Program
 from planner.runtime.training.comparison import LossComparison, is_compared
-from planner.runtime.training.means import UNEVEN, Counting, LossShare, Weights
+from planner.runtime.training.means import UNEVEN, LossShare, MeanRecorder, Weights
 from planner.runtime.training.step import Loss, checked_loss, judged
 
 
@@ -34,7 +34,7 @@ class MicroLosses:
         compares = of_all > 1 and is_compared(step)
         self._comparison = LossComparison(self._program, self._samples, own == 1) if compares else None
 
-    def add(self, outputs: tuple[torch.Tensor, ...], target: Any, counting: Counting) -> torch.Tensor:
+    def add(self, outputs: tuple[torch.Tensor, ...], target: Any, counting: MeanRecorder) -> torch.Tensor:
         """Return the loss of a micro-batch; raise InputError if it is none."""
         result = self._program.unflatten(dict(zip(self._program.graph.outputs, outputs, strict=True)))
         with counting:

@@ -27,7 +27,7 @@ from planner.parallelism.network.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import batch_norm
 from planner.runtime.stages.random_generators import is_random, rrelu
 from planner.runtime.stages.recomputation import apart, once, selective_contexts
-from planner.runtime.training.means import Counting, averages
+from planner.runtime.training.means import MeanRecorder, averages
 
 ATTENTION = "aten.scaled_dot_product_attention"
 NORM_ARGUMENTS = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
@@ -235,7 +235,7 @@ class StageModule(nn.Module):
         self.constants = {name: held[name] for name in read}  # of masks and positions
         self.blocks = nn.ModuleList(blocks)
         self.inputs: Sequence[Mapping[str, torch.Tensor]] = ()  # of each micro-batch
-        self.counting = Counting()  # of the latest micro-batch
+        self.counting = MeanRecorder()  # of the latest micro-batch
         ops = [*self._free, *(op for block in blocks for op in block.ops)]
         self._averages = any(averages(graph, op) for op in ops)
 
@@ -245,7 +245,7 @@ class StageModule(nn.Module):
         with torch.no_grad():
             for op in self._free:
                 env.update(zip(op.outputs, self._runs.run(op, env, None), strict=True))
-        self.counting = Counting()
+        self.counting = MeanRecorder()
         with self._runs.mixed(), self.counting if self._averages else nullcontext():
             for block in self.blocks:
                 assert isinstance(block, LayerBlock)

@@ -31,7 +31,7 @@ from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_d
 from costmodels.host.spin import POSSIBLE, EventCount
 from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import LoggedTransfer, Moment, Ran, Recorder, shares
+from planner.runtime.inference.recorder import LoggedTransfer, Moment, Recorder, StageRun, shares
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -254,13 +254,13 @@ class Engine:
             inputs, copied = self._bring(task, batch, torch_device, stream)
             ready_s = now() if copied else taken_s
             results = self._run(task, batch, inputs, stream)
-            ran = Ran(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
+            ran = StageRun(slept, taken_s, ready_s, now(), self._recorder.processor_s - processor_s)
             if self.behind is not None:
                 self.behind()  # before it wakes a thread that would disturb it
             if batch.beside:
                 self._finish_pair(task, batch, results, ran)
             else:
-                self._finish(task, batch, results, ran)
+                self._end(task, batch, results, ran)
         except BaseException as error:  # the caller gets any error
             for one in batch.together:
                 self._give_up(task.number, one, error)
@@ -317,14 +317,14 @@ class Engine:
         return results
 
     def _finish_pair(
-        self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]
+        self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: StageRun[Moment]
     ) -> None:
         """Finish what has run at once, each with its part of the results and of the time."""
         count = len(task.stage.outputs)
         for i, (one, share) in enumerate(zip(batch.together, shares(ran, len(batch.together)), strict=True)):
-            self._finish(task, one, results[i * count : (i + 1) * count], share)
+            self._end(task, one, results[i * count : (i + 1) * count], share)
 
-    def _finish(self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: Ran[Moment]) -> None:
+    def _end(self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: StageRun[Moment]) -> None:
         """Store what the stage wrote, wake the devices that wait for it, and answer if it was the last one."""
         if batch.number not in self._on_way:
             return  # it failed on another device meanwhile

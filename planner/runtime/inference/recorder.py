@@ -28,7 +28,7 @@ M = TypeVar("M", bound=tuple[Any, ...])
 L = TypeVar("L", bound=Hashable)
 
 
-class Ran(NamedTuple, Generic[T]):
+class StageRun(NamedTuple, Generic[T]):
     """One stage of one micro-batch, as its device saw it. A moment on a GPU is an event, which is over at that time."""
 
     slept: bool  # whether the device waited for the stage
@@ -38,14 +38,14 @@ class Ran(NamedTuple, Generic[T]):
     processor_s: float = 0.0  # processor time of the device's thread in between
 
 
-def shares(ran: Ran[Moment], count: int) -> list[Ran[Moment]]:
+def shares(ran: StageRun[Moment], count: int) -> list[StageRun[Moment]]:
     """Divide the record of micro-batches that a device ran at once into equal parts, one after the other."""
     begin_s, end_s = ran.ready_s, ran.ended_s
     assert isinstance(begin_s, float), "a GPU runs one at a time"
     assert isinstance(end_s, float), "a GPU runs one at a time"
     each_s, processor_s = (end_s - begin_s) / count, ran.processor_s / count
     starts_s = [begin_s + number * each_s for number in range(count)]
-    parts: list[Ran[Moment]] = [Ran(False, each, each, each + each_s, processor_s) for each in starts_s]
+    parts: list[StageRun[Moment]] = [StageRun(False, each, each, each + each_s, processor_s) for each in starts_s]
     parts[0] = parts[0]._replace(slept=ran.slept, taken_s=ran.taken_s)
     return parts
 
@@ -87,7 +87,7 @@ class Recorder:
         self._devices = devices
         self._stages = stages
         self._arrivals = {number: self._arrivals_of(number) for number in stages}
-        self._ran: dict[tuple[int, int], Ran[Moment]] | None = None  # by stage and micro-batch
+        self._ran: dict[tuple[int, int], StageRun[Moment]] | None = None  # by stage and micro-batch
         self.noted: list[LoggedTransfer] = []
         self._first = 0  # the micro-batch that is number 0 of the spans
         self._origin_s = 0.0
@@ -112,7 +112,7 @@ class Recorder:
         if self._ran is not None and (number := end.micro_batch - self._first) >= 0:
             self.noted.append(end._replace(micro_batch=number, at_s=end.at_s - self._origin_s))
 
-    def add(self, number: int, micro_batch: int, ran: Ran[Moment]) -> None:
+    def add(self, number: int, micro_batch: int, ran: StageRun[Moment]) -> None:
         """Keep a stage that has run."""
         if (kept := self._ran) is not None and micro_batch >= self._first:
             kept[number, micro_batch] = ran
@@ -121,10 +121,10 @@ class Recorder:
         """Return the spans of stages and of the tensors that they waited for, sorted by starts, and stop recording."""
         ran, self._ran = self._ran or {}, None
         timed = {key: self._timed(key[0], each) for key, each in ran.copy().items()}
-        spans = (span for number, micro_batch in timed for span in self._spans_of(number, micro_batch, timed))
+        spans = (span for number, micro_batch in timed for span in self._spans(number, micro_batch, timed))
         return in_order(spans, self._origin_s, self._first)
 
-    def _timed(self, number: int, ran: Ran[Moment]) -> Ran[float]:
+    def _timed(self, number: int, ran: StageRun[Moment]) -> StageRun[float]:
         """Replace the events of a GPU by seconds."""
         clock = self._clocks.get(self._stages[number].stage.device)
 
@@ -134,9 +134,9 @@ class Recorder:
             assert clock is not None, "only stages on GPUs have events"
             return clock.seconds(moment)
 
-        return Ran(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
+        return StageRun(ran.slept, seconds(ran.taken_s), seconds(ran.ready_s), seconds(ran.ended_s), ran.processor_s)
 
-    def _spans_of(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], Ran[float]]) -> Iterator[Span]:
+    def _spans(self, number: int, micro_batch: int, timed: Mapping[tuple[int, int], StageRun[float]]) -> Iterator[Span]:
         """Yield the spans of the tensors that a stage waited for, and its own."""
         ran = timed[number, micro_batch]
         ended_s = [timed[sender, micro_batch].ended_s for _, sender, _, _ in self._arrivals[number]]

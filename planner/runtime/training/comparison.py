@@ -50,7 +50,7 @@ Axis = Callable[[torch.Tensor], int]
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedMicroBatch:
     """A micro-batch with its loss."""
 
     result: Any  # what the network has returned, without gradients, as the loss takes it
@@ -69,7 +69,7 @@ class LossComparison:
     def __init__(self, program: Program, samples: int, alone: bool) -> None:
         """Begin without a micro-batch; each will have this number of samples, and may be ``alone`` in its step."""
         self._program, self._samples, self._alone = program, samples, alone
-        self._before: Computed | None = None
+        self._before: ComputedMicroBatch | None = None
         self._draws = False  # whether the loss draws random numbers, so that nothing can be compared
 
     def look(self, judge: Judge, outputs: Sequence[torch.Tensor], target: Any, share: LossShare) -> None:
@@ -80,7 +80,7 @@ class LossComparison:
         if self._draws:
             return
         alone, named = self._alone, dict(zip(self._program.graph.outputs, map(torch.detach, outputs), strict=True))
-        now = Computed(self._program.unflatten(named), target, share)
+        now = ComputedMicroBatch(self._program.unflatten(named), target, share)
         before, self._before = self._before, None if alone else now
         if before is None:
             self._draws = not _is_fixed(judge, now)
@@ -100,7 +100,7 @@ class LossComparison:
             if value is not None and value.loss.isnan():
                 raise InputError(RETURNED.format(self._program.graph.name, op.name, op.kind))
 
-    def _compare_both(self, judge: Judge, one: Computed, other: Computed) -> None:
+    def _compare_both(self, judge: Judge, one: ComputedMicroBatch, other: ComputedMicroBatch) -> None:
         shares = (one.share, other.share)
         target = _joined(one.target, other.target, _first, shares)
         results = (
@@ -111,7 +111,7 @@ class LossComparison:
         wholes = (share for result in results if (share := _judged(judge, result, target)) is not None)
         _check("two", wholes, shares, one)
 
-    def _compare_halves(self, judge: Judge, whole: Computed) -> None:
+    def _compare_halves(self, judge: Judge, whole: ComputedMicroBatch) -> None:
         halves = [
             _judged(judge, *(self._half(each, number) for each in (whole.result, whole.target))) for number in range(2)
         ]
@@ -137,7 +137,7 @@ class LossComparison:
         )
 
 
-def _check(which: str, wholes: Iterator[LossShare], parts: Sequence[LossShare], like: Computed) -> None:
+def _check(which: str, wholes: Iterator[LossShare], parts: Sequence[LossShare], like: ComputedMicroBatch) -> None:
     """Raise InputError if none of the losses of a whole, as it may have been put together, is that of its parts.
 
     Parts with terms that count unlike numbers of targets are refused elsewhere, see `Weights.check_even`.
@@ -159,7 +159,7 @@ def _first(_: torch.Tensor) -> int:
     return 0
 
 
-def _is_fixed(judge: Judge, computed: Computed) -> bool:
+def _is_fixed(judge: Judge, computed: ComputedMicroBatch) -> bool:
     """Return whether a loss has the same value when it is called again; not if it draws random numbers.
 
     Raise InputError if it has another value without them.
@@ -204,7 +204,7 @@ def _joined(one: Any, other: Any, axis: Axis, shares: Sequence[LossShare], keeps
     return pytree.tree_unflatten(list(map(join, leaves, pytree.tree_leaves(other))), spec)
 
 
-def _close(loss: torch.Tensor, expected: torch.Tensor, like: Computed) -> bool:
+def _close(loss: torch.Tensor, expected: torch.Tensor, like: ComputedMicroBatch) -> bool:
     """Return whether two losses differ by rounding only, in the narrowest dtype that took part."""
     if not loss.isfinite():
         return True  # diverged: nothing can be said

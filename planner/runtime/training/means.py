@@ -65,7 +65,7 @@ class Mean:
         return (self.result.data_ptr(), self.written) == (tensor.data_ptr(), tensor._version)
 
 
-class Counting(TorchFunctionMode):
+class MeanRecorder(TorchFunctionMode):
     """Notes the means of cross-entropies that are computed inside, on this thread, and the quotients of two numbers."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from planner.runtime.stages.compile import ShardedState, bring, mark
 from planner.runtime.stages.recomputation import passes
 from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.device_threads import DeviceContext
-from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
+from planner.runtime.training.means import LossShare, Mean, MeanRecorder, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.split_backward import WeightPass, first_half
 from planner.runtime.training.stages import TrainingStage, read
@@ -289,7 +289,7 @@ class StepRun:
         again: bool = False,
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, Sequence[Mean]]:
         """Return what a stage sends, the loss in the last one, and the means that it has computed."""
-        program, counting = self.program, Counting()
+        program, counting = self.program, MeanRecorder()
         with mixed_precision(context.torch_device, program.trainer_options.autocast):
             with counting if stage.averages else nullcontext():
                 results = stage(received, self.number, batch, again)
@@ -340,7 +340,7 @@ def mixed_precision(torch_device: torch.device, dtype: torch.dtype | None) -> Ab
 def judged(loss: Loss, weights: Weights, result: Any, target: Any) -> LossShare:
     """Compute a loss without a gradient, and without a trace in PyTorch's random numbers."""
     gpus = {x.device for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.is_cuda}
-    with torch.no_grad(), torch.random.fork_rng(devices=gpus), Counting() as counting:
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus), MeanRecorder() as counting:
         value = checked_loss(loss(result, target))
     return weights.share(counting.means_of(value), value)
 

@@ -62,13 +62,13 @@ def run_reference(
     values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **inputs}.items()}
     asking = backward.learned if backward else program.asking
     random_ops = random_operators(program)
-    applied: list[Applied] = []
+    applied: list[AppliedOperator] = []
     for i, op in enumerate(program.graph.ops):
         function = plain(program, op, torch_device, i in random_ops)
         generators = Generators([i] if i in random_ops else [], torch_device, seed)
         arguments = arguments_of(program, op, values, asking)
         with running(f"operator '{op.name}' ({op.kind})"):
-            done = Applied.of(function, arguments, generators, backward is not None, micro_batch)
+            done = AppliedOperator.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
         if backward:
             applied.append(done)
@@ -76,7 +76,7 @@ def run_reference(
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedOperator:
     """An operator that has run."""
 
     arguments: tuple[torch.Tensor, ...]  # what it has read, as leaves
@@ -90,7 +90,7 @@ class Applied:
         generators: Generators,
         trains: bool,
         micro_batch: int = MICRO_BATCH,
-    ) -> "Applied":
+    ) -> "AppliedOperator":
         """Run an operator; in training, a gradient can be sent back if an argument asks for one."""
         with torch.set_grad_enabled(trains and any(tensor.requires_grad for tensor in arguments)):
             return cls(arguments, function(*arguments, *generators.at(STEP, micro_batch)))
@@ -167,7 +167,7 @@ def _in_turn(program: Program, op: Op, torch_device: torch.device) -> Function:
 
 
 def _go_back(
-    program: Program, applied: Sequence[Applied], backward: BackwardResult
+    program: Program, applied: Sequence[AppliedOperator], backward: BackwardResult
 ) -> tuple[dict[tuple[int, int], torch.Tensor], dict[str, torch.Tensor]]:
     """Return contributions and gradients, added up from the latest reader to the first, argument by argument."""
     contributions: dict[tuple[int, int], torch.Tensor] = {}

@@ -41,7 +41,7 @@ from planner.runtime.training.wiring import check_owners
 from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
 from planner.runtime.verification.reference import (
     SEED,
-    Applied,
+    AppliedOperator,
     BackwardResult,
     Crossing,
     Function,
@@ -114,7 +114,7 @@ class Suspects:
         else:
             yield from enumerate(applied.results[: len(op.outputs)])
 
-    def _run(self, i: int, part: StageUnderTest, backward: bool) -> tuple[Applied, Mapping[int, torch.Tensor]]:
+    def _run(self, i: int, part: StageUnderTest, backward: bool) -> tuple[AppliedOperator, Mapping[int, torch.Tensor]]:
         torch_device = torch_device_of(part.device)
         op = self.program.graph.ops[i]
         values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
@@ -122,7 +122,7 @@ class Suspects:
         arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
         generators = Generators([i] if i in random_ops else [], torch_device, SEED)
         function = alone(self.program, i, part.device, i in random_ops, bool(self.learned))
-        applied = Applied.of(function, arguments, generators, bool(self.learned))
+        applied = AppliedOperator.of(function, arguments, generators, bool(self.learned))
         if not backward:
             return applied, {}
         gradients = (self.reference.gradients.get(name) for name in op.outputs)

@@ -38,7 +38,7 @@ def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
         blocks = merge_blocks(table, forced)
         if not 1 < blocks.n <= MOST_BLOCKS:
             return blocks
-        view = Beside(blocks, upper_s)
+        view = AcceleratorCosts(blocks, upper_s)
         pairs = [*bound_together(view), *cohesive_sets(view)]
         if not pairs:
             return blocks
@@ -123,7 +123,7 @@ class Hypergraph:
         return csr_array((np.asarray(capacity, dtype=np.int32), (start, end)), shape=(size, size))
 
 
-class Beside:
+class AcceleratorCosts:
     """The costs of blocks on the accelerators of a host, each the least over all accelerators."""
 
     def __init__(self, blocks: Blocks, upper_s: float) -> None:
@@ -194,7 +194,7 @@ class Beside:
         return half, whole
 
 
-def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
+def bound_together(view: AcceleratorCosts) -> Iterator[tuple[int, int]]:
     """Pairs of blocks that cost too much to separate.
 
     If two blocks are on different accelerators, both accelerators pay at least the minimum cut between them. If one
@@ -208,7 +208,7 @@ def bound_together(view: Beside) -> Iterator[tuple[int, int]]:
     yield from _pairs(np.flatnonzero(bound), whole)
 
 
-def cohesive_sets(view: Beside) -> Iterator[tuple[int, int]]:
+def cohesive_sets(view: AcceleratorCosts) -> Iterator[tuple[int, int]]:
     """Return pairs of blocks that merge whole pieces, or the two ends of a net, if `cohesive` allows it."""
     if not view.alike:
         return
@@ -226,7 +226,7 @@ def cohesive_sets(view: Beside) -> Iterator[tuple[int, int]]:
             yield pins[0], pins[1]
 
 
-def cohesive(view: Beside, members: Sequence[int]) -> bool:
+def cohesive(view: AcceleratorCosts, members: Sequence[int]) -> bool:
     """Whether some best placement has a set of blocks C on one device.
 
     It does if for every part Y of C, ``cut inside C between Y and the rest >= work(Y) + nets from Y out of C``: to move

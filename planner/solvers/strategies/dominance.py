@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphs.common.arrays import Floats
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 
 MOST_CELLS = 4_000_000  # of a table of differences; larger edges count as if every strategy could be the better one
 
 
 @dataclass(frozen=True)
-class Undominated:
+class ReducedStrategies:
     """A problem with fewer strategies, and the strategies of the full problem that it kept."""
 
     problem: StrategyProblem
@@ -36,7 +36,7 @@ class Undominated:
         return tuple(int(kept[chosen]) for kept, chosen in zip(self.kept, choice, strict=True))
 
 
-def without_dominated(problem: StrategyProblem) -> Undominated:
+def without_dominated(problem: StrategyProblem) -> ReducedStrategies:
     """Leave out dominated and forbidden strategies until none is left; a node keeps all if all are forbidden."""
     n = len(problem.node_cost)
     kept = [np.flatnonzero(cost < inf) if (cost < inf).any() else np.arange(len(cost)) for cost in problem.node_cost]
@@ -44,7 +44,7 @@ def without_dominated(problem: StrategyProblem) -> Undominated:
     for edge in problem.edges:
         for node in edge.nodes:
             around[node].append(edge)
-    usage: list[list[Live]] = [[] for _ in range(n)]
+    usage: list[list[LiveRange]] = [[] for _ in range(n)]
     for live in problem.live:
         usage[live.node].append(live)
     waiting = dict.fromkeys(range(n))
@@ -57,7 +57,7 @@ def without_dominated(problem: StrategyProblem) -> Undominated:
         if len(keep) < len(kept[node]):
             kept[node] = keep
             waiting.update(dict.fromkeys(other for edge in around[node] for other in edge.nodes if other != node))
-    return Undominated(_restricted(problem, kept), tuple(kept))
+    return ReducedStrategies(_restricted(problem, kept), tuple(kept))
 
 
 def _undominated(

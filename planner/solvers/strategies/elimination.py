@@ -22,11 +22,11 @@ from graphs.common.arrays import Floats
 from planner.problem.strategies import Edge, StrategyProblem
 
 MOST_CELLS = 1 << 22  # of one table: 32 MiB
-NODE_S, CELL_S = 1.5e-4, 5e-9  # of `Eliminated.work_s`
+NODE_S, CELL_S = 1.5e-4, 5e-9  # of `EliminationResult.work_s`
 MOST_AXES = 24  # of one table; numpy has at most 64
 
 
-class Eliminated(NamedTuple):
+class EliminationResult(NamedTuple):
     """The result of an elimination."""
 
     choice: tuple[int, ...]
@@ -35,7 +35,7 @@ class Eliminated(NamedTuple):
     work_s: float  # what it takes on one core of 2.5 GHz, by the nodes and the cells of all joint tables
 
 
-def eliminate(problem: StrategyProblem, most_cells: int = MOST_CELLS) -> Eliminated:
+def eliminate(problem: StrategyProblem, most_cells: int = MOST_CELLS) -> EliminationResult:
     """Eliminate all nodes, then choose backwards. It does not look at memory."""
     sizes = [len(cost) for cost in problem.node_cost]
     buckets = _Buckets(
@@ -59,7 +59,7 @@ def eliminate(problem: StrategyProblem, most_cells: int = MOST_CELLS) -> Elimina
     choice = [0] * len(sizes)
     for node, tables in reversed(order):
         choice[node] = int(np.argmin(_given(tables, node, choice)))
-    return Eliminated(tuple(choice), bound, exact, work_s)
+    return EliminationResult(tuple(choice), bound, exact, work_s)
 
 
 class _Buckets:

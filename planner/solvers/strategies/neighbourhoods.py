@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 from planner.solvers.base import Budget
 from planner.solvers.strategies.elimination import eliminate
 from planner.solvers.strategies.strategy_ilp import StrategyILP
@@ -82,16 +82,16 @@ class Neighbourhoods:
         live = tuple(self._live(place, choice))
         return StrategyProblem((*node_cost, np.zeros(1)), tuple(edges.values()), live, self._problem.limit)
 
-    def _live(self, place: Mapping[int, int], choice: Sequence[int]) -> Iterator[Live]:
+    def _live(self, place: Mapping[int, int], choice: Sequence[int]) -> Iterator[LiveRange]:
         """Yield the memory of a part's nodes, and at the same times, as its last node, the memory of all others."""
         for moment in sorted({moment for node in place for moment in self._at[node]}):
             gone = 0.0
             for own in self._moments[moment]:
                 if own.node in place:
-                    yield Live(place[own.node], moment, moment + 1, own.usage)
+                    yield LiveRange(place[own.node], moment, moment + 1, own.usage)
                 else:
                     gone += float(own.usage[choice[own.node]])
-            yield Live(len(place), moment, moment + 1, np.asarray([gone]))
+            yield LiveRange(len(place), moment, moment + 1, np.asarray([gone]))
 
     def _part(self, choice: Sequence[int]) -> list[int]:
         """Return nodes to choose for again."""

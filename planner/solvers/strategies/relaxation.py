@@ -40,7 +40,7 @@ def relax(
         most_cells: the largest table of an elimination.
         tell: receives every choice, and returns the cost of the best feasible one.
         enough: returns whether to stop, before every round.
-        most_s: seconds of all rounds on the usual machine, by `Eliminated.work_s`; one round at least.
+        most_s: seconds of all rounds on the usual machine, by `EliminationResult.work_s`; one round at least.
     """
     moments = problem.moments
     price = np.zeros(len(moments))

@@ -10,7 +10,7 @@ from planner.problem.result import PROOF_TOLERANCE, Interrupted, Status
 from planner.problem.strategies import StrategyProblem, StrategyResult
 from planner.solvers.base import Budget
 from planner.solvers.strategies.descent import Descent
-from planner.solvers.strategies.dominance import Undominated, without_dominated
+from planner.solvers.strategies.dominance import ReducedStrategies, without_dominated
 from planner.solvers.strategies.elimination import MOST_CELLS, eliminate
 from planner.solvers.strategies.neighbourhoods import Neighbourhoods
 from planner.solvers.strategies.relaxation import relax
@@ -110,7 +110,7 @@ class _BestChoice:
         if cost < self.objective and self.problem.allows(choice):
             self.choice, self.objective, self.finder = choice, cost, finder
 
-    def result(self, small: Undominated, budget: Budget) -> StrategyResult:
+    def result(self, small: ReducedStrategies, budget: Budget) -> StrategyResult:
         """Return the answer, in the strategies of the whole problem."""
         choice = None if self.choice is None else small.restored(self.choice)
         bound = min(self.bound, self.objective)

@@ -132,8 +132,8 @@ def test_a_host_has_a_fingerprint_that_changes_with_its_devices_and_the_channel(
 def test_the_door() -> None:
     assert calibrate.__all__ == [
         *(
-            "Effort",
             "Host",
+            "MeasurementEffort",
             "calibrate_host",
             "host_divisions",
             "host_fingerprint",

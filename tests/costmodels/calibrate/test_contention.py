@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from costmodels.calibrate import Effort, ops, profile_contended
+from costmodels.calibrate import MeasurementEffort, ops, profile_contended
 from costmodels.calibrate.contention import CoRun, Parts, balanced_parts
 from costmodels.calibrate.runs import Inference, Training
 from costmodels.cluster.cluster import Device
@@ -25,7 +25,7 @@ from graphs.kernels import pairs
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, OTHER, device
 
-QUICK = Effort(passes=3, least_s=0)
+QUICK = MeasurementEffort(passes=3, least_s=0)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from costmodels.calibrate import Effort, ops, profile_program
-from costmodels.calibrate.ops import PATIENCE, MeanPass, Unmeasured, pooled, standard_error, what_is_left
+from costmodels.calibrate import MeasurementEffort, ops, profile_program
+from costmodels.calibrate.ops import PATIENCE, MeanPass, UnmeasuredPart, pooled, standard_error, what_is_left
 from costmodels.calibrate.runs import Inference
 from costmodels.host import affinity as pinned
 from costmodels.host.affinity import ThreadResult, check_stopped
@@ -24,7 +24,7 @@ from graphs.common.errors import InputError
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import CORE, device
 
-QUICK = Effort(passes=3, least_s=0)
+QUICK = MeasurementEffort(passes=3, least_s=0)
 WARM_UP = 2  # passes that do not count: the first one, and the one behind the first sample of the pace
 
 
@@ -110,7 +110,7 @@ class TestCache:
 
     def test_again_measures_anew(self, program: Program, tmp_path: Path, counted: Counted) -> None:
         profile_program(program, device(), QUICK, cache=tmp_path)
-        again = profile_program(program, device(), Effort(3, 0, again=True), cache=tmp_path)
+        again = profile_program(program, device(), MeasurementEffort(3, 0, again=True), cache=tmp_path)
         assert counted.passes == 2 * (WARM_UP + 3)
         assert {m.count for m in again.ops.values()} == {3}
         assert read_profile(tmp_path, again.fingerprint) == again
@@ -136,7 +136,7 @@ class TestCache:
     def test_a_measurement_of_too_few_passes_gets_the_others(
         self, program: Program, tmp_path: Path, counted: Counted
     ) -> None:
-        profile_program(program, device(), Effort(passes=2, least_s=0), cache=tmp_path)
+        profile_program(program, device(), MeasurementEffort(passes=2, least_s=0), cache=tmp_path)
         counted.passes = 0
         result = profile_program(program, device(), QUICK, cache=tmp_path)
         assert counted.passes == WARM_UP + 1
@@ -183,12 +183,12 @@ def test_an_interrupt_keeps_the_passes_that_are_done_and_the_next_run_does_the_o
         patched.setattr(Inference, "one_pass", slow)
         patched.setattr(pinned, "ThreadResult", Interrupted)
         with pytest.raises(KeyboardInterrupt):
-            profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
+            profile_program(program, device(), MeasurementEffort(passes=5, least_s=0), cache=tmp_path)
     kept = read_profile(tmp_path, fingerprint_of(machine_of(device())))
     assert kept is not None
     assert {m.count for m in kept.ops.values()} == {2}
     counted = Counted(monkeypatch)
-    result = profile_program(program, device(), Effort(passes=5, least_s=0), cache=tmp_path)
+    result = profile_program(program, device(), MeasurementEffort(passes=5, least_s=0), cache=tmp_path)
     assert counted.passes == WARM_UP + 3
     assert {m.count for m in result.ops.values()} == {5}
 
@@ -249,14 +249,16 @@ def test_noise_gets_more_passes_but_not_for_ever(
 def test_what_is_left_is_what_has_too_few_passes() -> None:
     known = {"a": Measurement(1, 0, 3), "b": Measurement(1, 0, 2)}
     keys = ["a", "b", "c", "b"]
-    assert what_is_left(keys, [known], Effort(7, 1.0)) == Unmeasured((1, 2, 3), 7, 0.75)
-    assert what_is_left(keys[:2], [known], Effort(7, 1.0)) == Unmeasured((1,), 5, 0.5)
-    assert what_is_left(keys[:1], [known], Effort(7, 1.0)) == Unmeasured((), 0, 0.0)
-    assert what_is_left(keys[:1], [known, {}], Effort(7, 1.0)) == Unmeasured(
+    assert what_is_left(keys, [known], MeasurementEffort(7, 1.0)) == UnmeasuredPart((1, 2, 3), 7, 0.75)
+    assert what_is_left(keys[:2], [known], MeasurementEffort(7, 1.0)) == UnmeasuredPart((1,), 5, 0.5)
+    assert what_is_left(keys[:1], [known], MeasurementEffort(7, 1.0)) == UnmeasuredPart((), 0, 0.0)
+    assert what_is_left(keys[:1], [known, {}], MeasurementEffort(7, 1.0)) == UnmeasuredPart(
         (0,), 7, 1.0
     )  # forward is known, backward not
-    assert what_is_left([], [{}], Effort()) == Unmeasured((), 0, 0.0)
-    assert what_is_left(keys[:1], [{}], Effort(7, 1.0, patience=1)) == Unmeasured((0,), 7, 1.0, patience=1)
+    assert what_is_left([], [{}], MeasurementEffort()) == UnmeasuredPart((), 0, 0.0)
+    assert what_is_left(keys[:1], [{}], MeasurementEffort(7, 1.0, patience=1)) == UnmeasuredPart(
+        (0,), 7, 1.0, patience=1
+    )
 
 
 @pytest.mark.parametrize(("disturbed", "longer"), [(0.0, 1.0), (3.9, 1.1), (1000.0, 49 / 39)])
@@ -273,12 +275,12 @@ def test_equal_operators_have_the_mean_of_their_medians_and_their_share_of_distu
 @pytest.mark.parametrize(
     ("effort", "passes"),
     [
-        (Effort(passes=3, least_s=0, most_s=60), 3),
-        (Effort(passes=1, least_s=0, most_s=60), 1),
-        (Effort(passes=1000, least_s=60, most_s=0), 1),  # no second pass when the time is up
+        (MeasurementEffort(passes=3, least_s=0, most_s=60), 3),
+        (MeasurementEffort(passes=1, least_s=0, most_s=60), 1),
+        (MeasurementEffort(passes=1000, least_s=60, most_s=0), 1),  # no second pass when the time is up
     ],
 )
-def test_effort_is_passes_within_a_time(program: Program, effort: Effort, passes: int) -> None:
+def test_effort_is_passes_within_a_time(program: Program, effort: MeasurementEffort, passes: int) -> None:
     steps: list[tuple[str, int, int]] = []
     profile = profile_program(program, device(), effort, lambda *step: steps.append(step))
     assert {m.count for key, m in profile.ops.items() if "cat" in key} == {passes}

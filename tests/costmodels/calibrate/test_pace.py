@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from costmodels.calibrate import Effort, ops, pace, profile_contended, profile_program
+from costmodels.calibrate import MeasurementEffort, ops, pace, profile_contended, profile_program
 from costmodels.calibrate.ops import SessionPace
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.calibrate.runs import Inference, Pass
@@ -22,7 +22,7 @@ from graphs.ir import Graph
 from graphs.program.program import Program
 from tests.costmodels.calibrate.hosts import device
 
-QUICK = Effort(passes=3, least_s=0)
+QUICK = MeasurementEffort(passes=3, least_s=0)
 
 
 def test_every_kind_is_measured() -> None:
@@ -158,7 +158,7 @@ def test_times_are_those_at_the_pace_of_the_first_measurement(
     assert first.pace == dict.fromkeys(PACE_NAMES, 1.0)
     assert {measured.seconds for measured in first.ops.values()} == {2.0}
     seconds |= {"operator": 3.0, "reference": 1.5}  # the machine has slowed down by 50 %, of which 0.1 % may be chance
-    again = profile_program(program, device(), Effort(passes=3, least_s=0, again=True), cache=tmp_path)
+    again = profile_program(program, device(), MeasurementEffort(passes=3, least_s=0, again=True), cache=tmp_path)
     assert again.pace == first.pace
     assert {measured.seconds for measured in again.ops.values()} == {2.002}
     kept = read_profile(tmp_path, first.fingerprint)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from costmodels.calibrate import Effort, profile_program, runs
+from costmodels.calibrate import MeasurementEffort, profile_program, runs
 from costmodels.calibrate.clock import Clock, clock_of
 from costmodels.calibrate.runs import Inference, Training, _call_s, _mark_s
 from costmodels.host import affinity as pinned
@@ -21,7 +21,7 @@ from graphs.rewrites.fuse import find_fusions
 from tests.costmodels.calibrate.hosts import device
 from tests.graphs.importers.modules import Turned
 
-QUICK = Effort(passes=3, least_s=0)
+QUICK = MeasurementEffort(passes=3, least_s=0)
 CPU = torch.device("cpu")
 
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from costmodels.learning.features import features_of
-from costmodels.learning.in_training import LEAST_STEPS, MOST_STEPS, Sought, fit_both_ways
+from costmodels.learning.in_training import LEAST_STEPS, MOST_STEPS, Query, fit_both_ways
 from costmodels.measured import Measurement, TrainingMeasurement
 from costmodels.operators.keys import parse_key
 
 SIZES = "float32[4,5]{}, float32[5,6]{})->float32[4,6]"
 
 
-def mm(first: str, second: str, inference_s: float = 2.0) -> Sought:
+def mm(first: str, second: str, inference_s: float = 2.0) -> Query:
     op = parse_key(f"aten.mm.default({SIZES.format(first, second)}")
-    return Sought(op, features_of(op, 2.0**28), inference_s)
+    return Query(op, features_of(op, 2.0**28), inference_s)
 
 
-def relu(rows: int, inference_s: float, gradient: str = "+grad") -> Sought:
+def relu(rows: int, inference_s: float, gradient: str = "+grad") -> Query:
     op = parse_key(f"aten.relu.default(float32[{rows},1024]{gradient})->float32[{rows},1024]")
-    return Sought(op, features_of(op, 2.0**28), inference_s)
+    return Query(op, features_of(op, 2.0**28), inference_s)
 
 
 def step(forward_s: float, backward_s: float) -> TrainingMeasurement:
@@ -41,7 +41,7 @@ def test_a_product_goes_back_once_for_each_gradient() -> None:
 
 def test_the_way_back_of_a_view_moves_gradients_too() -> None:
     op = parse_key("aten.select.int(float32[8,4]+grad)->float32[4]")
-    assert Sought(op, features_of(op, 2.0**28), 1.0).backward_terms == (1.0, 0.0, 1.0, 128 + 16, 0.0)
+    assert Query(op, features_of(op, 2.0**28), 1.0).backward_terms == (1.0, 0.0, 1.0, 128 + 16, 0.0)
 
 
 def test_what_nothing_is_learned_through_has_no_way_back() -> None:
@@ -50,15 +50,15 @@ def test_what_nothing_is_learned_through_has_no_way_back() -> None:
         ("aten.amax.default(float32[4,5]+grad)->float32[4]", 1),
     ):
         op = parse_key(key)
-        assert Sought(op, features_of(op, 2.0**28), 1.0).products == products
+        assert Query(op, features_of(op, 2.0**28), 1.0).products == products
 
 
-def device_step(one: Sought) -> TrainingMeasurement:
+def device_step(one: Query) -> TrainingMeasurement:
     """Forward half as long again as in inference; backward a nanosecond for each byte of gradients and 10 µs."""
     return step(1.5 * one.inference_s, 1e-5 + 1e-9 * one.backward_terms[3])
 
 
-def relus(count: int, seed: int) -> list[Sought]:
+def relus(count: int, seed: int) -> list[Query]:
     draw = random.Random(seed)
     return [relu(rows, 2e-6 + rows * 1e-7) for rows in (round(2 ** draw.uniform(1, 12)) for _ in range(count))]
 
@@ -85,7 +85,7 @@ def test_what_asks_for_no_gradient_takes_no_time_back() -> None:
 @pytest.mark.parametrize("factor", [0.25, 4.0])
 def test_a_device_that_is_as_much_slower_in_both_keeps_the_ratio(factor: float) -> None:
     rows = relus(30, seed=0)
-    slower = [Sought(one.op, one.features, factor * one.inference_s) for one in rows]
+    slower = [Query(one.op, one.features, factor * one.inference_s) for one in rows]
     ways = [
         fit_both_ways([(one, step(2 * one.inference_s, 3 * one.inference_s)) for one in ops]) for ops in (rows, slower)
     ]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.operators.keys import Described, op_keys, parse_key, training_keys
+from costmodels.operators.keys import KeyContent, op_keys, parse_key, training_keys
 from graphs.common.errors import InputError
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from tests.costmodels.sketches import sketch
@@ -91,6 +91,6 @@ def test_anything_else_is_refused(key: str, why: str) -> None:
 
 
 def test_a_described_operator_is_a_value() -> None:
-    op = Described("aten.relu.default", (), (), (), ())
-    assert op == Described("aten.relu.default", (), (), (), ())
+    op = KeyContent("aten.relu.default", (), (), (), ())
+    assert op == KeyContent("aten.relu.default", (), (), (), ())
     assert op.key == "aten.relu.default()->"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from costmodels.learning.features import pass_bytes
-from costmodels.learning.learned import Learned, fit, learn
+from costmodels.learning.learned import LearnedModel, fit, learn
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.operators.flops import work_of
 from costmodels.operators.keys import op_keys, training_keys
-from costmodels.profilefile import Probed, Sweep, write_profile, write_sweep
+from costmodels.profilefile import ProbeMeasurement, Sweep, write_profile, write_sweep
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from tests.costmodels.sketches import sketch
@@ -66,16 +66,18 @@ def networks(count: int, seed: int) -> list[Graph]:
 
 
 SEEN = networks(60, seed=0)
-SWEEP = Sweep(FINGERPRINT, {f"{i}": Probed(float(pass_bytes(g)), measured(g)) for i, g in enumerate(SEEN[:30])})
+SWEEP = Sweep(
+    FINGERPRINT, {f"{i}": ProbeMeasurement(float(pass_bytes(g)), measured(g)) for i, g in enumerate(SEEN[:30])}
+)
 PROFILE = Profile(FINGERPRINT, {}, {key: m for graph in SEEN[30:] for key, m in measured(graph).items()})
 
 
 @pytest.fixture(scope="module")
-def learned() -> Learned:
+def learned() -> LearnedModel:
     return fit(PROFILE, SWEEP)
 
 
-def test_the_law_of_the_device_is_found_again(learned: Learned) -> None:
+def test_the_law_of_the_device_is_found_again(learned: LearnedModel) -> None:
     for graph in networks(20, seed=1):
         predictions = learned.predict(graph)
         np.testing.assert_allclose(predictions.seconds, device_s(graph), rtol=0.1)
@@ -89,7 +91,7 @@ def test_a_sweep_alone_or_a_profile_alone_will_do() -> None:
         assert np.max(off) < 0.05  # all but the product, which a profile alone does not teach
 
 
-def test_what_lies_in_the_cache_is_learned_once_the_device_was_swept(tmp_path: Path, learned: Learned) -> None:
+def test_what_lies_in_the_cache_is_learned_once_the_device_was_swept(tmp_path: Path, learned: LearnedModel) -> None:
     write_profile(tmp_path, PROFILE)
     assert learn(tmp_path, FINGERPRINT) is None
     write_sweep(tmp_path, SWEEP)
@@ -99,7 +101,7 @@ def test_what_lies_in_the_cache_is_learned_once_the_device_was_swept(tmp_path: P
     assert found.seconds(graph).tobytes() == learned.seconds(graph).tobytes()
 
 
-def test_equal_operators_take_the_same_time_wherever_they_are(learned: Learned) -> None:
+def test_equal_operators_take_the_same_time_wherever_they_are(learned: LearnedModel) -> None:
     graph = sketch(
         {"x": (4, 8), "a": (4, 8), "c": (4, 8)}, [("aten.relu.default", "x", "a"), ("aten.relu.default", "a", "c")]
     )
@@ -107,13 +109,13 @@ def test_equal_operators_take_the_same_time_wherever_they_are(learned: Learned) 
     assert first == second
 
 
-def test_more_work_takes_longer(learned: Learned) -> None:
+def test_more_work_takes_longer(learned: LearnedModel) -> None:
     for smaller, larger in ((8, 16), (64, 128), (256, 1024), (1024, 8192)):  # the last one is larger than any seen
         few, many = (learned.seconds(network(4, size, size, 16, 8))[:2] for size in (smaller, larger))
         assert np.all(few < many)
 
 
-def test_a_kind_that_was_not_measured_is_priced_by_its_work_and_named(learned: Learned) -> None:
+def test_a_kind_that_was_not_measured_is_priced_by_its_work_and_named(learned: LearnedModel) -> None:
     graph = sketch({"x": (64, 1024), "a": (64, 1024)}, [("aten.erf.default", "x", "a")])
     predictions = learned.predict(graph)
     assert predictions.guessed == ("aten.erf.default",)
@@ -121,7 +123,7 @@ def test_a_kind_that_was_not_measured_is_priced_by_its_work_and_named(learned: L
     assert np.isfinite(predictions.spread[0])
 
 
-def test_nothing_is_said_of_a_kind_that_nobody_knows(learned: Learned) -> None:
+def test_nothing_is_said_of_a_kind_that_nobody_knows(learned: LearnedModel) -> None:
     graph = sketch(
         {"x": (4, 8), "a": (4, 8), "c": (4, 8)},
         [("aten.relu.default", "x", "a"), ("mine.trick.default", "a", "c")],
@@ -132,13 +134,13 @@ def test_nothing_is_said_of_a_kind_that_nobody_knows(learned: Learned) -> None:
     assert np.isfinite(predictions.spread).tolist() == [True, False]
 
 
-def test_where_little_was_measured_it_is_less_sure(learned: Learned) -> None:
+def test_where_little_was_measured_it_is_less_sure(learned: LearnedModel) -> None:
     near = learned.predict(network(4, 256, 256, 16, 8)).spread[0]
     far = learned.predict(network(4, 2**17, 2**17, 16, 8)).spread[0]
     assert far > near
 
 
-def test_the_same_measurements_teach_the_same(learned: Learned) -> None:
+def test_the_same_measurements_teach_the_same(learned: LearnedModel) -> None:
     again = fit(PROFILE, SWEEP)
     graph = networks(1, seed=3)[0]
     assert again.seconds(graph).tobytes() == learned.seconds(graph).tobytes()
@@ -193,7 +195,7 @@ def test_families_that_were_measured_in_training_know_what_it_takes(swept: bool)
         assert (both.guessed, both.unknown) == ((), ())
 
 
-def test_what_was_not_measured_in_training_follows_from_inference(learned: Learned) -> None:
+def test_what_was_not_measured_in_training_follows_from_inference(learned: LearnedModel) -> None:
     graph = networks(1, seed=4)[0]
     isolated, both = learned.predict(graph), learned.predict(graph, training=True)
     assert not isolated.backward_s.any()
@@ -203,7 +205,7 @@ def test_what_was_not_measured_in_training_follows_from_inference(learned: Learn
     assert learned.training == {}
 
 
-def test_of_an_unknown_kind_nothing_is_said_in_training_either(learned: Learned) -> None:
+def test_of_an_unknown_kind_nothing_is_said_in_training_either(learned: LearnedModel) -> None:
     graph = sketch({"x": (4, 8), "w": (8,), "a": (4, 8)}, [("mine.trick.default", "x w", "a")])
     both = learned.predict(graph, training=True)
     assert np.isnan([both.seconds[0], both.backward_s[0], both.spread[0]]).all()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.measured import Measurement, TrainingMeasurement
-from costmodels.profilefile import Probed, Sweep, read_sweep, sweep_path, write_sweep
+from costmodels.profilefile import ProbeMeasurement, Sweep, read_sweep, sweep_path, write_sweep
 from graphs.common.errors import InputError
 
 RELU = "aten.relu.default(float32[2])->float32[2]"
@@ -14,8 +14,8 @@ STEP = TrainingMeasurement(Measurement(2e-6, 0.1, 3), Measurement(3e-6, 0.2, 3))
 SWEEP = Sweep(
     "abc123",
     {
-        "stack": Probed(2.0**20, {RELU: Measurement(1e-6, 0.1, 7)}),
-        "trained": Probed(1.0, {RELU: Measurement(1e-6, 0.1, 7)}, {RELU.replace("])", "]+grad)"): STEP}),
+        "stack": ProbeMeasurement(2.0**20, {RELU: Measurement(1e-6, 0.1, 7)}),
+        "trained": ProbeMeasurement(1.0, {RELU: Measurement(1e-6, 0.1, 7)}, {RELU.replace("])", "]+grad)"): STEP}),
     },
 )
 
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_one_more_network() -> None:
-    more = SWEEP.extended("other", Probed(1.0, {}))
+    more = SWEEP.extended("other", ProbeMeasurement(1.0, {}))
     assert list(more.probes) == ["stack", "trained", "other"]
     assert list(SWEEP.probes) == ["stack", "trained"]
 

@@ -15,7 +15,7 @@ from planner.cli import main
 from planner.cli.console import Console
 from planner.cli.figures import show_figures
 from planner.plans.compare import Comparison, Figure
-from planner.runtime.benchmark.measure import Planned
+from planner.runtime.benchmark.measure import PlannedContender
 from planner.runtime.errors import RankError
 from simulator.placement import Placement
 from tests.planner.cli.given import Refused, pair_here
@@ -27,7 +27,7 @@ def test_every_recording_has_its_micro_batches() -> None:
     program = program_from_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),))
     plan = planner.plan(program, cluster=planner.Cluster("one", (device,)))
     with planner.start(plan, program) as runner:
-        planned = Planned(runner)
+        planned = PlannedContender(runner)
         for count in (3, 5):
             planned.stream(count)
             recorded, in_all = planned.recorded, count + 2 * plan.workload.in_flight

@@ -1,7 +1,7 @@
 """What the cuts of `small.DIAMOND` cost and do, and what moving their ends would."""
 
 from planner.explanations.bottleneck import bottleneck
-from planner.explanations.cuts import Cut, CutMove, Effect, cuts
+from planner.explanations.cuts import Cut, CutEffect, CutMove, cuts
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from tests.planner.explanations.small import diamond, make_graph, make_plan
@@ -14,8 +14,8 @@ def effects(plan: Plan) -> dict[str, str]:
 def test_a_cut_says_what_goes_from_where_to_where() -> None:
     plan = diamond()
     first, second = cuts(plan, bottleneck(plan), 0)
-    assert first == Cut("a", "cpu0", "cpu1", "a", "stem", ("c",), "block.right", 2.0, 2.0, 0.0, Effect.HIDDEN)
-    assert second == Cut("c", "cpu1", "cpu0", "c", "block.right", ("d",), "head", 1.0, 1.0, 0.0, Effect.HIDDEN)
+    assert first == Cut("a", "cpu0", "cpu1", "a", "stem", ("c",), "block.right", 2.0, 2.0, 0.0, CutEffect.HIDDEN)
+    assert second == Cut("c", "cpu1", "cpu0", "c", "block.right", ("d",), "head", 1.0, 1.0, 0.0, CutEffect.HIDDEN)
 
 
 def test_readers_are_in_the_order_in_which_they_run() -> None:
@@ -76,7 +76,7 @@ def test_those_that_limit_come_first_then_the_longest() -> None:
     graph = make_graph(dict.fromkeys("abcd", "m"), {"b": "a", "c": "b", "d": "c"}, {"a": 1, "b": 3, "c": 2})
     plan = make_plan(graph, (1, 1, 9, 9), "0123", overlap=False)  # cpu2: 9 + 3 + 2 = 14, cpu3: 9 + 2 = 11
     assert [(cut.tensor, cut.effect) for cut in cuts(plan, bottleneck(plan), 0)] == [
-        ("b", Effect.LIMITS),
-        ("c", Effect.LIMITS),
-        ("a", Effect.SLACK),
+        ("b", CutEffect.LIMITS),
+        ("c", CutEffect.LIMITS),
+        ("a", CutEffect.SLACK),
     ]

@@ -9,7 +9,7 @@ import pytest
 from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
-from planner.explanations.diff import Change, CostChange, Cuts, CutTensor, Moved, PlanDifference, diff
+from planner.explanations.diff import Change, CostChange, Cuts, CutTensor, MovedOperators, PlanDifference, diff
 from planner.explanations.regions import Region
 from planner.plans.plan import Plan
 from planner.problem.constraints import contiguous, pin
@@ -27,7 +27,7 @@ def test_a_plan_and_itself() -> None:
 def test_moved_operators_and_what_they_take() -> None:
     # d from cpu0 to cpu1: c stays there and b is sent instead
     difference = diff(diamond(), diamond(placed="0011"))
-    assert difference.moved == (Moved("cpu0", "cpu1", 1, 1.0, 1.0, (Region("head", "head", 1, 1),)),)
+    assert difference.moved == (MovedOperators("cpu0", "cpu1", 1, 1.0, 1.0, (Region("head", "head", 1, 1),)),)
     assert difference.cuts == Cuts(
         3.0, 3.0, (CutTensor("c", "cpu1", "cpu0", 1.0, 1.0),), (CutTensor("b", "cpu0", "cpu1", 1.0, 1.0),), 1
     )

@@ -9,7 +9,7 @@ from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.fuse import Fuse
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split
-from planner.explanations.diff import Between, Change, diff
+from planner.explanations.diff import Change, JoiningOps, diff
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.plan import Plan
 from simulator.placement import Placement
@@ -40,7 +40,7 @@ def test_what_is_divided_and_what_that_changes() -> None:
     whole_s, part_s = (plan.table.forward_s[:, 0] for plan in (before, after))
     assert [d.before_s for d in difference.divided] == whole_s.tolist()
     assert [d.after_s for d in difference.divided] == part_s[[0, 2, 4]].tolist()
-    assert difference.between == (Between(0, 0.0), Between(1, part_s[6]))
+    assert difference.between == (JoiningOps(0, 0.0), JoiningOps(1, part_s[6]))
     assert (difference.n_ops, difference.moved, difference.same_placement) == (3, (), False)
     assert [(cut.tensor, cut.src, cut.dst) for cut in difference.cuts.new] == [("linear_1[1/2]", "gpu1", "gpu0")]
 
@@ -48,7 +48,7 @@ def test_what_is_divided_and_what_that_changes() -> None:
 def test_the_other_way_round() -> None:
     back = diff(made("0101010", MEGATRON), made("000"))
     assert next((d.before, d.after) for d in back.divided) == ("in 2 by output features", "")
-    assert (back.between[1], back.n_ops) == (Between(0, 0.0), 3)
+    assert (back.between[1], back.n_ops) == (JoiningOps(0, 0.0), 3)
 
 
 def test_two_ways_to_divide_a_network() -> None:

@@ -10,7 +10,7 @@ from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from planner.cli.explain_ import lines
 from planner.explanations.explain import explain
-from planner.explanations.recomputing import Recomputed, recomputed
+from planner.explanations.recomputing import RecomputationEffect, recomputed
 from planner.planning.find_plan import plan
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
@@ -40,7 +40,7 @@ def test_it_says_what_is_kept_and_what_runs_again(mode: RecomputeMode) -> None:
     """
     own = trained(mode)
     found = recomputed(own)
-    assert isinstance(found, Recomputed)
+    assert isinstance(found, RecomputationEffect)
     assert found.saved_bytes == (8 + 32 + 32 + 8) * BYTES
     assert found.kept_bytes == (8 + 8 + (32 + 32 if mode == "selective" else 0)) * BYTES
     assert found.kept == ((("aten.linear", 3),) if mode == "selective" else ())

@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.cluster.cluster import Cluster
 from planner.explanations.cuts import CutMove
-from planner.explanations.what_if import How, Price, Remedy, replanned
+from planner.explanations.what_if import Method, Price, Remedy, replanned
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint, contiguous, forbid, pin, together
@@ -60,7 +60,7 @@ def test_a_plan_without_constraints_has_no_prices() -> None:
 def test_one_more_device_is_planned_for() -> None:
     # 10 s of work: 5 and 5 on two devices; three copies take turns on three
     found = helped(diamond(placed="0011"))["one more device like cpu0"]
-    assert found == Remedy("one more device like cpu0", 10 / 3, 5.0, How.REPLANNED, "no plan would be below 3.33 s")
+    assert found == Remedy("one more device like cpu0", 10 / 3, 5.0, Method.REPLANNED, "no plan would be below 3.33 s")
 
 
 def test_the_kind_of_device_that_lowers_the_bound_most() -> None:
@@ -75,14 +75,14 @@ def test_the_kind_of_device_that_lowers_the_bound_most() -> None:
 
 def test_without_links_nobody_knows_how_it_would_be_linked() -> None:
     isolated = diamond(placed="0000", n_devices=1)
-    assert replanned(isolated, (), SEARCH).helps == (Remedy("one more device like cpu0", 5.0, 10.0, How.BOUND),)
+    assert replanned(isolated, (), SEARCH).helps == (Remedy("one more device like cpu0", 5.0, 10.0, Method.BOUND),)
     assert isolated.cluster == Cluster("desk", isolated.cluster.devices)
 
 
 def test_faster_links() -> None:
     # a to cpu1 by 2 bytes, 2 s, then c and d: 2 + 2 + 4 + 1 = 9; at twice the bandwidth 8
     found = helped(diamond(Goal.LATENCY, "0011"))["links of twice the bandwidth"]
-    assert (found.how, found.now_s, found.seconds) == (How.REPLANNED, 8.0, 7.5)
+    assert (found.how, found.now_s, found.seconds) == (Method.REPLANNED, 8.0, 7.5)
 
 
 def small_memory(placed: str, memory_bytes: float) -> Plan:

@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 
 from planner.explanations.cuts import CutMove, move
-from planner.explanations.what_if import How, Remedy, helps
+from planner.explanations.what_if import Method, Remedy, helps
 from planner.plans.plan import Plan
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal
@@ -65,9 +65,9 @@ def helped(plan: Plan, *moves: CutMove) -> dict[str, Remedy]:
 def test_free_transfers_are_judged_with_the_placement_as_it_is() -> None:
     # cpu0 without overlap: 6 + 2 + 1 = 9; for nothing 6
     free = "transfers that cost nothing"
-    assert helped(diamond(overlap=False))[free] == Remedy(free, 6.0, 9.0, How.JUDGED)
+    assert helped(diamond(overlap=False))[free] == Remedy(free, 6.0, 9.0, Method.JUDGED)
     # with overhead of 1 s for each of two tensors: 6 + 2
-    assert helped(diamond(overhead_s=1.0))[free] == Remedy(free, 6.0, 8.0, How.JUDGED)
+    assert helped(diamond(overhead_s=1.0))[free] == Remedy(free, 6.0, 8.0, Method.JUDGED)
 
 
 def test_a_placement_that_sends_nothing_has_no_use_for_free_transfers() -> None:
@@ -85,7 +85,7 @@ def test_a_better_neighbour_without_room_shows_that_memory_binds() -> None:
     barred = CutMove("d", 1, "cpu1", 5.0, "'cpu1' is over by 8 bytes")
     worse = CutMove("a", 1, "cpu1", 7.0, "'cpu1' is over by 1 bytes")
     best = helped(diamond(), worse, barred)["more memory on cpu1, for d"]
-    assert best == Remedy("more memory on cpu1, for d", 5.0, 6.0, How.JUDGED, "'cpu1' is over by 8 bytes")
+    assert best == Remedy("more memory on cpu1, for d", 5.0, 6.0, Method.JUDGED, "'cpu1' is over by 8 bytes")
     assert not any("memory" in change for change in helped(diamond(), worse))
 
 
@@ -94,7 +94,7 @@ def test_more_in_flight_where_devices_wait_for_each_other() -> None:
     plan = diamond(in_flight=1)
     assert (plan.period_s, plan.table.working_bytes) == (10.0, 5)
     found = helped(plan)["2 micro-batches in flight, not 1"]
-    assert (found.how, found.now_s, found.remark) == (How.SIMULATED, 10.0, "5 B more on each device")
+    assert (found.how, found.now_s, found.remark) == (Method.SIMULATED, 10.0, "5 B more on each device")
     assert found.seconds < 10.0
     full = diamond(in_flight=1, memory_bytes=8.0)
     assert helped(full)["2 micro-batches in flight, not 1"].remark.endswith("for which 'cpu0' has no room")

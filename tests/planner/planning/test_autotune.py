@@ -213,16 +213,16 @@ class TestRunning:
             counts.append(("stream", count))
             return 7.0
 
-        monkeypatch.setattr(measure.Planned, "single", single)
-        monkeypatch.setattr(measure.Planned, "stream", stream)
+        monkeypatch.setattr(measure.PlannedContender, "single", single)
+        monkeypatch.setattr(measure.PlannedContender, "stream", stream)
         assert run_turn(plan, program).seconds == expected
         assert counts == [("single", 1), ("single" if goal == "latency" else "stream", 3)]
 
     def test_a_slow_plan_streams_two_micro_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         program = network()
         (plan,) = choice_of(program, "throughput", here(1)).plans
-        monkeypatch.setattr(measure.Planned, "single", lambda *_: [99.0])
-        monkeypatch.setattr(measure.Planned, "stream", lambda _, count: float(count))
+        monkeypatch.setattr(measure.PlannedContender, "single", lambda *_: [99.0])
+        monkeypatch.setattr(measure.PlannedContender, "stream", lambda _, count: float(count))
         assert run_turn(plan, program).seconds == 2.0
 
     def test_an_interrupt_ends_the_plan_that_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ class TestRunning:
             running.append(device_threads())
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(measure.Planned, "stream", interrupted)
+        monkeypatch.setattr(measure.PlannedContender, "stream", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tried(choice, program)
         assert running == [["device-cpu0"]]  # and none is left, as the fixture sees
@@ -264,7 +264,7 @@ class TestUntried:
 
     @pytest.fixture(autouse=True)
     def _nothing_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(measure.Planned, "single", None)
+        monkeypatch.setattr(measure.PlannedContender, "single", None)
 
     def untried(self, choice: PartitionChoice, program: Program) -> str:
         found = tried(choice, program)

@@ -14,7 +14,7 @@ from torch import nn
 
 import costmodels.calibrate
 import planner
-from costmodels.calibrate import Effort, Host
+from costmodels.calibrate import Host, MeasurementEffort
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Noise
@@ -75,7 +75,7 @@ WIDE = Host(Cluster("made up", (wide(),)), {"cpu launch": 0.1})
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path))
-    monkeypatch.setattr(costmodels.calibrate, "Effort", partial(Effort, passes=3, least_s=0.0))
+    monkeypatch.setattr(costmodels.calibrate, "MeasurementEffort", partial(MeasurementEffort, passes=3, least_s=0.0))
     monkeypatch.setattr("planner.planning.calibrate.ERROR", inf)
 
 

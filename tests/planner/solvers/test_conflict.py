@@ -10,7 +10,7 @@ from graphs.rewrites.fuse import Fuse
 from planner.problem.blocks import merge_blocks
 from planner.problem.constraints import contiguous, forbid, pin, together
 from planner.problem.problem import Goal
-from planner.solvers.conflict import Asked, Conflict, find_conflict, least_missing_bytes
+from planner.solvers.conflict import Conflict, Request, find_conflict, least_missing_bytes
 from simulator.training import TrainingStep
 from tests.planner.explanations.small import make_graph
 from tests.planner.problem.problems import make_table
@@ -21,12 +21,12 @@ TABLE = make_table([[1, 1]] * 4, FLOWS, op_bytes=[10, 20, 30, 40], capacity_byte
 
 
 def test_without_a_conflict_there_is_none() -> None:
-    assert find_conflict(Asked(TABLE, GRAPH, Goal.THROUGHPUT), [pin("a", "dev0"), together("b", "c")]) is None
+    assert find_conflict(Request(TABLE, GRAPH, Goal.THROUGHPUT), [pin("a", "dev0"), together("b", "c")]) is None
 
 
 def test_a_pin_against_a_ban() -> None:
     demands = [together("c", "d"), pin("m", "dev0"), forbid("b", "dev0"), contiguous()]
-    conflict = find_conflict(Asked(TABLE, GRAPH, Goal.THROUGHPUT), demands)
+    conflict = find_conflict(Request(TABLE, GRAPH, Goal.THROUGHPUT), demands)
     assert conflict is not None
     assert (conflict.constraints, conflict.memories) == ((pin("m", "dev0"), forbid("b", "dev0")), ())
     assert str(conflict) == (
@@ -54,7 +54,9 @@ def test_pins_apart_of_what_was_fused_into_one_say_so_and_name_the_way_out() -> 
 
 def test_a_pin_against_the_memory_says_by_how_much() -> None:
     # c and d need 30 + 40 = 70 of the 60 bytes of dev0; where a is does not matter
-    conflict = find_conflict(Asked(TABLE, GRAPH, Goal.LATENCY), [pin("a", "dev1"), pin("c", "dev0"), pin("d", "dev0")])
+    conflict = find_conflict(
+        Request(TABLE, GRAPH, Goal.LATENCY), [pin("a", "dev1"), pin("c", "dev0"), pin("d", "dev0")]
+    )
     assert conflict is not None
     assert str(conflict) == (
         "'pin c to dev0' and 'pin d to dev0' and the memory of dev0 cannot be met at once: "
@@ -63,7 +65,9 @@ def test_a_pin_against_the_memory_says_by_how_much() -> None:
 
 
 def test_together_against_the_memory_of_all() -> None:
-    conflict = find_conflict(Asked(TABLE, GRAPH, Goal.THROUGHPUT), [together("b", "c", "d")])  # 90 bytes on one device
+    conflict = find_conflict(
+        Request(TABLE, GRAPH, Goal.THROUGHPUT), [together("b", "c", "d")]
+    )  # 90 bytes on one device
     assert conflict is not None
     assert conflict.constraints == (together("b", "c", "d"),)
     assert conflict.memories == ("dev0", "dev1")
@@ -71,7 +75,7 @@ def test_together_against_the_memory_of_all() -> None:
 
 def test_memory_alone() -> None:
     table = make_table([[1, 1]] * 4, FLOWS, op_bytes=[10, 20, 30, 40], capacity_bytes=[50, 30])
-    conflict = find_conflict(Asked(table, GRAPH, Goal.THROUGHPUT), [contiguous()])
+    conflict = find_conflict(Request(table, GRAPH, Goal.THROUGHPUT), [contiguous()])
     assert conflict is not None
     assert (conflict.constraints, conflict.memories) == ((), ("dev0", "dev1"))
     assert str(conflict).startswith("the memory of dev0, dev1 is not enough: ")
@@ -82,14 +86,14 @@ def test_whole_operators_that_cannot_be_packed() -> None:
     # 3 times 30 bytes in 45 + 45: enough in all, but two never fit on one device
     table = make_table([[1, 1]] * 3, [], op_bytes=[30, 30, 30], capacity_bytes=[45, 45])
     graph = make_graph({"a": "", "b": "", "c": ""}, {})
-    conflict = find_conflict(Asked(table, graph, Goal.THROUGHPUT), [])
+    conflict = find_conflict(Request(table, graph, Goal.THROUGHPUT), [])
     assert conflict is not None
     assert conflict.because == "whole operators cannot be packed into the memory that is left"
 
 
 def test_one_constraint_against_the_links() -> None:
     table = make_table([[1, 1]] * 4, FLOWS, link_s=inf)
-    conflict = find_conflict(Asked(table, GRAPH, Goal.THROUGHPUT), [pin("a", "dev0"), pin("d", "dev1")])
+    conflict = find_conflict(Request(table, GRAPH, Goal.THROUGHPUT), [pin("a", "dev0"), pin("d", "dev1")])
     assert conflict is not None
     assert conflict.constraints == (pin("a", "dev0"), pin("d", "dev1"))
     assert conflict.because == "what must share a device, be linked or be contiguous has no place"
@@ -122,7 +126,7 @@ def test_the_least_memory_that_is_missing(forward_s: list[list[float]], capacity
 def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, collides: bool) -> None:
     table = replace(TABLE, op_bytes=np.zeros(4), saved_bytes=np.full(4, 10.0), capacity_bytes=np.full(2, 45.0))
     table = replace(table, backward_s=table.forward_s, flow_bytes=np.zeros(3))
-    conflict = find_conflict(Asked(table, GRAPH, Goal.TRAINING, step=step), [])
+    conflict = find_conflict(Request(table, GRAPH, Goal.TRAINING, step=step), [])
     assert (conflict is not None) == collides
     if conflict is not None:
         assert conflict.memories == ("dev0", "dev1")
@@ -131,12 +135,12 @@ def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, colli
 MANY = 600
 
 
-def many() -> Asked:
+def many() -> Request:
     """A line of operators on two devices; the first and the last share a parameter."""
     names = [f"op{i}" for i in range(MANY)]
     graph = make_graph(dict.fromkeys(names, "m"), dict(zip(names[1:], names, strict=False)))
     flows = [(i, (i + 1,), 0.0) for i in range(MANY - 1)]
-    return Asked(make_table([[1, 1]] * MANY, flows, together=((0, MANY - 1),)), graph, Goal.THROUGHPUT)
+    return Request(make_table([[1, 1]] * MANY, flows, together=((0, MANY - 1),)), graph, Goal.THROUGHPUT)
 
 
 def test_of_hundreds_of_pins_the_two_that_collide_are_named_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +155,7 @@ def test_of_hundreds_of_pins_the_two_that_collide_are_named_without_a_search(mon
 def test_without_time_it_says_that_fewer_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
     # of three operators of 30 bytes two are on one device, which has 47 bytes at most: it takes searches to see that
     table = make_table([[1, 1]] * 4, FLOWS, op_bytes=[30, 30, 30, 1], capacity_bytes=[45, 47])
-    asked, demands = Asked(table, GRAPH, Goal.THROUGHPUT), [pin("d", "dev0"), contiguous(), together("a", "d")]
+    asked, demands = Request(table, GRAPH, Goal.THROUGHPUT), [pin("d", "dev0"), contiguous(), together("a", "d")]
     known = find_conflict(asked, demands)
     assert known is not None
     assert (known.smallest, known.constraints, known.memories) == (True, (), ("dev0", "dev1"))
@@ -180,7 +184,7 @@ def test_without_time_it_says_that_fewer_may_do(monkeypatch: pytest.MonkeyPatch)
 def test_where_no_demand_is_to_blame_there_is_no_conflict() -> None:
     table = make_table([[inf, 1], [1, inf]], [(0, (1,), 1.0)], link_s=inf)
     graph = make_graph({"a": "m", "b": "m"}, {"b": "a"})
-    assert find_conflict(Asked(table, graph, Goal.THROUGHPUT), [contiguous()]) is None
+    assert find_conflict(Request(table, graph, Goal.THROUGHPUT), [contiguous()]) is None
 
 
 def test_a_message_names_a_few_of_many_demands() -> None:

@@ -15,7 +15,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (
     Connection,
-    Ears,
+    Listener,
     Peers,
     ProcessGroup,
     piece_bytes,
@@ -23,7 +23,7 @@ from planner.runtime.distributed.transport.connections import (
 )
 from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS, RankLayout, Routes, find_routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, Heartbeats
-from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
+from planner.runtime.distributed.transport.messages import DamagedMessage, Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RemoteError, StageError, failure_from_text, failure_to_text
 from planner.runtime.inference.engine import Engine
@@ -59,7 +59,7 @@ class Rank:
         self._silence_s = silence_s
         self._peers = Peers({}, "")  # until all have met
 
-    def join(self, group: ProcessGroup, ears: Ears, peer_infos: Sequence[PeerInfo]) -> None:
+    def join(self, group: ProcessGroup, ears: Listener, peer_infos: Sequence[PeerInfo]) -> None:
         """Connect with the coordinator, whose seed counts, and with the ranks that tensors are exchanged with."""
         self.engine.seed(peer_infos[COORDINATOR].seed)
         met = {COORDINATOR} if self.number != COORDINATOR else set(self.layout.others)
@@ -182,7 +182,7 @@ class Worker:
         """Begin a micro-batch, whose inputs the coordinator has sent, and store what came for it earlier."""
         with self._beginning:
             if message.micro_batch != self._begun:
-                raise Damaged(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
+                raise DamagedMessage(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
             self._begun += 1
             done = self._rank.engine.submit(self._rank.named(message.stage, message.tensors))
             early = self._early.pop(message.micro_batch, ())

@@ -30,8 +30,8 @@ from planner.runtime.distributed.training.worker import (
     GRADIENTS,
     SHARED_BUFFER,
     STEP,
+    RankSetup,
     SharedBuffer,
-    Tools,
     file_of,
     key_of,
     opened,
@@ -65,7 +65,7 @@ class HostedTrainer(AnyTrainer):
     After a step that fails, or is interrupted, they have ended: a new trainer goes on from a saved state.
     """
 
-    def __init__(self, plan: Plan, program: Program, tools: Tools, timeout_s: float = MEET_S) -> None:
+    def __init__(self, plan: Plan, program: Program, tools: RankSetup, timeout_s: float = MEET_S) -> None:
         """Start the processes within ``timeout_s``, which are all on this host.
 
         Raises:
@@ -73,7 +73,7 @@ class HostedTrainer(AnyTrainer):
                 the plan is for replicas.
             RankError: if one ends or does not come in time.
         """
-        checks.instance(tools, Tools, "the tools", "Tools: a loss, an optimizer and a trainer options")
+        checks.instance(tools, RankSetup, "the tools", "RankSetup: a loss, an optimizer and a trainer options")
         program = rewritten_for(plan, program)
         check_training(plan, program, tools.loss, tools.optimizer, tools.trainer_options)
         checks.seconds(timeout_s, "the time to start")

@@ -30,7 +30,7 @@ from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from planner.runtime.stages.recomputation import selective_contexts
 from planner.runtime.training.comparison import LossComparison, is_compared
-from planner.runtime.training.means import Counting, LossShare, Mean, Outcome, Weights
+from planner.runtime.training.means import LossShare, Mean, MeanRecorder, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.prepare import check_trained, layout_of
 from planner.runtime.training.stages import TrainingStage, compile_training_stage, keeps_precision, wire
@@ -135,7 +135,7 @@ class PipelineModule(nn.Module):
         self.step = 0  # random numbers follow from its number and the micro-batch
         self._arrives, self._leaves, self._beside, self._copies = arrives, leaves, beside, copies
         self.means: list[Sequence[Mean]] = []  # of each micro-batch, in their order
-        self.counting = Counting()  # of the latest micro-batch
+        self.counting = MeanRecorder()  # of the latest micro-batch
         for name, tensor in zip(stage.wired.state, stage.state, strict=True):
             hold(self, name, tensor)
 
@@ -148,7 +148,7 @@ class PipelineModule(nn.Module):
         tensors = dict(zip(self._arrives, args, strict=True))
         received = [tensors[name] if name in tensors else self._beside[name] for name in wired.receives]
         torch_device = received[0].device if received else torch.device("cpu")
-        self.counting = counting = Counting()
+        self.counting = counting = MeanRecorder()
 
         def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self._stage(tensors, step, micro_batch, again=next(runs) > 0)

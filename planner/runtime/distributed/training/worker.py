@@ -44,7 +44,7 @@ MAIN = ("init_main_from_name", "init_main_from_path")
 
 
 @dataclass(frozen=True)
-class Tools:
+class RankSetup:
     """Loss, optimizer and options, which ranks train with in addition to a plan and a program."""
 
     loss: Loss  # as `planner.train` takes it
@@ -52,7 +52,7 @@ class Tools:
     trainer_options: TrainerOptions  # likewise
 
 
-def write_tools(tools: Tools, folder: Path) -> None:
+def write_tools(tools: RankSetup, folder: Path) -> None:
     """Write the tools for other processes; raise InputError if they cannot import the loss or the optimizer."""
     _check_name("loss", tools.loss)
     _check_name("optimizer", tools.optimizer)
@@ -62,12 +62,12 @@ def write_tools(tools: Tools, folder: Path) -> None:
     (folder / TOOLS).write_bytes(pickle.dumps(({key: prepared[key] for key in needed if key in prepared}, pickled)))
 
 
-def read_tools(folder: Path) -> Tools:
+def read_tools(folder: Path) -> RankSetup:
     """Read what `write_tools` has written; raise InputError if something cannot be imported here."""
     prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
     try:
         spawn.prepare(prepared)
-        tools: Tools = pickle.loads(pickled)  # likewise
+        tools: RankSetup = pickle.loads(pickled)  # likewise
     except Exception as error:  # whatever a module does while it is imported
         raise InputError(
             f"the loss or the optimizer cannot be imported ({type(error).__name__}: {error}); put them into a module "

@@ -22,9 +22,9 @@ from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
 from planner.runtime.distributed.transport.layout import Payload, Routes
-from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, Silent
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilentPeer
 from planner.runtime.distributed.transport.messages import (
-    Damaged,
+    DamagedMessage,
     Kind,
     Message,
     address,
@@ -43,7 +43,7 @@ MOST_WAITING = 8
 TAG = 0
 
 
-class Ears(Protocol):
+class Listener(Protocol):
     """Hears what a connection brings, on the connection's thread."""
 
     def hear(self, peer: int, message: Message) -> None:
@@ -59,7 +59,7 @@ class Connection:
     """The connection of a rank to one peer."""
 
     def __init__(
-        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Ears, heartbeats: Heartbeats
+        self, group: ProcessGroup, rank: int, peer: int, routes: Routes, ears: Listener, heartbeats: Heartbeats
     ) -> None:
         self._group = group
         self._peer = peer
@@ -94,7 +94,7 @@ class Connection:
         """Give the peer up if nothing was heard of it for too long; to be called every `LOOK_S`."""
         if not self._ended and (why := self._heartbeats.look()):
             self.given_up = True
-            self._lose(Silent(why))
+            self._lose(SilentPeer(why))
 
     def join(self, end_s: float) -> None:
         """Wait until both sides have said goodbye, or the connection is lost, or ``time.monotonic`` is ``end_s``."""
@@ -165,7 +165,7 @@ class Connection:
 
 def why_lost(error: Exception) -> str:
     """Return for people why a connection is lost."""
-    return str(error) if isinstance(error, Damaged | Silent) else "its connection broke"
+    return str(error) if isinstance(error, DamagedMessage | SilentPeer) else "its connection broke"
 
 
 def piece_bytes(payloads: Sequence[Payload]) -> int:

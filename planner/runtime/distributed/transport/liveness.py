@@ -21,7 +21,7 @@ STOPPED = {"T": "it is stopped", "t": "it is stopped by a debugger", "Z": "it ha
 """States of proc(5) in which a process does nothing."""
 
 
-class Silent(RuntimeError):  # noqa: N818  # what the peer is
+class SilentPeer(RuntimeError):  # noqa: N818  # what the peer is
     """Nothing was heard of a peer for too long."""
 
 

@@ -98,7 +98,7 @@ class Kind(IntEnum):
     FALLBACK = 9  # something gave way in the rank; the text has the reason and what to say
 
 
-class Damaged(RuntimeError):  # noqa: N818  # what the message is
+class DamagedMessage(RuntimeError):  # noqa: N818  # what the message is
     """A message that does not fit the plan."""
 
 
@@ -137,7 +137,7 @@ def address(row: torch.Tensor) -> tuple[Kind, int, int]:
     """Return kind, micro-batch and stage; raise Damaged if there is no such kind."""
     kind, micro_batch, stage, _ = _fields(row, N_FIELDS)
     if kind not in list(Kind):
-        raise Damaged(f"a message of the kind {kind}, which there is not")
+        raise DamagedMessage(f"a message of the kind {kind}, which there is not")
     return Kind(kind), micro_batch, stage
 
 
@@ -158,7 +158,7 @@ def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
     ]
     *starts, end = _starts(n_strides, packings)
     if end != len(row):
-        raise Damaged(f"a message of {len(row)} bytes after stage {stage}, which should have {end}")
+        raise DamagedMessage(f"a message of {len(row)} bytes after stage {stage}, which should have {end}")
     parts = zip(starts, packings, strict=True)
     tensors = tuple(packing.take(row[start : start + packing.n_bytes]) for start, packing in parts)
     return Message(kind, micro_batch, stage, tensors)
@@ -187,6 +187,6 @@ def _up(n_bytes: int) -> int:
 
 def _fields(row: torch.Tensor, count: int) -> list[int]:
     if len(row) < count * WORD_BYTES:
-        raise Damaged(f"a message of {len(row)} bytes, which should have at least {count * WORD_BYTES}")
+        raise DamagedMessage(f"a message of {len(row)} bytes, which should have at least {count * WORD_BYTES}")
     fields: list[int] = row[: count * WORD_BYTES].view(torch.int64).tolist()
     return fields

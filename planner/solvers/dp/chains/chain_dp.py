@@ -86,7 +86,7 @@ class ChainDP:
         best = Incumbent(problem, budget, self.name)
         if not merge_blocks(problem.table).fits.any(axis=1).all():
             return Answer(best.placement)
-        effort = _Effort(budget)
+        effort = _SweepBudget(budget)
         for chain, route, each in _ways(problem.table):
             for limit_s in [budget.bound_s * growth for growth in GROWTH if budget.bound_s > 0] + [inf]:
                 for placement in _sweep(chain, route, each, limit_s, effort):
@@ -99,7 +99,7 @@ class ChainDP:
         return Answer(best.placement, spent=budget.share(effort.spent_s))
 
 
-class _Effort:
+class _SweepBudget:
     """The work that was done and may be done. The first line is swept whatever that takes."""
 
     def __init__(self, budget: Budget) -> None:
@@ -138,7 +138,7 @@ def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
                 yield chain, route, each
 
 
-def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, effort: _Effort) -> list[Placement]:
+def _sweep(chain: Chain, route: Route, each: bool, limit_s: float, effort: _SweepBudget) -> list[Placement]:
     """One pass of the recurrence from left to right, with intervals of at most ``limit_s``."""
     n, n_states = chain.blocks.n, len(route.used)
     table = chain.blocks.table

@@ -63,7 +63,7 @@ class Pipeline:
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best cuts; it proves no bound."""
         most = int(budget.time_limit_s / judging_s(problem)) if self.most_work is None else self.most_work
-        best, left = Incumbent(problem, budget, self.name), _Left(budget, most)
+        best, left = Incumbent(problem, budget, self.name), _RemainingWork(budget, most)
         for line, devices, held in _ways(problem):
             cuts = _cut(line, devices, held)
             if cuts is not None:
@@ -166,7 +166,7 @@ def _interval_costs(line: Line, device: int, enters: int, leaves: int) -> Floats
     return np.asarray(cost)
 
 
-class _Left:
+class _RemainingWork:
     """The work that is left."""
 
     def __init__(self, budget: Budget, most_work: int) -> None:
@@ -180,7 +180,7 @@ class _Left:
         return True
 
 
-def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int], left: _Left) -> None:
+def _descend(best: Incumbent, line: Line, cuts: list[int], devices: Sequence[int], left: _RemainingWork) -> None:
     """Move one cut at a time while that helps and time and work are left."""
     first = line.placement(cuts, devices)
     value_s, moved = best.value(first), True

@@ -16,7 +16,7 @@ from planner.solvers.dp.downsets.reduce import ROUNDING, IntervalKinds, kinds_of
 
 if TYPE_CHECKING:
     from planner.solvers.dp.downsets.lattice import Elements
-    from planner.solvers.dp.downsets.sweep import Posed
+    from planner.solvers.dp.downsets.sweep import SearchSpace
 
 FIRST, FIRST_SHARE = ChainDP(), 0.1  # the solver that it begins with, and that solver's share of the time at most
 MOST_STATES = 256  # counts of devices of each kind
@@ -115,7 +115,7 @@ class _DownsetSearch:
         self._elements: Elements | None = None
         self.kinds = kinds_of(problem.table)
 
-    def pose(self, step_s: float, most: int | None = None) -> "Posed | None":
+    def pose(self, step_s: float, most: int | None = None) -> "SearchSpace | None":
         """Return the downsets within a limit and below the best placement; None if there are more than ``most``."""
         with loading():
             from planner.solvers.dp.downsets.lattice import elements_of

@@ -68,7 +68,7 @@ class Penalty(NamedTuple):
     room_bytes: Floats  # [n_kinds], bytes that an interval may need at most
 
 
-class Reached(NamedTuple):
+class DownsetTable(NamedTuple):
     """The best way to each downset in each state; a state is a count of devices of each kind."""
 
     open: Bits  # [n_downsets, n_states], whether the devices of a state can have taken a downset
@@ -275,7 +275,7 @@ def _find_within(field: Field, kind: int, target: int, first: int, last: int) ->
 
 
 @inner
-def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float) -> bool:
+def _helps(field: Field, reached: DownsetTable, kind: int, source: int, load_s: float) -> bool:
     """Return whether a way from a source, with one device more and such a load, is better for any state."""
     before_s, barred_s = reached.busiest_s[source], field.barred_s[kind]
     known_s, helps = field.known_s[field.stride[kind] :], False
@@ -285,7 +285,7 @@ def _helps(field: Field, reached: Reached, kind: int, source: int, load_s: float
 
 
 @inner
-def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
+def _reach(field: Field, reached: DownsetTable, kind: int, target: int) -> int:
     """Let a kind of device take the last interval of a target, from every source; return the number of candidates."""
     done_s, ranked_s, stride = field.penalty.compute_s[kind, target], field.ranked_s[kind], field.stride[kind]
     first = np.searchsorted(ranked_s, done_s - field.most_s)
@@ -306,7 +306,7 @@ def _reach(field: Field, reached: Reached, kind: int, target: int) -> int:
 
 
 @compiled
-def extend(field: Field, reached: Reached, first: int, most: int) -> int:
+def extend(field: Field, reached: DownsetTable, first: int, most: int) -> int:
     """Find the best way to each downset from the first one on; return the downset at which it stops.
 
     A downset comes after all downsets within it. It stops after ``most`` pairs of downsets.

@@ -41,7 +41,7 @@ LOOK = 20_000_000  # steps of `list_downsets` between two looks at the clock
 BYTES_ROUNDING = 1e-12  # relative; of sums of bytes, which are whole numbers as a rule
 
 
-class Tied(NamedTuple):
+class PinCosts(NamedTuple):
     """The pins of nets or unordered blocks, and seconds for each net, or for each pin of a block."""
 
     pins: Pins
@@ -67,7 +67,7 @@ class Elements:
     before: Ints  # [n_relations], elements
 
     @cached_property
-    def nets(self) -> Tied:
+    def nets(self) -> PinCosts:
         """The nets between elements."""
         number = self._numbers(self.element)
         ends, costs = [], []
@@ -76,10 +76,10 @@ class Elements:
             if readers and net.writer in number:
                 ends.append([number[net.writer], *readers])
                 costs.append(self.kinds.seconds(net.flows))
-        return Tied(Pins(*flat(ends)), *_columns(costs, len(self.kinds.devices)))
+        return PinCosts(Pins(*flat(ends)), *_columns(costs, len(self.kinds.devices)))
 
     @cached_property
-    def ties(self) -> Tied:
+    def ties(self) -> PinCosts:
         """The unordered blocks and their neighbours."""
         number, of_unordered = self._numbers(self.element), self._numbers(self.unordered)
         tied: list[dict[int, Floats]] = [{} for _ in of_unordered]
@@ -96,7 +96,7 @@ class Elements:
                 continue
             tied[block][neighbour] = tied[block].get(neighbour, 0.0) + np.asarray(cost)
         costs = [cost for neighbours in tied for cost in neighbours.values()]
-        return Tied(Pins(*flat([list(neighbours) for neighbours in tied])), *_columns(costs, len(self.kinds.devices)))
+        return PinCosts(Pins(*flat([list(each) for each in tied])), *_columns(costs, len(self.kinds.devices)))
 
     def lattice(self, pays: Floats, spans: Floats, most: int, budget: Budget) -> "Lattice | None":
         """Return the downsets whose price is within a span; the empty one is first and the full one last, if within.

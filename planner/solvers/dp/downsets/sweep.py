@@ -10,7 +10,7 @@ import numpy as np
 
 from graphs.common.arrays import Floats, Ints
 from planner.solvers.base import Budget
-from planner.solvers.dp.downsets.kernel import Bits, Field, Reached, extend
+from planner.solvers.dp.downsets.kernel import Bits, DownsetTable, Field, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
 from planner.solvers.dp.downsets.reduce import ROUNDING
 from simulator.placement import Placement
@@ -112,7 +112,7 @@ ROUNDS = 3  # of moving each unordered block to where it is cheapest
 
 
 @dataclass(frozen=True)
-class Unordered:
+class UnorderedBlocks:
     """The unordered blocks of a placement."""
 
     elements: Elements
@@ -192,7 +192,7 @@ class SweptPlacement(NamedTuple):
     too_low: int  # an operator of the unordered block that is undercounted most; -1 if none is
 
 
-class Posed(NamedTuple):
+class SearchSpace(NamedTuple):
     """The downsets and states under a limit."""
 
     lattice: Lattice
@@ -221,25 +221,25 @@ class Posed(NamedTuple):
         return DownsetSweep(self).run(budget)
 
 
-def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> Posed | None:
+def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> SearchSpace | None:
     """Return the downsets and states under a limit; None if they exceed ``most`` or the memory, or time runs out."""
     windows = Windows(elements, limit_s)
     n = len(elements.element)
     if not windows.possible:
         nothing = np.zeros((0, n), dtype=bool)
-        return Posed(Lattice(elements, nothing), windows.states, nothing, limit_s)
+        return SearchSpace(Lattice(elements, nothing), windows.states, nothing, limit_s)
     room = MOST_BYTES // (BYTES_EACH + 2 * n + BYTES_EACH_STATE * len(windows.states))
     lattice = elements.lattice(windows.pays, windows.spans, room if most is None else min(most, room), budget)
     if lattice is None:
         return None
     lattice, opened = windows.open(lattice)
-    return Posed(lattice, windows.states, opened, limit_s)
+    return SearchSpace(lattice, windows.states, opened, limit_s)
 
 
 class DownsetSweep:
     """The table F of `DownsetDP`, with the choice that led to each value."""
 
-    def __init__(self, posed: Posed) -> None:
+    def __init__(self, posed: SearchSpace) -> None:
         lattice, self._states, opened, limit_s = posed
         self._lattice = lattice
         self._number = {state: number for number, state in enumerate(self._states)}
@@ -261,7 +261,7 @@ class DownsetSweep:
             stride=np.asarray([self._number[tuple(one)] for one in np.eye(counts.shape[1], dtype=int).tolist()]),
             barred_s=np.ascontiguousarray(np.where(counts[-1] > counts, 0.0, inf).T),
         )
-        self.reached = Reached(
+        self.reached = DownsetTable(
             open=opened,
             busiest_s=np.full(opened.shape, inf),
             came_from=np.full(opened.shape, -1, dtype=np.int32),
@@ -297,7 +297,7 @@ class DownsetSweep:
             taken = lattice.downsets[downset] & ~lattice.downsets[source]
             device[elements.element[taken]] = elements.kinds.devices[kind][state[kind] - 1]
             state, downset = (*state[:kind], state[kind] - 1, *state[kind + 1 :]), source
-        unordered = Unordered(elements, device)
+        unordered = UnorderedBlocks(elements, device)
         unordered.settle()
         too_low = unordered.counted_too_low(ROUNDING * counted_s / max(1, len(elements.unordered)))
         return SweptPlacement(counted_s, elements.blocks.spread(device), too_low)

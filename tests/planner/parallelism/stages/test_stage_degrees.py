@@ -21,7 +21,7 @@ from planner.parallelism.network.shape_tables import Tables
 from planner.parallelism.network.training_rows import Choice
 from planner.parallelism.network.training_shapes import searched_shapes
 from planner.parallelism.stages.own_degrees import OwnDegrees
-from planner.parallelism.stages.own_stages import FoundStages, OwnStage, StageProblem
+from planner.parallelism.stages.own_stages import StageProblem, StageSolution, StageSpec
 from planner.parallelism.stages.stage_degrees import DegreeSearch
 from planner.planning.make_plan import Search
 from planner.problem.deadline import Deadline
@@ -62,7 +62,7 @@ def problems(cluster: Cluster, batch: int) -> Iterator[StageProblem]:
     return OwnDegrees(tables, cluster, ALL_OPEN, SILENT).problems(shapes, Deadline(60.0))
 
 
-def every(problem: StageProblem, most_bytes: float = inf) -> Iterator[FoundStages]:
+def every(problem: StageProblem, most_bytes: float = inf) -> Iterator[StageSolution]:
     """All stages of the problem that fit, by brute force."""
     n_devices, n_blocks = len(problem.fabric.devices), problem.n_blocks
     ways = list(product(problem.costs, problem.recomputes))
@@ -70,7 +70,7 @@ def every(problem: StageProblem, most_bytes: float = inf) -> Iterator[FoundStage
         for cuts in combinations(range(1, n_blocks), n_stages - 1):
             borders = list(zip((0, *cuts), (*cuts, n_blocks), strict=True))
             for each in product(ways, repeat=n_stages):
-                stages = [OwnStage(*ends, *own) for ends, own in zip(borders, each, strict=True)]
+                stages = [StageSpec(*ends, *own) for ends, own in zip(borders, each, strict=True)]
                 if sum(own.degrees.devices for own in stages) <= n_devices:
                     found = problem.simulated(stages, most_bytes) if problem.may_be_cut(stages) else None
                     if found is not None:
@@ -120,7 +120,7 @@ def test_stages_of_equal_degrees_take_as_much_as_the_row_of_these_degrees(zero: 
     two = StageDegrees(2, 1, zero)
     (row,) = (row for row in rows if row.shape[:8] == ("1f1b", recompute, 2, 2, 2, 2, 1, zero))
     first, last = row.layers[0].total, problem.n_blocks
-    found = problem.simulated([OwnStage(0, first, two, recompute), OwnStage(first, last, two, recompute)])
+    found = problem.simulated([StageSpec(0, first, two, recompute), StageSpec(first, last, two, recompute)])
     assert found is not None
     assert found.step_s == pytest.approx(row.step_s)
     assert found.peak_bytes == pytest.approx(row.peak_bytes, abs=4)

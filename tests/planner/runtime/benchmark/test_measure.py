@@ -18,7 +18,15 @@ from planner.problem.result import Interrupted
 from planner.runtime.benchmark import load
 from planner.runtime.benchmark import measure as module
 from planner.runtime.benchmark.load import Load
-from planner.runtime.benchmark.measure import BenchmarkResult, Eager, EagerCopies, Measured, Planned, baselines, measure
+from planner.runtime.benchmark.measure import (
+    BenchmarkResult,
+    ContenderResult,
+    Eager,
+    EagerCopies,
+    PlannedContender,
+    baselines,
+    measure,
+)
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import CORE, NETWORKS, alternating, cpu, make_plan, program_of
 
@@ -55,8 +63,8 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps == [(f"measuring {'ab'[i % 2]}", i + 1, 6) for i in range(6)]
     # singles are 0, 1, 2 in each turn of a and 0, 1 of b; those in the middle of (4, 1, 2) and (8, 1, 6)
     assert found.contenders == (
-        Measured("a", 2.0, 1.0, (4.0, 1.0, 2.0), (1.0, 1.0, 1.0)),
-        Measured("b", 6.0, 0.5, (8.0, 1.0, 6.0), (0.5, 0.5, 0.5)),
+        ContenderResult("a", 2.0, 1.0, (4.0, 1.0, 2.0), (1.0, 1.0, 1.0)),
+        ContenderResult("b", 6.0, 0.5, (8.0, 1.0, 6.0), (0.5, 0.5, 0.5)),
     )
     assert found.foreign_cores >= 0
 
@@ -76,20 +84,20 @@ def test_ctrl_c_keeps_the_rounds_until_then() -> None:
 
 
 def test_speedup_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
-    a, b = Measured("a", 2.0, 0.0, (4.0, 1.0, 2.0)), Measured("b", 8.0, 0.0, (8.0, 1.0, 16.0))
+    a, b = ContenderResult("a", 2.0, 0.0, (4.0, 1.0, 2.0)), ContenderResult("b", 8.0, 0.0, (8.0, 1.0, 16.0))
     measurement = BenchmarkResult((a, b), 0.0)
     assert measurement.speedup("a", over="b") == 2.0  # median of 8/4, 1/1, 16/2; the medians' ratio is 4
     assert measurement.speedup("a", over="a") == 1.0
 
 
 def test_latencies_compare_round_by_round_too() -> None:
-    a = Measured("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
-    b = Measured("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
+    a = ContenderResult("a", 1.0, 2.0, (1.0,) * 3, (4.0, 1.0, 2.0))
+    b = ContenderResult("b", 1.0, 8.0, (1.0,) * 3, (8.0, 1.0, 16.0))
     assert BenchmarkResult((a, b), 0.0).latency_speedup("a", over="b") == 2.0
 
 
 def test_contenders_are_found_by_name() -> None:
-    a = Measured("a", 2.0, 1.0, (2.0,))
+    a = ContenderResult("a", 2.0, 1.0, (2.0,))
     measurement = BenchmarkResult((a,), 0.0)
     assert measurement["a"] is a
     with pytest.raises(KeyError, match="b"):
@@ -115,7 +123,7 @@ def test_foreign_cores_are_busy_minus_own_over_the_clock(
 def test_the_real_contenders(name: str) -> None:
     program = program_of(name)
     with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
-        for contender in (Planned(runner), *baselines(program, runner.plan.cluster.devices)):
+        for contender in (PlannedContender(runner), *baselines(program, runner.plan.cluster.devices)):
             assert contender.stream(3) > 0
             singles_s = contender.single(3)
             assert len(singles_s) == 3
@@ -125,7 +133,7 @@ def test_the_real_contenders(name: str) -> None:
 def test_a_stream_is_recorded_and_its_period_is_that_of_the_recording() -> None:
     program = program_of("tied")
     with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
-        planned = Planned(runner)
+        planned = PlannedContender(runner)
         period_s = planned.stream(4)
         assert planned.recorded is not None
         assert planned.recorded.micro_batches == 4 + 2 * 3
@@ -167,7 +175,7 @@ def test_devices_measure_their_pace_behind_a_stage_while_there_is_a_meter() -> N
     program = program_of("tied")
     with Runner(make_plan(program, alternating(program), in_flight=3), program) as runner:
         meter = PaceMeter(runner.plan.cluster.devices)
-        planned = Planned(runner, meter=meter)
+        planned = PlannedContender(runner, meter=meter)
         planned.stream(4)
         assert {name for sample in meter.samples for name in sample} == {"computing on 3"}
         assert len(meter.samples) >= 3  # each device, at once

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from graphs.common.errors import InputError
 from planner.runtime.hybrid.micro_losses import MicroLosses
-from planner.runtime.training.means import Counting
+from planner.runtime.training.means import MeanRecorder
 from planner.runtime.training.step import Loss
 from tests.planner.runtime.training.nets import program_of
 
@@ -28,7 +28,7 @@ def step(loss: Loss, targets: list[list[int]]) -> float:
     torch.manual_seed(0)
     losses.begin(0, len(targets), len(targets))
     for target in targets:
-        losses.add((outputs(),), torch.tensor(target), Counting())
+        losses.add((outputs(),), torch.tensor(target), MeanRecorder())
     return losses.mean(torch.device("cpu"), 1, len(targets), len(targets)).item()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
 from costmodels.calibrate import pace
-from costmodels.calibrate.ops import Effort, profile_contended
+from costmodels.calibrate.ops import MeasurementEffort, profile_contended
 from costmodels.cluster.cluster import Cluster
 from graphs.common import errors
 from graphs.common.errors import FallbackWarning
@@ -124,7 +124,7 @@ def test_a_calibration_goes_on(fault: str, program: Program, monkeypatch: pytest
     monkeypatch.setattr(*FAULTS[fault])
     pace._works.cache_clear()
     with pytest.warns(FallbackWarning):
-        profile = profile_contended(program, quick(2).devices, Effort(passes=2, least_s=0.0, most_s=0.1))
+        profile = profile_contended(program, quick(2).devices, MeasurementEffort(passes=2, least_s=0.0, most_s=0.1))
     assert len(profile.ops) == len(program.graph.ops)
     assert len(profile.copies[2]) == len(program.graph.ops)
 

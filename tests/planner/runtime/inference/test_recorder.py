@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.runtime.inference.recorder import Ran, Recorder, in_order
+from planner.runtime.inference.recorder import Recorder, StageRun, in_order
 from planner.runtime.stages.compile import CompiledStage
 from simulator.stages import Stage
 from simulator.timeline import Span
@@ -44,10 +44,10 @@ def gpu_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.runtime.inference.recorder.time.perf_counter", lambda: 8.0)
 
 
-def on_gpu(slept: bool, *seconds: float) -> tuple[Ran[Any], list[Event]]:
+def on_gpu(slept: bool, *seconds: float) -> tuple[StageRun[Any], list[Event]]:
     """A stage on a GPU, whose clock is 8 seconds behind, with its events: taken, ready, ended."""
     events: Any = [Event(second - 8.0) for second in seconds]
-    return Ran(slept, *events), events
+    return StageRun(slept, *events), events
 
 
 def recorder(gpu: bool = False) -> Recorder:
@@ -59,11 +59,11 @@ def recorder(gpu: bool = False) -> Recorder:
     return Recorder(devices, compiled)
 
 
-def run(made: Recorder, ran: Ran[Any], micro_batch: int = 5) -> dict[str, tuple[float, float]]:
+def run(made: Recorder, ran: StageRun[Any], micro_batch: int = 5) -> dict[str, tuple[float, float]]:
     """Stages 0 and 1 end at 11 and 12, stage 2 at 20; seconds count from 10, and micro-batches from 4."""
     made.start(4, 10.0)
-    made.add(0, micro_batch, Ran(True, 10.0, 10.0, 11.0))
-    made.add(1, micro_batch, Ran(True, 10.5, 10.5, 12.0))
+    made.add(0, micro_batch, StageRun(True, 10.0, 10.0, 11.0))
+    made.add(1, micro_batch, StageRun(True, 10.5, 10.5, 12.0))
     made.add(2, micro_batch, ran)
     spans = made.spans()
     assert made.spans() == ()
@@ -77,7 +77,7 @@ def run(made: Recorder, ran: Ran[Any], micro_batch: int = 5) -> dict[str, tuple[
 
 
 def test_by_reference_it_is_there_at_once() -> None:
-    assert run(recorder(), Ran(False, 15.0, 15.0, 20.0)) == {
+    assert run(recorder(), StageRun(False, 15.0, 15.0, 20.0)) == {
         "a": (0.0, 1.0),
         "c": (0.5, 2.0),
         "a → b": (1.0, 1.0),
@@ -87,7 +87,7 @@ def test_by_reference_it_is_there_at_once() -> None:
 
 
 def test_the_last_one_wakes_a_reader_that_sleeps() -> None:
-    found = run(recorder(), Ran(True, 12.25, 12.25, 20.0))
+    found = run(recorder(), StageRun(True, 12.25, 12.25, 20.0))
     assert (found["a → b"], found["c → b"], found["b"]) == ((1.0, 1.0), (2.0, 2.25), (2.25, 10.0))
 
 
@@ -116,14 +116,14 @@ def test_micro_batches_before_recording_began_are_not_kept(started: bool) -> Non
     if started:
         made.start(4, 10.0)
     assert made.on is started
-    made.add(0, 3, Ran(False, 10.0, 10.0, 11.0))
+    made.add(0, 3, StageRun(False, 10.0, 10.0, 11.0))
     assert made.spans() == ()
 
 
 def test_what_others_send_is_not_recorded_here() -> None:
     made = Recorder([cpu(name) for name in "abc"], {2: CompiledStage(STAGES[2], (), (), tuple, "stage 2")})
     made.start(0, 0.0)
-    made.add(2, 0, Ran(True, 1.0, 1.0, 2.0, 0.5))
+    made.add(2, 0, StageRun(True, 1.0, 1.0, 2.0, 0.5))
     assert made.spans() == (Span("compute", "b", "stage 2", 0, 2, 1.0, 2.0, 0.5),)
 
 

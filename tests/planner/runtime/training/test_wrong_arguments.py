@@ -16,7 +16,7 @@ import torch.distributed as dist
 from graphs.common.errors import InputError
 from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.training.worker import Tools
+from planner.runtime.distributed.training.worker import RankSetup
 from planner.runtime.inference.runner import Runner
 from planner.runtime.training.check import example_batches, mean_square
 from planner.runtime.training.options import TrainerOptions
@@ -62,7 +62,7 @@ MADE: Wrong = {
     "tools": (
         NOTHING,
         None,
-        *(Tools(*wrong) for wrong in ((3, sgd, TrainerOptions()), (mean_square, 3, TrainerOptions()))),
+        *(RankSetup(*wrong) for wrong in ((3, sgd, TrainerOptions()), (mean_square, 3, TrainerOptions()))),
     ),
     "silence_s": (NOTHING, "1", 0),
     "timeout_s": (NOTHING, "1", -1.0),
@@ -73,7 +73,7 @@ RIGHT: Mapping[str, Any] = {
     "loss": mean_square,
     "optimizer": sgd,
     "trainer_options": TrainerOptions(),
-    "tools": Tools(mean_square, sgd, TrainerOptions()),
+    "tools": RankSetup(mean_square, sgd, TrainerOptions()),
 }
 KINDS: tuple[type[Trainers], ...] = (Trainer, HostedTrainer, PipelineTrainer)
 

@@ -16,7 +16,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.ilp import ILP, Prober
 from planner.solvers.milp.offload import OffloadModel
-from planner.solvers.milp.reduce import Beside, Hypergraph, bound_together, cohesive, reduce_blocks
+from planner.solvers.milp.reduce import AcceleratorCosts, Hypergraph, bound_together, cohesive, reduce_blocks
 from simulator.placement import Placement
 from tests.planner.problem.offloads import make_offload
 from tests.planner.problem.problems import make_table
@@ -74,14 +74,14 @@ def test_with_several_hosts_a_piece_is_bound_if_no_host_can_run_a_part_of_it() -
     work, flows = [4.0, 4.0], [(0, (1,), 9.0)]
     for slow_s, bound in ((99.0, [(0, 1)]), (4.0, [])):
         table = make_offload([[4, slow_s, slow_s], [4, 4, 4]], flows, hosts=[1, 2])
-        assert list(bound_together(Beside(merge_blocks(table), 8.0))) == bound
-    assert list(bound_together(Beside(merge_blocks(contends(work, work, flows, k=1)), 8.0))) == [(0, 1)]
+        assert list(bound_together(AcceleratorCosts(merge_blocks(table), 8.0))) == bound
+    assert list(bound_together(AcceleratorCosts(merge_blocks(contends(work, work, flows, k=1)), 8.0))) == [(0, 1)]
 
 
 def test_cohesion_by_hand() -> None:
     # op0 ═7═ op1 ─1─ op2: op1 joins op0, for 7 >= 2 of its own + 1 to op2; op2 is free to leave: 1 < 2
     table = contends([9, 2, 2], [99, 9, 9], [(0, (1,), 7), (1, (2,), 1)])
-    view = Beside(merge_blocks(table), 20.0)
+    view = AcceleratorCosts(merge_blocks(table), 20.0)
     assert view.never_free.tolist() == [True, False, False]
     assert cohesive(view, [0, 1])
     assert not cohesive(view, [1, 2])
@@ -93,14 +93,14 @@ def test_what_costs_more_than_the_slack_is_bound_together() -> None:
     # 2 * 8 s for all accelerators, 12 s of work, none for the host: 4 s to spend on transfers, 2 for each end
     work, host_s = [4.0, 4.0, 4.0], [99.0, 99.0, 99.0]
     flows = [(0, (1,), 2.1), (1, (2,), 1.9)]
-    view = Beside(merge_blocks(contends(work, host_s, flows)), 8.0)
+    view = AcceleratorCosts(merge_blocks(contends(work, host_s, flows)), 8.0)
     assert view.slack_s == pytest.approx(4)
     assert list(bound_together(view)) == [(0, 1)]
 
 
 def test_the_host_relieves_the_accelerators() -> None:
     # within 8 s the host takes op2 (2 s) whole and a quarter of op1 (4 s): 16 - 12 + 2 + 1
-    view = Beside(merge_blocks(contends([6, 4, 2], [99, 8, 6], [(0, (1,), 1)])), 8.0)
+    view = AcceleratorCosts(merge_blocks(contends([6, 4, 2], [99, 8, 6], [(0, (1,), 1)])), 8.0)
     assert view.slack_s == pytest.approx(16 - 12 + 4)  # the better way: all of op1, which saves 4 in 8 s
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 from planner.solvers.base import Budget
 from planner.solvers.strategies.descent import Descent
 from planner.solvers.strategies.neighbourhoods import Neighbourhoods
@@ -48,7 +48,7 @@ def test_two_nodes_change_together() -> None:
     """Both on 1 are free, one alone costs 20, and both need 3 bytes together either way."""
     edge = Edge((0, 1), np.asarray([[10.0, 20.0], [20.0, 0.0]]))
     usage = np.asarray([2.0, 1.0])
-    live = (Live(0, 0, 3, usage), Live(1, 1, 4, usage[::-1]))
+    live = (LiveRange(0, 0, 3, usage), LiveRange(1, 1, 4, usage[::-1]))
     problem = StrategyProblem((np.zeros(2), np.zeros(2)), (edge,), live, limit=3.0)
     assert Descent(problem).improved((0, 0)) == (0, 0)
     told: list[tuple[int, ...]] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphs.common.errors import InputError
 from planner.problem.result import Status
-from planner.problem.strategies import Edge, Live, StrategyProblem
+from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 from planner.solvers.base import Budget
 from planner.solvers.strategies.descent import Descent
 from planner.solvers.strategies.dominance import without_dominated
@@ -36,7 +36,7 @@ def problems(draw: st.DrawFn, memory: bool = False) -> StrategyProblem:
     for node, size in enumerate(sizes if memory else []):
         start = draw(st.integers(0, 4))
         usage = np.asarray(draw(st.lists(st.integers(0, 5), min_size=size, max_size=size)), float)
-        live.append(Live(node, start, start + draw(st.integers(0, 3)), usage))
+        live.append(LiveRange(node, start, start + draw(st.integers(0, 3)), usage))
     limit = draw(st.integers(0, 12)) if memory else inf
     return StrategyProblem(tuple(draw(array((size,))) for size in sizes), tuple(edges), tuple(live), limit)
 
@@ -75,7 +75,7 @@ class TestByHand:
     def test_memory_that_is_not_needed_at_once_is_not_added(self) -> None:
         """Strategy 0 costs nothing and needs 3; 1 costs 1 and needs 1. Nodes 0 and 1 meet at time 2, 2 is later."""
         own, usage = np.asarray([0.0, 1.0]), np.asarray([3.0, 1.0])
-        live = (Live(0, 0, 3, usage), Live(1, 2, 4, usage), Live(2, 4, 5, usage))
+        live = (LiveRange(0, 0, 3, usage), LiveRange(1, 2, 4, usage), LiveRange(2, 4, 5, usage))
         problem = StrategyProblem((own,) * 3, live=live, limit=4.0)
         assert problem.moments == [[0, 1], [2]]
         result = solve_strategies(problem)
@@ -84,11 +84,15 @@ class TestByHand:
         assert problem.peak(result.choice) == 4.0  # 3 + 1
 
     def test_a_limit_that_does_not_bind_needs_no_integer_program(self) -> None:
-        problem = StrategyProblem((np.asarray([1.0, 2.0]),), live=(Live(0, 0, 9, np.asarray([5.0, 1.0])),), limit=5.0)
+        problem = StrategyProblem(
+            (np.asarray([1.0, 2.0]),), live=(LiveRange(0, 0, 9, np.asarray([5.0, 1.0])),), limit=5.0
+        )
         assert solve_strategies(problem).solver == "elimination"
 
     def test_a_limit_that_nothing_keeps(self) -> None:
-        problem = StrategyProblem((np.asarray([1.0, 2.0]),), live=(Live(0, 0, 9, np.asarray([5.0, 4.0])),), limit=3.0)
+        problem = StrategyProblem(
+            (np.asarray([1.0, 2.0]),), live=(LiveRange(0, 0, 9, np.asarray([5.0, 4.0])),), limit=3.0
+        )
         assert solve_strategies(problem).status is Status.INFEASIBLE
 
     def test_a_problem_without_nodes(self) -> None:
@@ -105,7 +109,7 @@ class TestByHand:
         with pytest.raises(InputError, match="an edge of nodes \\(0, 1\\) has costs of shape \\(2,\\); give each node"):
             StrategyProblem((np.zeros(2), np.zeros(2)), (Edge((0, 1), np.zeros(2)),))
         with pytest.raises(InputError, match="node 0 is live from 3 to 1 with 2 usages; give"):
-            StrategyProblem((np.zeros(2),), live=(Live(0, 3, 1, np.zeros(2)),))
+            StrategyProblem((np.zeros(2),), live=(LiveRange(0, 3, 1, np.zeros(2)),))
 
 
 class TestAgainstAllChoices:
@@ -160,7 +164,7 @@ class TestAgainstAllChoices:
         """Neighbours must differ, as 1e18 says, and memory has room for one strategy 1 at a time."""
         line = chain(6)
         dear = np.where(np.isfinite(line.edges[0].cost), 0.0, 1e18)
-        live = tuple(Live(v, v, v + 2, np.asarray([1.0, 2.0])) for v in range(6))
+        live = tuple(LiveRange(v, v, v + 2, np.asarray([1.0, 2.0])) for v in range(6))
         problem = StrategyProblem(line.node_cost, tuple(Edge(e.nodes, dear) for e in line.edges), live, limit=3.0)
         result = solve_strategies(problem, most_cells=1)
         assert (result.status, result.objective) == (Status.OPTIMAL, 3.0)
@@ -179,7 +183,7 @@ class TestAgainstAllChoices:
             for v in range(20)
             for u in {v // 2, v // 3} - {v}
         )
-        live = tuple(Live(v, v, v + 8, random.integers(0, 50, 4).astype(float)) for v in range(20))
+        live = tuple(LiveRange(v, v, v + 8, random.integers(0, 50, 4).astype(float)) for v in range(20))
         problem = StrategyProblem(own, edges, live, limit=133.0)
         first, again = (solve_strategies(problem, 1.0, most_cells=1) for _ in range(2))
         assert (first.choice, first.bound) == (again.choice, again.bound)

@@ -21,7 +21,7 @@ from planner.runtime.distributed.inference import rank as rank_module
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import layout_of
-from planner.runtime.distributed.transport.liveness import Heartbeats, Silent
+from planner.runtime.distributed.transport.liveness import Heartbeats, SilentPeer
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
@@ -280,7 +280,7 @@ def test_a_rank_that_is_gone_fails_what_is_on_its_way_and_what_comes(monkeypatch
 def test_a_rank_of_which_nothing_is_heard() -> None:
     program = program_of("tied")
     with joined(make_plan(program, alternating(program)), program) as ranks:
-        ranks.runner._engine.lose(1, Silent("nothing was heard of it for 30 s"))  # type: ignore[union-attr]
+        ranks.runner._engine.lose(1, SilentPeer("nothing was heard of it for 30 s"))  # type: ignore[union-attr]
         with pytest.raises(RankError) as error:
             ranks.runner(torch.zeros(1, 5, dtype=torch.int64))
         assert str(error.value) == "rank 1 ('cpu0') is gone: nothing was heard of it for 30 s; start the runner again"
@@ -290,7 +290,7 @@ def test_a_rank_of_which_nothing_is_heard() -> None:
     ("error", "why"),
     [
         (RuntimeError("Connection closed by peer"), "its connection broke"),
-        (Silent("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
+        (SilentPeer("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
     ],
     ids=["broken", "silent"],
 )

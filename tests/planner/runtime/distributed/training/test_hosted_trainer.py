@@ -19,7 +19,7 @@ from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.training import hosted_trainer as training_front
 from planner.runtime.distributed.training.hosted_trainer import BROKEN, HostedTrainer
-from planner.runtime.distributed.training.worker import Tools
+from planner.runtime.distributed.training.worker import RankSetup
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.training.check import differing, example_batches, mean_square, reference_gradients
 from planner.runtime.training.options import TrainerOptions
@@ -44,7 +44,7 @@ from tests.planner.runtime.small import CORE, PATIENCE_S, begin, cpu, eventually
 HALVES = Case("transformer", ("layers.1.first",), 2, steps=3)
 PROGRAM = program_for(HALVES)
 PLAN = plan_for(HALVES, PROGRAM)
-TOOLS = Tools(mean_square, sgd, TrainerOptions())
+TOOLS = RankSetup(mean_square, sgd, TrainerOptions())
 BATCHES = example_batches(PROGRAM, 2)
 
 

@@ -12,7 +12,7 @@ from graphs.common.errors import InputError
 from planner.runtime.distributed.inference.launcher import ROOT
 from planner.runtime.distributed.training.worker import (
     TOOLS,
-    Tools,
+    RankSetup,
     alone,
     opened,
     payload_file,
@@ -51,7 +51,7 @@ def python(*words: str, at: Path) -> str:
 
 
 def test_tools_of_modules(tmp_path: Path) -> None:
-    written = Tools(returned_loss, partial(torch.optim.Adam, lr=1e-3), TrainerOptions(clip_norm=2.0))
+    written = RankSetup(returned_loss, partial(torch.optim.Adam, lr=1e-3), TrainerOptions(clip_norm=2.0))
     write_tools(written, tmp_path)
     assert b"init_main" not in (tmp_path / TOOLS).read_bytes()  # nothing of the program that was started
     found = read_tools(tmp_path)
@@ -75,14 +75,14 @@ def test_functions_without_a_name(tmp_path: Path) -> None:
         return torch.optim.SGD(parameters)
 
     with pytest.raises(InputError) as error:
-        write_tools(Tools(F.mse_loss, local, TrainerOptions()), tmp_path)
+        write_tools(RankSetup(F.mse_loss, local, TrainerOptions()), tmp_path)
     assert str(error.value) == (
         "the optimizer 'test_functions_without_a_name.<locals>.local' cannot be handed to another process; pass a "
         "function that stands at the top of a module, or what functools.partial makes of one, such as "
         "partial(torch.optim.Adam, lr=1e-3)"
     )
     with pytest.raises(InputError, match=r"the loss 'test_functions_without_a_name.<locals>.<lambda>' cannot be"):
-        write_tools(Tools(lambda result, target: result, torch.optim.Adam, TrainerOptions()), tmp_path)  # noqa: ARG005  # none
+        write_tools(RankSetup(lambda result, target: result, torch.optim.Adam, TrainerOptions()), tmp_path)  # noqa: ARG005  # none
     assert not list(tmp_path.iterdir())
 
 

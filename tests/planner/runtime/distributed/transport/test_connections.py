@@ -20,8 +20,8 @@ from planner.runtime.distributed.transport.connections import (
     why_lost,
 )
 from planner.runtime.distributed.transport.layout import Payload, Routes
-from planner.runtime.distributed.transport.liveness import Heartbeats, Silent
-from planner.runtime.distributed.transport.messages import Damaged, Kind, Message
+from planner.runtime.distributed.transport.liveness import Heartbeats, SilentPeer
+from planner.runtime.distributed.transport.messages import DamagedMessage, Kind, Message
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces
@@ -229,7 +229,7 @@ def test_a_peer_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.Monkey
         ends.connections[number].check()
         peer, error = heard.lost.get(timeout=PATIENCE_S)
         assert (peer, str(error)) == (1 - number, "nothing was heard of it for 4 s")
-        assert isinstance(error, Silent)
+        assert isinstance(error, SilentPeer)
         assert heard.lost.empty()
     for line in ends.lines.values():
         line.works[0].come.put(RuntimeError("closed at last"))
@@ -242,7 +242,7 @@ def test_a_damaged_message_ends_the_connection() -> None:
     ends = Ends()
     ends.connections[0].send(Message(Kind.TENSORS, 0, 1, (torch.ones(3), torch.ones(100))))
     _, error = ends.heard[1].lost.get(timeout=PATIENCE_S)
-    assert isinstance(error, Damaged)
+    assert isinstance(error, DamagedMessage)
     ends.lines[1, 0].works[0].come.put(RuntimeError("gone"))
     for connection in ends.connections:
         connection.send(Message(Kind.BYE))
@@ -260,8 +260,8 @@ def test_words(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (Silent("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
-        (Damaged("a message of the kind 9, which there is not"), "a message of the kind 9, which there is not"),
+        (SilentPeer("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
+        (DamagedMessage("a message of the kind 9, which there is not"), "a message of the kind 9, which there is not"),
         (RuntimeError("[../third_party/gloo] Connection closed by peer [127.0.0.1]:1"), "its connection broke"),
     ],
 )

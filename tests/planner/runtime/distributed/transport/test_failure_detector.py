@@ -13,7 +13,7 @@ from graphs.common.errors import InputError
 from planner.runtime.distributed.transport import failure_detector as detector
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
-from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, Silent
+from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilentPeer
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
 from planner.runtime.errors import RankError, RemoteError, StageError
@@ -91,7 +91,7 @@ def test_all_are_told_by_the_first_one_and_wait_no_longer() -> None:
     with watching(torches) as detectors:
         waiting = [begin(lambda i=i: failure_in(detectors[i], torches[i].wait)) for i in range(2)]  # type: ignore[misc]
         assert all(torch.waits.wait(PATIENCE_S) for torch in torches[:2])
-        detectors[0].lose(2, Silent("nothing was heard of it for 4 s"))
+        detectors[0].lose(2, SilentPeer("nothing was heard of it for 4 s"))
         detectors[0].lose(1, RuntimeError("Connection closed by peer"))  # what follows says less
         failures = [each.result(PATIENCE_S) for each in waiting]
         assert [str(each) for each in failures] == [GONE] * 2

@@ -5,7 +5,7 @@ import torch
 
 from graphs.ir import Role, Tensor
 from planner.runtime.distributed.transport.messages import (
-    Damaged,
+    DamagedMessage,
     Kind,
     Message,
     address,
@@ -66,10 +66,10 @@ def test_a_conjugate_view_travels_as_numbers() -> None:
 
 def test_what_does_not_fit_the_plan_is_refused() -> None:
     row = pack(Message(Kind.TENSORS, 0, 5, tensors()[:2]))
-    with pytest.raises(Damaged, match=r"a message of 129 bytes after stage 5, which should have \d+"):
+    with pytest.raises(DamagedMessage, match=r"a message of 129 bytes after stage 5, which should have \d+"):
         unpack(row, SPECS)
-    with pytest.raises(Damaged, match="a message of 16 bytes, which should have at least 32"):
+    with pytest.raises(DamagedMessage, match="a message of 16 bytes, which should have at least 32"):
         unpack(row[:16], SPECS)
     row[:8].view(torch.int64).fill_(77)
-    with pytest.raises(Damaged, match="a message of the kind 77, which there is not"):
+    with pytest.raises(DamagedMessage, match="a message of the kind 77, which there is not"):
         unpack(row, SPECS)

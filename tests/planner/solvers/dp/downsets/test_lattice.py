@@ -17,7 +17,7 @@ from planner.solvers.base import Budget
 from planner.solvers.dp.downsets.kernel import Parts, extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice, elements_of
 from planner.solvers.dp.downsets.reduce import kinds_of, reduce, unordered
-from planner.solvers.dp.downsets.sweep import DownsetSweep, Posed, Unordered, Windows
+from planner.solvers.dp.downsets.sweep import DownsetSweep, SearchSpace, UnorderedBlocks, Windows
 from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 
@@ -101,7 +101,7 @@ def charged_s(lattice: Lattice, kind: int) -> dict[tuple[int, int], float]:
     one = states.index(tuple(int(other == kind) for other in range(n_kinds)))
     found: dict[tuple[int, int], float] = {}
     for first in range(n):
-        sweep = DownsetSweep(Posed(lattice, states, np.ones((n, len(states)), dtype=bool), 1e6))
+        sweep = DownsetSweep(SearchSpace(lattice, states, np.ones((n, len(states)), dtype=bool), 1e6))
         reached = sweep.reached
         reached.busiest_s[:] = inf
         reached.busiest_s[first, 0] = 0.0
@@ -339,7 +339,7 @@ def test_a_loose_block_settles_where_most_of_its_neighbours_are() -> None:
     table = make_offload([[1, 1]] * 4, [(op, (3,), 2.0) for op in range(3)])
     found = elements(table, frozenset({0, 1, 2}))
     device = np.asarray([0, 1, 1, 0])
-    placed = Unordered(found, device)
+    placed = UnorderedBlocks(found, device)
     placed.settle()
     assert device.tolist() == [0, 1, 1, 1]
     # dev0 pays 2 s, as counted; dev1 pays 2 s to fetch and 1 s to compute, as counted
@@ -353,8 +353,8 @@ def test_a_loose_block_settles_where_most_of_its_neighbours_are() -> None:
 def test_a_loose_block_without_room_is_named_first() -> None:
     table = make_offload([[1, 1], [1, 1], [9, 9]], op_bytes=[4, 4, 4], capacity_bytes=[7, 9])
     found = elements(table, frozenset({0, 1}))
-    assert Unordered(found, np.asarray([0, 1, 0])).counted_too_low() == 2
-    assert Unordered(found, np.asarray([0, 1, 1])).counted_too_low(least_s=10.0) == -1
+    assert UnorderedBlocks(found, np.asarray([0, 1, 0])).counted_too_low() == 2
+    assert UnorderedBlocks(found, np.asarray([0, 1, 1])).counted_too_low(least_s=10.0) == -1
 
 
 def test_the_block_counted_most_too_low_is_named() -> None:
@@ -364,12 +364,12 @@ def test_the_block_counted_most_too_low_is_named() -> None:
     found = elements(table, frozenset({0, 1}))
     assert found.unordered.tolist() == [2, 3, 4]
     device = np.asarray([0, 1, 0, 1, 1])
-    assert Unordered(found, device).counted_too_low() == 2
+    assert UnorderedBlocks(found, device).counted_too_low() == 2
 
 
 def test_without_loose_blocks_none_is_named() -> None:
     found = elements(make_offload([[1, 1]]))
-    assert Unordered(found, np.zeros(1, dtype=np.int64)).counted_too_low() == -1
+    assert UnorderedBlocks(found, np.zeros(1, dtype=np.int64)).counted_too_low() == -1
 
 
 def test_which_blocks_are_loose() -> None:
