@@ -85,7 +85,7 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {
-    "costmodels": 1762,
+    "costmodels": 1900,
     "costmodels/calibrate": 2402,
     "costmodels/cluster": 1965,
     "costmodels/host": 672,
@@ -112,14 +112,14 @@ LINES = {
     "planner/literature/placement": 217,
     "planner/literature/strategies": 695,
     "planner/parallelism": 62,
-    "planner/parallelism/closed_form": 3034,
+    "planner/parallelism/closed_form": 3039,
     "planner/parallelism/exports": 368,
     "planner/parallelism/network": 1063,
-    "planner/parallelism/stages": 744,
-    "planner/planning": 2991,
+    "planner/parallelism/stages": 750,
+    "planner/planning": 2992,
     "planner/plans": 1410,
     "planner/plans/schemas": 32,
-    "planner/problem": 1674,
+    "planner/problem": 1675,
     "planner/runtime": 356,
     "planner/runtime/benchmark": 869,
     "planner/runtime/checkpoint": 719,
@@ -132,9 +132,9 @@ LINES = {
     "planner/runtime/stages": 688,
     "planner/runtime/training": 2766,
     "planner/runtime/verification": 801,
-    "planner/solvers": 1620,
+    "planner/solvers": 1621,
     "planner/solvers/dp": 1,
-    "planner/solvers/dp/chains": 869,
+    "planner/solvers/dp/chains": 870,
     "planner/solvers/dp/downsets": 1247,
     "planner/solvers/latency": 1104,
     "planner/solvers/list_scheduling": 473,
@@ -143,7 +143,7 @@ LINES = {
     "planner/solvers/offload": 606,
     "planner/solvers/strategies": 789,
     "planner/view": 1287,
-    "simulator": 2861,
+    "simulator": 2862,
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""
 

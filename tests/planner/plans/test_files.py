@@ -15,21 +15,26 @@ from hypothesis import strategies as st
 
 from costmodels.measured import Profile
 from costmodels.profilefile import write_profile
-from costmodels.table import Source
+from costmodels.table import Source, arrays_of
+from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from planner.plans.files import load_plan, plan_from_dict, plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.constraints import contiguous, pin, together
+from planner.problem.problem import Goal
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.sample import INF, PLAN, table
 
 
 def assert_equal(one: Plan, other: Plan) -> None:
     for name in ("graph", "cluster", "workload", "goal", "placement", "status", "solver", "bound_s"):
         assert getattr(one, name) == getattr(other, name), name
-    for name, expected in vars(one.table).items():
-        if isinstance(expected, np.ndarray):
-            np.testing.assert_array_equal(getattr(other.table, name), expected, err_msg=name)
+    read = dict(arrays_of(other.table))
+    assert read.keys() == {name for name, _ in arrays_of(one.table)}
+    for name, expected in arrays_of(one.table):
+        np.testing.assert_array_equal(read[name], expected, err_msg=name)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -107,12 +112,25 @@ def test_a_plan_of_the_first_version_is_read() -> None:
 
 
 SLOWDOWN = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-CONTENDED = replace(PLAN, table=replace(PLAN.table, backward_s=2 * PLAN.table.forward_s, slowdown=SLOWDOWN))
+TRAINING = Workload("training", batch=4)
+TRAINING_TIMES = OperatorTimes(
+    forward_s=PLAN.table.forward_s,
+    source=PLAN.table.source,
+    backward_s=2 * PLAN.table.forward_s,
+    slowdown=SLOWDOWN,
+    copies_slowdown=np.zeros_like(SLOWDOWN),
+)
+CONTENDED = replace(
+    PLAN,
+    workload=TRAINING,
+    goal=Goal.TRAINING,
+    table=assemble(PLAN.graph, PLAN.cluster, TRAINING, TRAINING_TIMES),
+)
 
 
 @pytest.mark.parametrize("copies", [0.0, 0.5, 1.0])
 def test_slowdown_is_kept(copies: float) -> None:
-    plan = replace(CONTENDED, table=replace(CONTENDED.table, copies_slowdown=copies * SLOWDOWN))
+    plan = replace(CONTENDED, table=table_with(CONTENDED.table, copies_slowdown=copies * SLOWDOWN))
     assert_equal(plan, plan_from_dict(plan_to_dict(plan)))
 
 
@@ -120,7 +138,7 @@ def test_copies_in_a_plan_of_the_seventh_version_were_as_slow_as_parts() -> None
     document = plan_to_dict(CONTENDED) | {"version": 7}
     read = plan_from_dict(document)
     np.testing.assert_array_equal(read.table.copies_slowdown, SLOWDOWN)
-    assert_equal(CONTENDED, replace(read, table=replace(read.table, copies_slowdown=np.zeros_like(SLOWDOWN))))
+    assert_equal(CONTENDED, replace(read, table=table_with(read.table, copies_slowdown=np.zeros_like(SLOWDOWN))))
 
 
 def test_copies_in_a_plan_of_the_tenth_version_were_a_third_of_the_time_in_lockstep() -> None:
@@ -137,7 +155,7 @@ def test_a_plan_of_the_second_version_is_read() -> None:
     slow |= {"forward_s": [4.0, 2 * 1.0, 2 * 2.0], "backward_s": [8.0, 2 * 2.0, 2 * 4.0]}
     never |= {"slowdown": [0.0, 0.0, 0.0]}
     assert (slow["slowdown"], never["forward_s"]) == ([0.0, 1.0, 1.0], [1.0, None, 3.0])
-    copies = replace(CONTENDED.table, copies_slowdown=SLOWDOWN)
+    copies = table_with(CONTENDED.table, copies_slowdown=SLOWDOWN)
     assert_equal(replace(CONTENDED, table=copies), plan_from_dict(document))
 
 
