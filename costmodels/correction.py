@@ -65,13 +65,13 @@ class Correction(Brief):
         contends = np.asarray(table.slowdown.any(axis=0))
         ways = (self.isolated, self.contended, self.copies)
         isolated, contended, copies = (_factors(each, table, keys) for each in ways)
-        return replace(
-            table,
-            forward_s=table.forward_s * isolated,
-            backward_s=table.backward_s * isolated,
+        contention = table.contention and replace(
+            table.contention,
             slowdown=np.where(contends, (1 + table.slowdown) * contended / isolated - 1, 0.0),
             copies_slowdown=np.where(contends, (1 + table.copies_slowdown) * copies / isolated - 1, 0.0),
         )
+        training = table.training and replace(table.training, backward_s=table.backward_s * isolated)
+        return replace(table, forward_s=table.forward_s * isolated, training=training, contention=contention)
 
     def profile(self, profile: Profile, group: int, n_devices: int, training: bool) -> Profile:
         """The profile with corrected measurements, from which the corrected table follows.

@@ -1,7 +1,7 @@
 """CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import SHARINGS, Sharing
+from costmodels.contention_costs import ContentionCosts
 from costmodels.measured import LARGEST
 from costmodels.step_update import StepUpdate
+from costmodels.training_costs import TrainingCosts
 from costmodels.workload import RecomputeMode
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
@@ -41,7 +43,7 @@ SURE = (Source.MEASURED, Source.GIVEN)
 
 @dataclass(frozen=True)
 class Offload(Brief):
-    """Accelerators of a host: tensors that leave one are stored in the host's memory, and fetched there by readers.
+    """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.
 
     A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
     is called once: it fetches all that it needs, runs its operators and stores what others need (Tarnawski et al.,
@@ -54,26 +56,26 @@ class Offload(Brief):
 
 
 SHAPES: Mapping[str, str] = (
-    dict.fromkeys(("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "source"), "od")
-    | dict.fromkeys(("op_bytes", "saved_bytes", "ends_bytes", "once_bytes", "once_saved_bytes"), "o")
-    | dict.fromkeys(("runs_once", "layer"), "o")
-    | {"update.gradient_bytes": "o"}
-    | dict.fromkeys(("flow_bytes", "gradient", "layer_bytes"), "f")
-    | dict.fromkeys(("capacity_bytes", "overhead_s", "contention_group", "offload.host"), "d")
-    | dict.fromkeys(("update.optimizer_s_per_byte", "update.sync_s_per_byte"), "d")
-    | dict.fromkeys(("update.sync_latency_s", "update.uplink"), "d")
+    dict.fromkeys(("forward_s", "spread", "source", "training.backward_s"), "od")
+    | dict.fromkeys(("contention.slowdown", "contention.copies_slowdown"), "od")
+    | dict.fromkeys(("op_bytes", "training.saved_bytes", "training.ends_bytes", "training.runs_once"), "o")
+    | dict.fromkeys(("training.once_bytes", "training.once_saved_bytes", "training.layer"), "o")
+    | {"training.update.gradient_bytes": "o"}
+    | dict.fromkeys(("flow_bytes", "training.gradient", "training.layer_bytes"), "f")
+    | dict.fromkeys(("capacity_bytes", "overhead_s", "contention.group", "offload.host"), "d")
+    | dict.fromkeys(("training.update.optimizer_s_per_byte", "training.update.sync_s_per_byte"), "d")
+    | dict.fromkeys(("training.update.sync_latency_s", "training.update.uplink"), "d")
     | dict.fromkeys(("offload.store_s", "offload.fetch_s"), "fd")
     | {"link_class": "dd", "channel": "dd", "link_s": "fc", "link_latency_s": "c"}
 )
-"""The arrays of a table with their dimensions: operators, devices, flows and link classes."""
+"""The arrays of a table and of its parts with their dimensions: operators, devices, flows and link classes."""
 
 PAIR_SHARE = 0.1  # of the time, for which micro-batches run in pairs, whose activations are twice as large
-NO_COSTS = frozenset({"source", "slowdown", "copies_slowdown", "gradient", "runs_once", "layer"}) | {
-    "contention_group",
-    "offload.host",
-    "link_class",
-    "channel",
-}
+NO_COSTS = (
+    {"source", "contention.slowdown", "contention.copies_slowdown", "contention.group", "offload.host"}
+    | {"link_class", "channel", "training.gradient", "training.runs_once", "training.layer"}
+    | {"training.update.uplink"}
+)
 
 
 @dataclass(frozen=True)
@@ -105,29 +107,10 @@ class CostTable(Brief):
         source: [n_ops, n_devices], a `Source` each.
         overhead_s: [n_devices], seconds that a device is occupied by each tensor that it sends or receives, besides
             the transfer itself (the ``o`` of LogP: Culler et al., PPoPP 1993); zeros if left out.
-        backward_s: [n_ops, n_devices], isolated seconds of the backward pass of one micro-batch; zeros without
-            training.
-        saved_bytes: [n_ops], bytes that an operator's device keeps of each micro-batch from its forward to its backward
-            pass; zeros without training.
-        ends_bytes: [n_ops], inputs and results of the network in ``saved_bytes``: recomputation keeps these as well.
-        runs_once: [n_ops], whether an operator does not run again with selective recomputation.
-        once_bytes: [n_ops], bytes of the results of these operators, which are kept as well.
-        once_saved_bytes: [n_ops], the part of ``saved_bytes`` that is such results, so that it is not saved again.
-        layer: [n_ops], the number of the layer that an operator runs again with, one layer after the other; -1 for one
-            that never does. A stage runs again as a whole if left out.
-        layer_bytes: [n_flows], bytes that layers that run again keep of a flow from another layer of their device.
-        held: of how many micro-batches a device keeps saved bytes at once, at most.
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
-        gradient: [n_flows], whether a gradient of the same size comes back from each reader in the backward pass.
-        slowdown: [n_ops, n_devices], by what share both passes take longer while the other devices of the contention
-            group compute, see `with_contention`; above -1 (below 0 by chance of measuring), zeros if left out.
-        copies_slowdown: [n_ops, n_devices], the same while the devices of the group compute copies of the network; a
-            device that is a little later finds the other's weights in the cache, and two micro-batches at once read a
-            weight once, so that it may be far below 0; ``slowdown`` if left out.
-        contention_group: [n_devices], number of the group that a device belongs to: devices of a group slow each other
-            down; one group of all if left out.
+        training: what is known of backward passes; None in inference.
+        contention: by how much devices slow each other down; None if none does.
         offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
-        update: work at the end of a training step; None if that takes no time.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -149,35 +132,21 @@ class CostTable(Brief):
     together: tuple[tuple[int, ...], ...]
     source: NDArray[np.str_]
     overhead_s: Floats = field(default_factory=lambda: np.zeros(0))
-    backward_s: Floats = field(default_factory=lambda: np.zeros(0))
-    saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-    ends_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-    runs_once: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    once_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-    once_saved_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-    layer: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    layer_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-    held: float = 1.0
     spread: Floats = field(default_factory=lambda: np.zeros(0))
-    gradient: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-    copies_slowdown: Floats = field(default_factory=lambda: np.zeros(0))
-    contention_group: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    training: TrainingCosts | None = None
+    contention: ContentionCosts | None = None
     offload: Offload | None = None
-    update: StepUpdate | None = None
     sharing: Sharing = "fifo"
 
     def __post_init__(self) -> None:
-        for name in (item.name for item in fields(self) if item.default_factory is not MISSING):
-            if not (value := getattr(self, name)).size:
-                same = self.slowdown if name == "copies_slowdown" else np.zeros(_shape(self, name), value.dtype)
-                object.__setattr__(self, name, same)
+        for name in ("overhead_s", "spread"):
+            if not getattr(self, name).size:
+                object.__setattr__(self, name, np.zeros(_shape(self, name)))
         _check_shapes(self)
         _check_numbers(self)
         _check_flows(self)
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        for _, values in arrays_of(self):
+            values.setflags(write=False)
 
     @property
     def n_ops(self) -> int:
@@ -189,10 +158,40 @@ class CostTable(Brief):
         """How many devices."""
         return len(self.devices)
 
+    @cached_property
+    def trained(self) -> TrainingCosts:
+        """The costs of training; zeros in inference."""
+        return self.training or TrainingCosts.none(self.n_ops, self.n_devices, len(self.flows))
+
     @property
-    def trains(self) -> bool:
-        """Whether there is a backward pass."""
-        return bool(self.backward_s.any() or self.saved_bytes.any() or self.gradient.any())
+    def backward_s(self) -> Floats:
+        """[n_ops, n_devices], isolated seconds of the backward pass of one micro-batch; zeros in inference."""
+        return self.trained.backward_s
+
+    @property
+    def update(self) -> StepUpdate | None:
+        """Return the optimizer and the sums of gradients that end a step; None if they take no time."""
+        return self.training.update if self.training else None
+
+    @cached_property
+    def _slowed(self) -> ContentionCosts:
+        """The contention; nobody slows anybody down without one."""
+        return self.contention or ContentionCosts(np.zeros(self.forward_s.shape), group=np.arange(self.n_devices))
+
+    @property
+    def slowdown(self) -> Floats:
+        """[n_ops, n_devices], see `ContentionCosts`; zeros if nobody slows anybody down."""
+        return self._slowed.slowdown
+
+    @property
+    def copies_slowdown(self) -> Floats:
+        """[n_ops, n_devices], see `ContentionCosts`; zeros if nobody slows anybody down."""
+        return self._slowed.copies_slowdown
+
+    @property
+    def contention_group(self) -> Ints:
+        """[n_devices], number of the group whose devices slow each other down; one each if nobody does."""
+        return self._slowed.group
 
     @cached_property
     def contended(self) -> "CostTable":
@@ -211,19 +210,20 @@ class CostTable(Brief):
         return np.asarray(worth_pairs(paired_s, self.forward_s.sum(axis=0)))
 
     def with_contention(self, share: Floats) -> "CostTable":
-        """Return the costs where the others of a device's group compute during a share of its work, [n_devices].
+        """The costs where the others of a device's group compute during a share of its work, [n_devices].
 
-        Contention is counted here and in `in_copies` alone: the results have no slowdown left.
+        Here and in `in_copies` contention is counted, and nowhere else: the results have no slowdown left.
         """
         return self._longer(1 + share * self.slowdown)
 
     def _longer(self, times: Floats) -> "CostTable":
-        """Return the costs with operators' seconds multiplied by ``times``, [n_ops, n_devices], and no slowdown."""
-        if not self.slowdown.any() and not self.copies_slowdown.any():
+        """The costs where operators take so many times as long, [n_ops, n_devices]."""
+        if not (self.contention and self.contention.slows):
             return self
-        none = np.zeros_like(self.slowdown)
-        forward_s, backward_s = self.forward_s * times, self.backward_s * times
-        return replace(self, forward_s=forward_s, backward_s=backward_s, slowdown=none, copies_slowdown=none)
+        training = self.training and replace(self.training, backward_s=self.training.backward_s * times)
+        none = np.zeros_like(self.forward_s)
+        contention = replace(self.contention, slowdown=none, copies_slowdown=none)
+        return replace(self, forward_s=self.forward_s * times, training=training, contention=contention)
 
     @cached_property
     def contends(self) -> NDArray[np.bool_]:
@@ -237,53 +237,32 @@ class CostTable(Brief):
     @cached_property
     def placed_bytes(self) -> Floats:
         """[n_ops], all bytes that an operator takes on its device, which hold for as long as the run lasts."""
-        return np.asarray(self.op_bytes + self.held * self.saved_bytes)
+        return self.op_bytes + self.training.held * self.training.saved_bytes if self.training else self.op_bytes
 
     def again_s(self, recompute: RecomputeMode) -> Floats:
-        """Return [n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
-        may = self.layer >= 0
-        again = {"none": np.zeros_like(may), "selective": ~self.runs_once & may}.get(recompute, may)
-        return np.where(again[:, None], self.forward_s, 0.0)
-
-    def waiting_bytes(self, recompute: RecomputeMode) -> Floats:
-        """Return [n_ops], bytes that an operator's device keeps of a micro-batch that waits for its backward pass."""
-        if recompute == "none":
-            return self.saved_bytes
-        kept_bytes = self.ends_bytes + self.once_bytes if recompute == "selective" else self.ends_bytes
-        return np.where(self.layer >= 0, kept_bytes, self.saved_bytes)
-
-    def again_bytes(self, recompute: RecomputeMode) -> Floats:
-        """Return [n_ops], the bytes that an operator saves when it runs again, besides those that wait."""
-        if recompute == "none":
-            return np.zeros(self.n_ops)
-        kept_bytes = self.ends_bytes + self.once_saved_bytes if recompute == "selective" else self.ends_bytes
-        return np.where(self.layer >= 0, np.maximum(0.0, self.saved_bytes - kept_bytes), 0.0)
+        """[n_ops, n_devices], isolated seconds for which operators run again before their backward pass."""
+        return np.where(self.trained.runs_again(recompute)[:, None], self.forward_s, 0.0)
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:
-        """Sums that callers ask for again and again, by what they sum; empty at first."""
+        """Results that callers work out from the table and keep with it, by what they ask."""
         return {}
 
     def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
-        """Return the bytes that layers of these operators keep of each other's results for a waiting micro-batch."""
+        """What layers of these operators keep of each other's results for a waiting micro-batch."""
         own = np.zeros(self.n_ops, dtype=bool)
         own[list(ops)] = True
         number, writer, reader = self._layer_inputs
-        once = self._kept_once[writer] & (recompute == "selective")
-        kept = own[writer] & own[reader] & ~once
-        return float(self.layer_bytes[np.unique(number[kept])].sum())
-
-    @cached_property
-    def _kept_once(self) -> NDArray[np.bool_]:
-        """[n_ops], whether selective recomputation keeps an operator's results."""
-        return np.asarray(self.runs_once & (self.layer >= 0))
+        kept = own[writer] & own[reader] & ~self.trained.kept_once(recompute)[writer]
+        return float(self.trained.layer_bytes[np.unique(number[kept])].sum())
 
     @cached_property
     def _layer_inputs(self) -> Ints:
-        """Columns of `reads` whose tensor a recomputed layer must keep, because another layer wrote it."""
+        """Return the rows of `reads` whose tensor a recomputed layer must keep, because another layer wrote it."""
         number, writer, reader = self.reads
-        again = (self.layer[reader] != -1) & (self.layer[reader] != self.layer[writer])
-        return self.reads[:, again & (self.layer_bytes[number] > 0)]
+        layer = self.trained.layer
+        again = (layer[reader] != -1) & (layer[reader] != layer[writer])
+        return self.reads[:, again & (self.trained.layer_bytes[number] > 0)]
 
     @cached_property
     def linked(self) -> NDArray[np.bool_]:
@@ -293,7 +272,7 @@ class CostTable(Brief):
         return linked
 
     def seconds(self, per_link_class: Floats) -> Floats:
-        """Return [..., n_devices, n_devices], the value of each pair's link class; infinite without a link."""
+        """[..., n_devices, n_devices], what [..., n_link_classes] is between two devices; infinite without a link."""
         padded = np.concatenate([per_link_class, np.full((*per_link_class.shape[:-1], 1), np.inf)], axis=-1)
         between = padded[..., self.link_class]
         between[..., np.arange(self.n_devices), np.arange(self.n_devices)] = 0.0
@@ -325,13 +304,15 @@ class CostTable(Brief):
     def of_devices(self, chosen: Sequence[int]) -> "CostTable":
         """The table of some of the devices, in this order."""
         taken: dict[str, dict[str, Any]] = {"": {"devices": tuple(self.devices[device] for device in chosen)}}
-        for name, values in _arrays(self):
+        for name, values in arrays_of(self):
             part, _, own = name.rpartition(".")
-            for axis in (axis for axis, dimension in enumerate(SHAPES[name]) if dimension == "d"):
+            for axis in device_axes(name):
                 values = values.take(chosen, axis)
             taken.setdefault(part, {})[own] = values
-        parts = {part: replace(getattr(self, part), **arrays) for part, arrays in taken.items() if part}
-        return replace(self, **taken[""], **parts)
+        for part in sorted(filter(None, taken), reverse=True):  # a part's own parts are before it
+            whole, _, own = part.rpartition(".")
+            taken[whole][own] = replace(attrgetter(part)(self), **taken[part])
+        return replace(self, **taken[""])
 
     def share(self, source: Source) -> float:
         """The share of all operators' time (summed over the devices) that came from this source; 0 to 1."""
@@ -346,12 +327,20 @@ def _shape(table: CostTable, name: str) -> tuple[int, ...]:
     return tuple(sizes[letter] for letter in SHAPES[name])
 
 
-def _arrays(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The arrays of the table and of the parts that it has, by name."""
+def arrays_of(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of the table and of the parts that it has, by name, see `SHAPES`."""
     for name in SHAPES:
-        part, _, _ = name.rpartition(".")
-        if not part or getattr(table, part):
-            yield name, attrgetter(name)(table)
+        *parts, own = name.split(".")
+        record: Any = table
+        for part in parts:
+            record = record and getattr(record, part)
+        if record:
+            yield name, getattr(record, own)
+
+
+def device_axes(name: str) -> tuple[int, ...]:
+    """The axes of an array of the table that are devices."""
+    return tuple(axis for axis, dimension in enumerate(SHAPES[name]) if dimension == "d")
 
 
 def worth_pairs(paired_s: Floats | float, whole_s: Floats | float) -> NDArray[np.bool_] | np.bool_:
@@ -360,31 +349,22 @@ def worth_pairs(paired_s: Floats | float, whole_s: Floats | float) -> NDArray[np
 
 
 def _check_shapes(table: CostTable) -> None:
-    for name, values in _arrays(table):
+    for name, values in arrays_of(table):
         if values.shape != (expected := _shape(table, name)):
             raise InputError(f"the cost table's {name} has the shape {values.shape}, expected {expected}")
 
 
 def _check_numbers(table: CostTable) -> None:
     _check_costs(table)
-    for name in ("slowdown", "copies_slowdown"):
-        if not (getattr(table, name) > -1).all():
-            raise InputError(
-                f"the cost table's {name} holds a number that is not above -1; it is a share of the isolated time"
-            )
-    for name in ("spread", "slowdown", "copies_slowdown"):
-        if not (getattr(table, name) <= LARGEST).all():
-            raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
-    if table.offload and table.slowdown.any():
-        raise InputError(
-            "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave "
-            "out the slowdown"
-        )
+    _check_contention(table)
+    if not (table.spread <= LARGEST).all():
+        raise InputError(f"the cost table's spread holds a number above {LARGEST:g}; it is a share of a time")
     if table.sharing not in SHARINGS:
         raise InputError(f"the cost table's sharing is '{table.sharing}'; it must be one of {', '.join(SHARINGS)}")
-    for name in ("held", "working_bytes"):
-        if not getattr(table, name) >= 0:
-            raise InputError(f"the cost table's {name} is {getattr(table, name)}; it must be 0 or more")
+    held = table.training.held if table.training else 0.0
+    for name, value in (("training.held", held), ("working_bytes", table.working_bytes)):
+        if not value >= 0:
+            raise InputError(f"the cost table's {name} is {value}; it must be 0 or more")
     if (table.link_class >= len(table.link_latency_s)).any() or ((table.link_class >= 0) != (table.channel >= 0)).any():
         raise InputError(
             "the cost table's link_class and channel must name the same links, each of a class that exists"
@@ -394,8 +374,26 @@ def _check_numbers(table: CostTable) -> None:
             raise InputError(f"operator '{name}' can run on no device; give it a finite time on at least one")
 
 
+def _check_contention(table: CostTable) -> None:
+    if not table.contention:
+        return
+    for name in ("slowdown", "copies_slowdown"):
+        shares = getattr(table.contention, name)
+        if not (shares > -1).all():
+            raise InputError(
+                f"the cost table's {name} holds a number that is not above -1; it is a share of the isolated time"
+            )
+        if not (shares <= LARGEST).all():
+            raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
+    if table.offload and table.contention.slowdown.any():
+        raise InputError(
+            "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "
+            "out the slowdown"
+        )
+
+
 def _check_costs(table: CostTable) -> None:
-    for name, values in _arrays(table):
+    for name, values in arrays_of(table):
         if name not in NO_COSTS and len(wrong := np.argwhere(~(_summable(values)))):
             row = int(wrong[0][0])
             owner = f" for operator '{table.ops[row]}'" if SHAPES[name][0] == "o" else ""

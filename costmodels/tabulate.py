@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Cluster, Device
+from costmodels.contention_costs import ContentionCosts
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
 from costmodels.memory.footprints import Footprints
@@ -23,6 +24,7 @@ from costmodels.operators.pace import PaceKind, operator_paces, pace_kinds, pace
 from costmodels.operators.views import backward_passes
 from costmodels.step_update import StepUpdate
 from costmodels.table import QUARTILES, CostTable, Source
+from costmodels.training_costs import TrainingCosts
 from costmodels.workload import Workload
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
@@ -52,8 +54,14 @@ class OperatorTimes(Brief):
     source: NDArray[np.str_]  # a `Source` each
     backward_s: Floats = field(default_factory=lambda: np.zeros(0))  # isolated seconds
     spread: Floats = field(default_factory=lambda: np.zeros(0))  # distance of the quartiles, a share of the time
-    slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
-    copies_slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `CostTable`
+    slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `ContentionCosts`
+    copies_slowdown: Floats = field(default_factory=lambda: np.zeros(0))  # see `ContentionCosts`
+
+    def __post_init__(self) -> None:
+        for name in ("backward_s", "spread", "slowdown", "copies_slowdown"):
+            if not getattr(self, name).size:
+                same = self.slowdown if name == "copies_slowdown" else np.zeros(self.forward_s.shape)
+                object.__setattr__(self, name, same)
 
 
 def tabulate(
@@ -106,13 +114,12 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         times: [n_ops, n_devices].
     """
     flow_bytes = np.array([float(graph.tensor[flow.tensor].n_bytes) for flow in graph.flows])
-    learning = Footprints(graph).behind if workload.trains else frozenset()
-    kept_bytes = saved_bytes(graph, workload)
-    once = runs_once(graph) if workload.trains else np.zeros(len(graph.ops), dtype=bool)
     return CostTable(
         ops=tuple(op.name for op in graph.ops),
         devices=tuple(device.name for device in cluster.devices),
-        **vars(times),
+        forward_s=times.forward_s,
+        source=times.source,
+        spread=times.spread,
         op_bytes=op_bytes(graph, workload),
         working_bytes=working_bytes(graph, workload),
         flows=graph.flows,
@@ -123,15 +130,30 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         sharing=cluster.sharing,
         together=together(graph),
         overhead_s=np.array([device.overhead_s for device in cluster.devices]),
+        training=_training(graph, cluster, workload, times) if workload.trains else None,
+        contention=_contention(cluster, times),
+    )
+
+
+def _training(graph: Graph, cluster: Cluster, workload: Workload, times: OperatorTimes) -> TrainingCosts:
+    learning, once, kept_bytes = Footprints(graph).behind, runs_once(graph), saved_bytes(graph, workload)
+    return TrainingCosts(
+        backward_s=times.backward_s,
+        gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
         saved_bytes=kept_bytes,
         ends_bytes=np.minimum(ends_bytes(graph, workload), kept_bytes),
         runs_once=once,
-        once_bytes=np.where(once, once_bytes(graph), 0.0) if workload.trains else np.zeros(len(graph.ops)),
-        once_saved_bytes=once_saved_bytes(graph) if workload.trains else np.zeros(len(graph.ops)),
-        contention_group=_contention_groups(cluster),
-        gradient=np.array([flow.tensor in learning for flow in graph.flows], dtype=bool),
-        update=_update(graph, cluster, workload) if workload.trains else None,
+        once_bytes=np.where(once, once_bytes(graph), 0.0),
+        once_saved_bytes=once_saved_bytes(graph),
+        update=_update(graph, cluster, workload),
     )
+
+
+def _contention(cluster: Cluster, times: OperatorTimes) -> ContentionCosts | None:
+    """Return what slows devices down; None if each is alone."""
+    contention = ContentionCosts(times.slowdown, times.copies_slowdown, _contention_groups(cluster))
+    alone = len(set(contention.group.tolist())) == len(cluster.devices)
+    return None if alone and not contention.slows else contention
 
 
 def guessed_kinds(graph: Graph) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def network() -> Network:
         work_of(graph).flop,
         table.op_bytes,
         _parameter_bytes(graph),
-        table.saved_bytes,
+        table.trained.saved_bytes,
     )
     embedding, layer, head = (Part(*(float(column[list(ops)].sum()) for column in columns)) for ops in groups)
     return Network(embedding, layer, head, table.working_bytes)

@@ -37,15 +37,16 @@ def stage_sums(table: CostTable, ops: tuple[int, ...], device: int, recompute: R
 
 def _added_up(table: CostTable, ops: tuple[int, ...], device: int, recompute: RecomputeMode) -> StageSums:
     own = np.array(ops)
-    layer, again_bytes = table.layer[own], table.again_bytes(recompute)[own]
+    training = table.trained
+    layer, again_bytes = training.layer[own], training.again_bytes(recompute)[own]
     return StageSums(
         forward_s=float(table.forward_s[own, device].sum()),
-        backward_s=float(table.backward_s[own, device].sum()),
-        saved_bytes=float(table.saved_bytes[own].sum()),
-        waiting_bytes=float(table.waiting_bytes(recompute)[own].sum()),
+        backward_s=float(training.backward_s[own, device].sum()),
+        saved_bytes=float(training.saved_bytes[own].sum()),
+        waiting_bytes=float(training.waiting_bytes(recompute)[own].sum()),
         inputs_bytes=table.inputs_bytes(ops, recompute) if recompute != "none" else 0.0,
         again_s=float(table.again_s(recompute)[own, device].sum()),
         again_bytes=float(np.bincount(layer[layer >= 0], again_bytes[layer >= 0]).max(initial=0.0)),
-        sync_s=table.update.sync_s(ops, device) if table.update else 0.0,
-        optimizer_s=table.update.optimizer_s(ops, device) if table.update else 0.0,
+        sync_s=training.update.sync_s(ops, device) if training.update else 0.0,
+        optimizer_s=training.update.optimizer_s(ops, device) if training.update else 0.0,
     )

@@ -225,7 +225,7 @@ def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequen
                 raise InputError(f"a pipeline needs links {ends}, both ways; add a [[link]] to cluster.toml")
             traffic.ahead_s[border - 1] += table.send_s(number, src, dst)
             traffic.messages[border] += 1
-            if table.gradient[number]:
+            if table.trained.gradient[number]:
                 traffic.back_s[border] += table.send_s(number, dst, src)
                 traffic.gradients[border] += 1
     return traffic

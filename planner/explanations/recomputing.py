@@ -36,13 +36,13 @@ def recomputed(plan: Plan) -> RecomputationEffect | None:
     if not plan.workload.trains or mode == "none":
         return None
     again_s = table.again_s(mode)[np.arange(table.n_ops), list(plan.placement.device)]
-    kept = table.runs_once if mode == "selective" else np.zeros(table.n_ops, dtype=bool)
+    kept = table.trained.runs_once if mode == "selective" else np.zeros(table.n_ops, dtype=bool)
     plain = replace(plan, workload=replace(plan.workload, recompute="none"))
     return RecomputationEffect(
         mode=mode,
         kept=_kinds(plan, np.flatnonzero(kept)),
-        kept_bytes=float(table.waiting_bytes(mode).sum()),
-        saved_bytes=float(table.saved_bytes.sum()),
+        kept_bytes=float(table.trained.waiting_bytes(mode).sum()),
+        saved_bytes=float(table.trained.saved_bytes.sum()),
         again=_kinds(plan, np.flatnonzero(~kept)),
         again_s=float(again_s.sum()),
         step_s=plan.objective_s,

@@ -286,8 +286,9 @@ class Splits:
                 here = number, device_number
                 forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
                 source[here], spread[here] = Source.LEARNED, PART_SPREAD
-        costs = replace(table, forward_s=forward_s, source=source, spread=spread, slowdown=slowdown)
-        return replace(divided, table=replace(costs, copies_slowdown=slowdown))
+        contention = table.contention and replace(table.contention, slowdown=slowdown, copies_slowdown=slowdown)
+        costs = replace(table, forward_s=forward_s, source=source, spread=spread, contention=contention)
+        return replace(divided, table=costs)
 
     def in_step(self, divided: Plan) -> Plan:
         """Return a plan for the split network with the parts side by side."""

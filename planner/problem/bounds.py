@@ -30,7 +30,7 @@ def lower_bound(problem: Problem) -> float:
     single device that does everything has no contention, so the bound is at most that of the fastest single device.
     """
     table, bound_s = problem.table, _contended_bound(problem.contended)
-    if bound_s == inf or not (table.slowdown.any() or table.copies_slowdown.any()):
+    if bound_s == inf or not (table.contention and table.contention.slows):
         return bound_s
     if problem.goal is Goal.THROUGHPUT:
         quickest = replace(table, forward_s=np.minimum(table.forward_s, table.contended.forward_s))
@@ -118,7 +118,8 @@ def training_bound(problem: Problem) -> float:
     table, m = problem.table, problem.step.micro_batches
     both = replace(table, forward_s=problem.both_s)
     share = INPUT_SHARE if problem.step.schedule in SPLIT_BACKWARD else 1.0
-    way = replace(both, forward_s=replace(problem, table=replace(table, backward_s=share * table.backward_s)).both_s)
+    training = table.training and replace(table.training, backward_s=share * table.backward_s)
+    way = replace(both, forward_s=replace(problem, table=replace(table, training=training)).both_s)
     busy_s = load_bound(merge_blocks(replace(table, forward_s=problem.work_s)))
     bound_s = max(busy_s, path_bound(way))
     if problem.step.schedule == ONE_STAGE_EACH:

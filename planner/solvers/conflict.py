@@ -17,7 +17,15 @@ from graphs.common.arrays import Bools, Floats
 from graphs.ir import Graph, Op
 from graphs.rewrites.imported_names import taken_apart
 from planner.problem.blocks import Blocks, merge_blocks
-from planner.problem.constraints import CollisionError, Constraint, Requirement, devices_left, effects, shared_devices, under
+from planner.problem.constraints import (
+    CollisionError,
+    Constraint,
+    Requirement,
+    devices_left,
+    effects,
+    shared_devices,
+    under,
+)
 from planner.problem.deadline import Deadline
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem

@@ -60,7 +60,8 @@ def draw(table: CostTable, count: int, seed: int) -> Iterator[CostTable]:
         shared = random.standard_normal((1, table.n_devices))
         own = random.standard_normal(table.forward_s.shape)
         factor = np.exp(sigma * (np.sqrt(SHARED) * shared + np.sqrt(1 - SHARED) * own))
-        yield replace(table, forward_s=table.forward_s * factor, backward_s=table.backward_s * factor)
+        training = table.training and replace(table.training, backward_s=table.backward_s * factor)
+        yield replace(table, forward_s=table.forward_s * factor, training=training)
 
 
 def harden(

@@ -30,6 +30,7 @@ from planner.runtime.training.check import (
 )
 from tests.benchmarks.bars import at_least, at_most, report
 from tests.benchmarks.networks import parser_of, program_of
+from tests.costmodels.parts import table_with
 
 THREE = ["googlenet", "nin", "resnet50"]
 QUICK = ["nin"]
@@ -61,7 +62,7 @@ class Row:
     def error_alone(self) -> float:
         """The same if no device slowed down another."""
         table = self.plan.table
-        problem = replace(self.plan.problem, table=replace(table, slowdown=np.zeros_like(table.slowdown)))
+        problem = replace(self.plan.problem, table=table_with(table, slowdown=np.zeros_like(table.slowdown)))
         return evaluate(problem, self.plan.placement).objective_s / self.times["plan"].latency_s - 1
 
     @property

@@ -12,6 +12,7 @@ from costmodels.correction import LIMIT, RIDGE, Correction, StageTime, fit_corre
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats
+from tests.costmodels.parts import table_with
 from tests.simulator.tables import make_table
 
 KEYS = ("a", "b", "c", "d")
@@ -66,7 +67,7 @@ class TestRegression:
 def table(slowdown: float = 0.0) -> CostTable:
     """Operators of 1, 2, 3 and 4 s on two devices of a kind."""
     alone = make_table([1.0, 2.0, 3.0, 4.0])
-    return replace(alone, slowdown=np.full((4, 2), slowdown))
+    return table_with(alone, slowdown=np.full((4, 2), slowdown))
 
 
 class TestTable:
@@ -79,7 +80,7 @@ class TestTable:
         assert correction.table(table(), ("a", "b", "c", "a")).forward_s[:, 0] == pytest.approx([1.5, 2, 3, 6])
 
     def test_devices_of_other_kinds_keep_their_times(self) -> None:
-        apart = replace(table(), contention_group=np.array([0, 1]))
+        apart = table_with(table(), contention_group=np.array([0, 1]))
         correction = fit_correction(apart, KEYS, [StageTime((0,), 1, 0.0, 3.0)], EXACT)
         assert correction.table(apart, KEYS).forward_s[0] == pytest.approx([1.0, 3.0])
 

@@ -1,15 +1,16 @@
 """The cost table: what it refuses, and what follows from its arrays, by hand."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodels.step_update import StepUpdate
-from costmodels.table import CostTable, Offload, Source
+from costmodels.table import CostTable, Offload, Source, arrays_of
 from graphs.common.errors import InputError
 from graphs.ir import Flow
+from tests.costmodels.parts import table_with
 
 INF = np.inf
 
@@ -51,9 +52,11 @@ def test_one_transfer_can_be_asked_for() -> None:
 
 def test_what_is_left_out_is_nothing() -> None:
     assert TABLE.backward_s.tolist() == [[0, 0]] * 3
-    assert (TABLE.saved_bytes.tolist(), TABLE.gradient.tolist()) == ([0] * 3, [False] * 2)
-    assert not TABLE.trains
-    assert replace(TABLE, backward_s=np.ones((3, 2))).trains
+    assert (TABLE.trained.saved_bytes.tolist(), TABLE.trained.gradient.tolist()) == ([0] * 3, [False] * 2)
+    assert TABLE.update is None
+    assert not TABLE.slowdown.any()
+    assert not TABLE.copies_slowdown.any()
+    assert TABLE.contention_group.tolist() == [0, 1]  # nobody slows anybody down
 
 
 def test_a_step_ends_with_what_its_parameters_take() -> None:
@@ -62,16 +65,18 @@ def test_a_step_ends_with_what_its_parameters_take() -> None:
     assert (update.optimizer_s([0, 1], 0), update.optimizer_s([0, 2], 1)) == (20, 40)
     assert (update.sync_s([0, 2], 0), update.sync_s([0, 2], 1)) == (0, 5 + 3 * 40)
     assert update.sync_s([1], 1) == 0  # nothing to add up
-    with pytest.raises(InputError, match=r"the cost table's update\.gradient_bytes has the shape"):
-        replace(TABLE, update=replace(update, gradient_bytes=np.ones(2)))
-    with pytest.raises(InputError, match=r"the cost table's update\.sync_s_per_byte is -1.0; costs are 0 or more"):
-        replace(TABLE, update=replace(update, sync_s_per_byte=np.array([0.0, -1])))
+    with pytest.raises(InputError, match=r"the cost table's training\.update\.gradient_bytes has the shape"):
+        table_with(TABLE, update=replace(update, gradient_bytes=np.ones(2)))
+    with pytest.raises(
+        InputError, match=r"the cost table's training\.update\.sync_s_per_byte is -1.0; costs are 0 or more"
+    ):
+        table_with(TABLE, update=replace(update, sync_s_per_byte=np.array([0.0, -1])))
 
 
 def test_contention_makes_times_longer() -> None:
     assert TABLE.contended is TABLE
     back_s = np.array([[4.0, 1.0], [2.0, 3.0], [2.0, 4.0]])
-    table = replace(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
+    table = table_with(TABLE, backward_s=back_s, slowdown=np.array([[0.25, 0.0], [0.0, 1.0], [0.5, -0.5]]))
     assert table.contended.forward_s.tolist() == [[1.25, 2.0], [3.0, 8.0], [INF, 2.5]]
     assert table.contended.backward_s.tolist() == [[5.0, 1.0], [2.0, 6.0], [3.0, 2.0]]
     assert not table.contended.slowdown.any()
@@ -84,7 +89,7 @@ def test_contention_makes_times_longer() -> None:
 def test_pairs_are_worth_a_share_of_the_time() -> None:
     assert not TABLE.gains_by_pairs.any()
     forward_s = np.array([[1.0, 1.0], [5.0, 4.0], [5.0, 4.0]])
-    table = replace(TABLE, forward_s=forward_s, copies_slowdown=np.array([[-0.4, -0.4], [0.1, 0.1], [0.0, 0.0]]))
+    table = table_with(TABLE, forward_s=forward_s, copies_slowdown=np.array([[-0.4, -0.4], [0.1, 0.1], [0.0, 0.0]]))
     assert table.gains_by_pairs.tolist() == [False, True]  # an eleventh, and a ninth
     assert table.in_copies.forward_s[:, 0].tolist() == pytest.approx([0.6, 5.5, 5.0])
 
@@ -92,7 +97,7 @@ def test_pairs_are_worth_a_share_of_the_time() -> None:
 @pytest.mark.parametrize("value", [-1.0, np.nan, -INF])
 def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
     with pytest.raises(InputError) as error:
-        replace(TABLE, slowdown=np.full((3, 2), value))
+        table_with(TABLE, slowdown=np.full((3, 2), value))
     assert str(error.value) == (
         "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
     )
@@ -103,7 +108,7 @@ def test_accelerators_beside_a_host_have_no_slowdown() -> None:
     offload = Offload(seconds, seconds, np.array([True, False]))
     assert replace(TABLE, offload=offload).offload is offload
     with pytest.raises(InputError) as error:
-        replace(TABLE, offload=offload, slowdown=np.full((3, 2), 0.5))
+        table_with(TABLE, offload=offload, slowdown=np.full((3, 2), 0.5))
     assert str(error.value) == (
         "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave out "
         "the slowdown"
@@ -111,13 +116,11 @@ def test_accelerators_beside_a_host_have_no_slowdown() -> None:
 
 
 def test_edges_are_pairs_of_operators_once() -> None:
-    table = replace(
+    table = table_with(
         TABLE,
         flows=(*TABLE.flows, Flow("v", 0, (2,))),
         flow_bytes=np.ones(3),
         link_s=np.ones((3, 1)),
-        gradient=np.zeros(3, dtype=bool),
-        layer_bytes=np.zeros(3),
     )
     assert table.edges == ((0, 1), (0, 2), (1, 2))
 
@@ -134,11 +137,11 @@ def test_the_share_of_no_time_is_nothing() -> None:
 
 
 def test_arrays_cannot_be_written() -> None:
-    for field in fields(TABLE):
-        value = getattr(TABLE, field.name)
-        if isinstance(value, np.ndarray):
-            with pytest.raises(ValueError, match="read-only"):
-                value[:] = 0
+    table = table_with(TABLE, backward_s=np.ones((3, 2)), slowdown=np.ones((3, 2)))
+    assert {"forward_s", "training.layer", "contention.group"} <= {name for name, _ in arrays_of(table)}
+    for _, value in arrays_of(table):
+        with pytest.raises(ValueError, match="read-only"):
+            value[:] = 0
 
 
 @pytest.mark.parametrize(
@@ -150,17 +153,18 @@ def test_arrays_cannot_be_written() -> None:
         ("flow_bytes", (3,), (2,)),
         ("link_class", (3, 3), (2, 2)),
         ("link_s", (2,), (2, 1)),
-        ("backward_s", (2,), (3, 2)),
-        ("saved_bytes", (2,), (3,)),
-        ("gradient", (3,), (2,)),
+        ("training.backward_s", (2,), (3, 2)),
+        ("training.saved_bytes", (2,), (3,)),
+        ("training.gradient", (3,), (2,)),
+        ("contention.copies_slowdown", (2,), (3, 2)),
         ("channel", (2, 3), (2, 2)),
         ("capacity_bytes", (2, 1), (2,)),
     ],
 )
 def test_a_wrong_shape_is_named(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    changes: dict[str, Any] = {name: np.ones(found)}
+    changes: dict[str, Any] = {name.rpartition(".")[2]: np.ones(found)}
     with pytest.raises(InputError) as error:
-        replace(TABLE, **changes)
+        table_with(TABLE, **changes)
     assert str(error.value) == f"the cost table's {name} has the shape {found}, expected {expected}"
 
 

@@ -17,6 +17,7 @@ from simulator.schedules import SCHEDULES
 from simulator.simulate import simulate
 from simulator.timeline import Timeline
 from simulator.training import TrainingRun, TrainingStep, simulate_training
+from tests.costmodels.parts import table_with
 from tests.simulator.tables import chain, make_table, placements, tables
 
 
@@ -108,7 +109,7 @@ def test_training_holds_what_the_schedule_keeps(name: str, p: int, m: int, saved
 def test_the_peak_of_training_is_what_the_judge_says() -> None:
     # 4 bytes saved of each micro-batch, and 1 that is received behind the first stage; 1F1B holds 3, 2 and 1 of them
     table = make_table([1, 1, 1], chain([1, 1, 1], 1.0), n_devices=3)
-    table = replace(table, backward_s=table.forward_s, saved_bytes=np.full(3, 4.0), gradient=np.full(2, True))
+    table = table_with(table, backward_s=table.forward_s, saved_bytes=np.full(3, 4.0), gradient=np.full(2, True))
     run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5))
     memories = training_memory(table, run)
     assert [memory.peak_bytes for memory in memories] == run.memory_bytes.tolist() == [3 * 4, 2 * 5, 1 * 5]
@@ -118,7 +119,7 @@ def test_the_peak_of_training_is_what_the_judge_says() -> None:
 def test_what_is_recomputed_has_a_name_of_its_own() -> None:
     # 4 bytes saved, of which the network's input of 1 is kept: during the first B, two inputs and 3 bytes made anew
     table = make_table([1, 1], chain([1, 1]))
-    table = replace(table, backward_s=table.forward_s, saved_bytes=np.array([4.0, 0]), ends_bytes=np.array([1.0, 0]))
+    table = table_with(table, backward_s=table.forward_s, saved_bytes=np.array([4.0, 0]), ends_bytes=np.array([1.0, 0]))
     run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 2, recompute="full"))
     memory, _ = training_memory(table, run)
     assert memory.peak_bytes == run.memory_bytes[0] == 2 * 1 + 3

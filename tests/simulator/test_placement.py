@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from costmodels.table import CostTable
 from graphs.common.errors import InputError
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.simulator.tables import chain, make_table, placements
 
 # a ─► b ─► c, and a ─► c
@@ -40,7 +41,7 @@ def crowds(draw: st.DrawFn) -> CostTable:
     seconds = draw(st.lists(st.floats(0.125, 8), min_size=1, max_size=8))
     table = make_table(seconds)
     slowdown, copies = (np.array([[draw(st.floats(0, 2)) for _ in table.devices] for _ in seconds]) for _ in range(2))
-    return replace(table, slowdown=slowdown, copies_slowdown=copies)
+    return table_with(table, slowdown=slowdown, copies_slowdown=copies)
 
 
 @given(crowds(), st.data())
@@ -59,7 +60,7 @@ def test_a_streaming_device_is_slowed_down_until_the_others_pause(table: CostTab
 
 
 def test_company_is_an_average_over_the_group() -> None:
-    table = replace(
+    table = table_with(
         make_table([2, 0.5, 1, 4.5], n_devices=4), slowdown=np.ones((4, 4)), contention_group=np.array([7, 7, 7, 8])
     )
     assert Placement((0, 1, 2, 3)).contended_share(table).tolist() == [(1 / 4 + 2 / 4) / 2, 1, (1 + 1 / 2) / 2, 0]
@@ -69,7 +70,7 @@ def test_company_is_an_average_over_the_group() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_on_one_device_the_others_are_idle(streaming: bool) -> None:
-    table = replace(make_table([4, 2]), slowdown=np.array([[1.0, 0.0], [3.0, 0.0]]))
+    table = table_with(make_table([4, 2]), slowdown=np.array([[1.0, 0.0], [3.0, 0.0]]))
     costs = Placement((0, 0)).costs(table, streaming)
     assert costs.forward_s[:, 0].tolist() == [4, 2]
     assert not costs.slowdown.any()
@@ -77,14 +78,14 @@ def test_on_one_device_the_others_are_idle(streaming: bool) -> None:
 
 
 def test_what_does_not_stream_is_in_company_all_the_time() -> None:
-    table = replace(make_table([4, 1]), slowdown=np.ones((2, 2)))
+    table = table_with(make_table([4, 1]), slowdown=np.ones((2, 2)))
     costs = Placement((0, 1)).costs(table, streaming=False)
     np.testing.assert_array_equal(costs.forward_s, 2 * table.forward_s)
     assert not costs.slowdown.any()
 
 
 def test_copies_on_devices_of_one_group_take_what_copies_take() -> None:
-    table = replace(
+    table = table_with(
         make_table([4, 1], n_devices=4),
         slowdown=np.ones((2, 4)),
         copies_slowdown=np.full((2, 4), 0.75),

@@ -20,6 +20,7 @@ from simulator.schedules import SCHEDULES
 from simulator.simulate import lower, repeat, simulate
 from simulator.timeline import Timeline
 from simulator.training import TrainingStep, simulate_training
+from tests.costmodels.parts import table_with
 from tests.simulator.pipelines import schedules, stage_costs
 from tests.simulator.tables import make_table, placements, tables
 
@@ -224,7 +225,7 @@ def test_the_latency_of_a_schedules_message_does_not_occupy_the_bus() -> None:
 def test_a_training_step_shares_channels_as_its_table_says() -> None:
     #  a(1) ─3─► b(1) ─3─► c(1) on three devices and one bus; the gradients too
     table = make_table([1, 1, 1], [(0, (1,), 3.0), (1, (2,), 3.0)], n_devices=3, shared=True)
-    table = replace(table, backward_s=table.forward_s, gradient=np.ones(2, dtype=bool))
+    table = table_with(table, backward_s=table.forward_s, gradient=np.ones(2, dtype=bool))
     step, placement = TrainingStep("gpipe", 2), Placement((0, 1, 2))
     own = replace(table, channel=np.where(table.channel >= 0, np.arange(9).reshape(3, 3), -1))
     seconds = {sharing: simulate_training(table, placement, step, sharing).makespan_s for sharing in SHARINGS}

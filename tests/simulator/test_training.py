@@ -14,12 +14,13 @@ from graphs.common.errors import InputError
 from simulator.placement import Placement
 from simulator.schedules import SCHEDULES
 from simulator.training import TrainingStep, simulate_training, stage_costs, training_stages
+from tests.costmodels.parts import table_with
 from tests.simulator.tables import chain, make_table, placements, tables
 
 
 def trained(table: CostTable, backward: float = 2.0, saved: float = 1.0, gradients: bool = True) -> CostTable:
     """The table with a backward pass of so many times the forward pass; each operator saves so many bytes."""
-    return replace(
+    return table_with(
         table,
         backward_s=backward * table.forward_s,
         saved_bytes=np.full(table.n_ops, saved),
@@ -56,7 +57,7 @@ def test_messages_and_gradients_cross_the_borders() -> None:
     table = trained(make_table([1, 3], chain([1, 1], 2.0)))
     run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 1))
     assert run.makespan_s == 1 + 2 + 3 + 6 + 2 + 2
-    frozen = replace(table, gradient=np.array([False]))
+    frozen = table_with(table, gradient=np.array([False]))
     assert simulate_training(frozen, Placement((0, 1)), TrainingStep("1f1b", 1)).makespan_s == 1 + 2 + 3 + 6 + 2
 
 
@@ -79,7 +80,7 @@ def test_recomputing_keeps_inputs_and_runs_forward_again() -> None:
     # F = 1, B = 2, each B one second more: (m + p - 1) (2 F + B). Of a micro-batch a stage saves 8 and what it
     # receives, 3; the first one keeps the network's input of 2 bytes, the others those 3. One is there in full
     table = replace(trained(make_table([1] * 3, chain([1] * 3, 3.0), n_devices=3), saved=8.0), overlap=True)
-    table = replace(table, ends_bytes=np.array([2.0, 0, 0]), link_s=np.zeros((2, 1)))
+    table = table_with(table, ends_bytes=np.array([2.0, 0, 0]), link_s=np.zeros((2, 1)))
     run = simulate_training(table, Placement((0, 1, 2)), TrainingStep("1f1b", 5, recompute="full"))
     assert run.makespan_s == pytest.approx((5 + 2) * 4)
     assert run.load_s.tolist() == [4, 4, 4]
@@ -111,12 +112,12 @@ def test_a_step_ends_with_the_optimizer() -> None:
     step, placement = TrainingStep("1f1b", 4), Placement((0, 1))
     alone_s = simulate_training(table, placement, step).makespan_s
     assert alone_s == (4 + 1) * 3
-    assert simulate_training(replace(table, update=update), placement, step).makespan_s == max(15 + 2, 13 + 8)
+    assert simulate_training(table_with(table, update=update), placement, step).makespan_s == max(15 + 2, 13 + 8)
 
 
 def test_replicas_add_up_their_gradients_first() -> None:
     update = StepUpdate(np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.full(2, 0.25), np.full(2, 1.5))
-    table = replace(trained(make_table([1, 1], chain([1, 1]))), update=update)
+    table = table_with(trained(make_table([1, 1], chain([1, 1]))), update=update)
     run = simulate_training(table, Placement((0, 1)), TrainingStep("1f1b", 4))
     assert run.makespan_s == 15 + (1.5 + 4 * 0.25) + 2
     (first, second) = run.pipeline.step_end.syncs
@@ -128,13 +129,13 @@ def test_rings_share_an_uplink_while_they_run_at_once() -> None:
     table = trained(make_table([1, 1], chain([1, 1])))
     update = StepUpdate(np.array([4.0, 4.0]), np.zeros(2), np.ones(2), np.zeros(2), np.zeros(2, dtype=np.int64))
     step, placement = TrainingStep("1f1b", 4), Placement((0, 1))
-    run = simulate_training(replace(table, update=update), placement, step)
+    run = simulate_training(table_with(table, update=update), placement, step)
     assert [(sync.start_s, sync.end_s) for sync in run.pipeline.step_end.syncs] == [(15, 21), (13, 19)]
     later = replace(update, sync_latency_s=np.ones(2))  # which leaves the uplink free: 14 to 20, 16 to 22
-    run = simulate_training(replace(table, update=later), placement, step)
+    run = simulate_training(table_with(table, update=later), placement, step)
     assert [sync.end_s for sync in run.pipeline.step_end.syncs] == [22, 20]
     of_its_own = replace(update, uplink=np.arange(2))
-    assert simulate_training(replace(table, update=of_its_own), placement, step).makespan_s == 19
+    assert simulate_training(table_with(table, update=of_its_own), placement, step).makespan_s == 19
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 4), (3, 6), (4, 9)])

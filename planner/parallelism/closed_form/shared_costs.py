@@ -142,7 +142,9 @@ class SharedNetwork:
             work: that the table is for.
             zero: how replicas divide the states that remain.
         """
-        assert table.update is not None
+        training, update = table.training, table.update
+        assert training is not None
+        assert update is not None
         ahead_s, back_s = self._collectives(fabric)
         if zero.own_degrees and zero.replicas > 1:
             norms_s = self._norms_s(fabric, zero.replicas)
@@ -152,7 +154,7 @@ class SharedNetwork:
         kept, state = self._kept, self._state
         moments = OPTIMIZERS[work.optimizer].copies
         copied_bytes = self._copied_bytes if table.n_devices > 1 or zero.own_degrees else np.zeros(len(state))
-        own_bytes = table.update.gradient_bytes + copied_bytes
+        own_bytes = update.gradient_bytes + copied_bytes
         gradient_bytes = state * own_bytes
         whole_bytes = (2 + moments) * (own_bytes - gradient_bytes)
         shared_bytes = (2 + moments - zero.held(moments)) * gradient_bytes
@@ -161,19 +163,22 @@ class SharedNetwork:
         divided = replace(
             table,
             forward_s=forward_s,
-            backward_s=backward_s,
             op_bytes=np.maximum(0.0, table.op_bytes + (2 + moments) * copied_bytes - whole_bytes - shared_bytes),
-            saved_bytes=kept * table.saved_bytes,
-            ends_bytes=np.minimum(table.ends_bytes, kept * table.saved_bytes),
             working_bytes=working_bytes(self.graph, work, parts),
-            once_saved_bytes=kept * table.once_saved_bytes,
             together=tuple(unit for unit in self.units if len(unit) > 1),
-            layer=self._layer,
-            layer_bytes=self._layer_bytes,
-            held=0.0,
-            update=replace(table.update, gradient_bytes=gradient_bytes),
+            training=replace(
+                training,
+                backward_s=backward_s,
+                saved_bytes=kept * training.saved_bytes,
+                ends_bytes=np.minimum(training.ends_bytes, kept * training.saved_bytes),
+                once_saved_bytes=kept * training.once_saved_bytes,
+                layer=self._layer,
+                layer_bytes=self._layer_bytes,
+                held=0.0,
+                update=replace(update, gradient_bytes=gradient_bytes),
+            ),
         )
-        return self._with_zero(divided, table.update, zero)
+        return self._with_zero(divided, update, zero)
 
     @cached_property
     def _kept(self) -> Floats:
@@ -328,6 +333,7 @@ class SharedNetwork:
 
     def _with_zero(self, table: CostTable, ring: StepUpdate, zero: ZeroStage) -> CostTable:
         """Return the costs with the optimizer's step divided, and messages for each micro-batch or once a step."""
+        assert table.training is not None
         assert table.update is not None
         once = (zero.gradients, 0.5 * (zero.gradients + 1), 0.5, 0.0)[zero.stage]  # of an all-reduce of parameters
         update = replace(
@@ -354,7 +360,6 @@ class SharedNetwork:
         return replace(
             table,
             forward_s=forward_s,
-            backward_s=backward_s,
             working_bytes=table.working_bytes + gathered,
-            update=update,
+            training=replace(table.training, backward_s=backward_s, update=update),
         )

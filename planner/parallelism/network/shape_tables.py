@@ -45,6 +45,7 @@ class ShapeCosts(NamedTuple):
         """Return the costs of devices that wait for each other at every operator."""
         one, two = self.table, other.table
         rates = ("optimizer_s_per_byte", "sync_s_per_byte", "sync_latency_s")
+        assert one.training is not None
         assert one.update is not None
         update = replace(
             one.update, **{name: np.maximum(getattr(one.update, name), getattr(two.update, name)) for name in rates}
@@ -52,9 +53,8 @@ class ShapeCosts(NamedTuple):
         table = replace(
             one,
             forward_s=np.maximum(one.forward_s, two.forward_s),
-            backward_s=np.maximum(one.backward_s, two.backward_s),
             capacity_bytes=np.minimum(one.capacity_bytes, two.capacity_bytes),
-            update=update,
+            training=replace(one.training, backward_s=np.maximum(one.backward_s, two.backward_s), update=update),
         )
         return ShapeCosts(
             table, np.maximum(self.forward_s, other.forward_s), np.maximum(self.backward_s, other.backward_s)

@@ -204,19 +204,27 @@ class StageProblem:
             np.where(again > 0, costs.forward_s, 0.0) + costs.backward_s
             for again, costs in zip(again_s, each, strict=True)
         )
+        any_table = self.any_table.of_devices([0] * len(stages))
+        assert any_table.training is not None
+        training = replace(
+            any_table.training,
+            backward_s=np.column_stack([one.backward_s + more for one, more in zip(tables, again_s, strict=True)]),
+            gradient=any_table.training.gradient[self.sent],
+            saved_bytes=saved_bytes,
+            layer_bytes=np.zeros(len(self.sent)),
+            update=_joined_update([table.update for table in tables if table.update is not None], owner),
+        )
         table = replace(
-            self.any_table.of_devices([0] * len(stages)),
+            any_table,
             **self._links(stages, owner, ends),
             devices=tuple(f"stage {number}" for number in range(len(stages))),
             op_bytes=op_bytes,
-            saved_bytes=saved_bytes,
             forward_s=np.column_stack([table.forward_s for table in tables]),
-            backward_s=np.column_stack([one.backward_s + more for one, more in zip(tables, again_s, strict=True)]),
             capacity_bytes=np.array([float(table.capacity_bytes[0]) for table in tables]),
             working_bytes=0.0,
             together=(),
-            contention_group=np.arange(len(stages)),
-            update=_joined_update([table.update for table in tables if table.update is not None], owner),
+            training=training,
+            contention=any_table.contention and replace(any_table.contention, group=np.arange(len(stages))),
         )
         return ShapeCosts(table, np.column_stack([costs.forward_s for costs in each]), np.column_stack(list(computed)))
 
@@ -237,8 +245,6 @@ class StageProblem:
         return {
             "flows": tuple(flows),
             "flow_bytes": whole / np.array(parts, dtype=float),
-            "gradient": self.any_table.gradient[self.sent],
-            "layer_bytes": np.zeros(len(flows)),
             "link_class": link_class,
             "channel": link_class,
             "link_s": np.column_stack(seconds),
@@ -252,7 +258,7 @@ def _held(stages: Sequence[StageSpec], tables: Sequence[CostTable], owner: Seque
     Bytes that a stage holds only once are counted at its first operator.
     """
     op_bytes = np.array([tables[n].op_bytes[op] for op, n in enumerate(owner)])
-    saved = [table.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
+    saved = [table.trained.waiting_bytes(stage.recompute) for table, stage in zip(tables, stages, strict=True)]
     saved_bytes = np.array([saved[n][op] for op, n in enumerate(owner)])
     for number, (table, stage) in enumerate(zip(tables, stages, strict=True)):
         ops = [op for op, own in enumerate(owner) if own == number]
@@ -263,7 +269,7 @@ def _held(stages: Sequence[StageSpec], tables: Sequence[CostTable], owner: Seque
 
 def _most_again_bytes(table: CostTable, ops: Sequence[int], recompute: RecomputeMode) -> float:
     """Return the most bytes that a recomputed layer of a stage saves; 1F1B holds them on top of all others."""
-    layer, own = table.layer[list(ops)], table.again_bytes(recompute)[list(ops)]
+    layer, own = table.trained.layer[list(ops)], table.trained.again_bytes(recompute)[list(ops)]
     return float(np.bincount(layer[layer >= 0], own[layer >= 0]).max(initial=0.0))
 
 

@@ -157,13 +157,13 @@ class DegreeSearch:
         table, recompute = costs.table, way[1]
         inputs = np.zeros(table.n_ops)
         if recompute != "none":
-            np.add.at(inputs, [flow.writer for flow in table.flows], table.layer_bytes)
+            np.add.at(inputs, [flow.writer for flow in table.flows], table.trained.layer_bytes)
         assert table.update is not None
         rows = (
             table.forward_s[:, 0],
             table.backward_s[:, 0] + table.again_s(recompute)[:, 0],
             table.op_bytes,
-            table.waiting_bytes(recompute),
+            table.trained.waiting_bytes(recompute),
             inputs,
             table.update.gradient_bytes,
         )
@@ -179,7 +179,7 @@ class DegreeSearch:
         for group, ways in self._ways.items():
             again = np.zeros((len(ways), self.problem.n_blocks))
             for own, ((_, recompute), costs) in zip(again, ways.items(), strict=True):
-                np.add.at(own, self.problem.home, costs.table.again_bytes(recompute))
+                np.add.at(own, self.problem.home, costs.table.trained.again_bytes(recompute))
             found[group] = again
         return found
 
@@ -240,7 +240,7 @@ class DegreeSearch:
             flow, n_bytes = table.flows[number], float(table.flow_bytes[number])
             crossed = slice(home[flow.writer] + 1, max(home[reader] for reader in flow.readers) + 1)
             ahead[crossed] += n_bytes
-            back[crossed] += n_bytes * bool(table.gradient[number])
+            back[crossed] += n_bytes * bool(table.trained.gradient[number])
         return ahead, back
 
     def _message_s(self, group: GroupKey, places: Ints) -> tuple[Floats, Floats]:

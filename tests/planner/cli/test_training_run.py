@@ -16,6 +16,7 @@ from planner.problem.problem import Goal
 from planner.runtime.training.prepare import layout_of
 from simulator.placement import Placement
 from simulator.timeline import Timeline
+from tests.costmodels.parts import table_with
 from tests.planner.cli.given import MNIST, Refused, pair_here
 from tests.planner.sample import PLAN
 
@@ -76,7 +77,7 @@ def test_what_runs_as_predicted_is_off_by_nothing() -> None:
     """On one device the others are idle: the turn of zbv, its stages and the step are those of the prediction."""
     seconds = np.array([[3.0], [1.0], [2.0]]).repeat(3, axis=1)
     slow = np.array([[0.0], [3.0], [3.0]]).repeat(3, axis=1)
-    costs = replace(PLAN.table, forward_s=seconds, backward_s=seconds, slowdown=slow)
+    costs = table_with(PLAN.table, forward_s=seconds, backward_s=seconds, slowdown=slow)
     work = Workload("training", micro_batches=2, schedule="zbv")
     plan = replace(PLAN, goal=Goal.TRAINING, workload=work, table=costs, placement=Placement((0, 0, 0)))
     found = compare_step(plan, plan.simulate(), 2 * 2 * (3 + 1 + 2))

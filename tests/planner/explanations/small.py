@@ -17,6 +17,7 @@ from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 
 
 def make_graph(
@@ -156,5 +157,5 @@ def diamond(goal: Goal = Goal.THROUGHPUT, placed: str = "0010", **fields: Any) -
 
 
 def with_costs(plan: Plan, **fields: Any) -> Plan:
-    """The same plan with other fields of its table."""
-    return replace(plan, table=replace(plan.table, **fields))
+    """The same plan with other costs."""
+    return replace(plan, table=table_with(plan.table, **fields))

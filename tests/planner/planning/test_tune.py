@@ -54,6 +54,7 @@ from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
 from planner.runtime.benchmark.load import Load
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.planning.test_autotune import here
 from tests.planner.planning.test_cpu_partitions import division
 
@@ -82,7 +83,7 @@ def asked(seconds: Sequence[float], goal: Goal = Goal.THROUGHPUT, slowdown: floa
         2 * forward_s if workload.trains else np.zeros(0),
         slowdown=np.full(forward_s.shape, slowdown),
     )
-    table = replace(assemble(graph, cluster, workload, times), contention_group=np.zeros(2, dtype=np.int64))
+    table = table_with(assemble(graph, cluster, workload, times), contention_group=np.zeros(2, dtype=np.int64))
     return Plan(graph, cluster, workload, table, goal, Placement((0,) * len(seconds)), "", "", 0.0, (contiguous(),))
 
 

@@ -15,21 +15,26 @@ from hypothesis import strategies as st
 
 from costmodels.measured import Profile
 from costmodels.profilefile import write_profile
-from costmodels.table import Source
+from costmodels.table import Source, arrays_of
+from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from planner.plans.files import load_plan, plan_from_dict, plan_to_dict, save_plan
 from planner.plans.plan import Plan
 from planner.problem.constraints import contiguous, pin, together
+from planner.problem.problem import Goal
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.sample import INF, PLAN, table
 
 
 def assert_equal(one: Plan, other: Plan) -> None:
     for name in ("graph", "cluster", "workload", "goal", "placement", "status", "solver", "bound_s"):
         assert getattr(one, name) == getattr(other, name), name
-    for name, expected in vars(one.table).items():
-        if isinstance(expected, np.ndarray):
-            np.testing.assert_array_equal(getattr(other.table, name), expected, err_msg=name)
+    read = dict(arrays_of(other.table))
+    assert read.keys() == {name for name, _ in arrays_of(one.table)}
+    for name, expected in arrays_of(one.table):
+        np.testing.assert_array_equal(read[name], expected, err_msg=name)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -100,12 +105,25 @@ def test_figures_are_computed_not_believed() -> None:
 
 
 SLOWDOWN = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-CONTENDED = replace(PLAN, table=replace(PLAN.table, backward_s=2 * PLAN.table.forward_s, slowdown=SLOWDOWN))
+TRAINING = Workload("training", batch=4)
+TRAINING_TIMES = OperatorTimes(
+    forward_s=PLAN.table.forward_s,
+    source=PLAN.table.source,
+    backward_s=2 * PLAN.table.forward_s,
+    slowdown=SLOWDOWN,
+    copies_slowdown=np.zeros_like(SLOWDOWN),
+)
+CONTENDED = replace(
+    PLAN,
+    workload=TRAINING,
+    goal=Goal.TRAINING,
+    table=assemble(PLAN.graph, PLAN.cluster, TRAINING, TRAINING_TIMES),
+)
 
 
 @pytest.mark.parametrize("copies", [0.0, 0.5, 1.0])
 def test_slowdown_is_kept(copies: float) -> None:
-    plan = replace(CONTENDED, table=replace(CONTENDED.table, copies_slowdown=copies * SLOWDOWN))
+    plan = replace(CONTENDED, table=table_with(CONTENDED.table, copies_slowdown=copies * SLOWDOWN))
     assert_equal(plan, plan_from_dict(plan_to_dict(plan)))
 
 

@@ -12,6 +12,7 @@ from planner.plans.prediction import predict
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.explanations.small import diamond
 from tests.planner.sample import PLAN
 from tests.planner.view.samples import chain_plan
@@ -39,7 +40,7 @@ def test_what_counts_is_what_the_simulator_sees() -> None:
 def test_a_device_is_slowed_down_only_while_others_compute() -> None:
     slow = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # b and c on cpu0 take twice the time
     group = np.array([0, 0, 1])  # of cpu0 and gpu0
-    contended = replace(PLAN, table=replace(PLAN.table, slowdown=slow, contention_group=group))
+    contended = replace(PLAN, table=table_with(PLAN.table, slowdown=slow, contention_group=group))
     assert contended.period_s == pytest.approx(5.5 + 3 * 1 / 6)  # b and c have 6 s of work, a has 1
     assert contended.latency_s == PLAN.latency_s  # alone
     latency = replace(contended, goal=Goal.LATENCY)  # made to use devices at the same time
@@ -53,7 +54,7 @@ def test_a_device_is_slowed_down_only_while_others_compute() -> None:
 
 def test_in_training_a_device_is_slowed_down_only_if_others_have_a_part() -> None:
     forward_s = PLAN.table.forward_s
-    costs = replace(PLAN.table, backward_s=forward_s * 2, slowdown=np.full(forward_s.shape, 0.5))
+    costs = table_with(PLAN.table, backward_s=forward_s * 2, slowdown=np.full(forward_s.shape, 0.5))
     contended = replace(PLAN, goal=Goal.TRAINING, workload=Workload("training", micro_batches=3), table=costs)
     alone_s = 3 * 3 * PLAN.table.forward_s[:, 0].sum()  # three micro-batches, there and twice that long back
     one_device = replace(contended, placement=Placement((0, 0, 0)))
@@ -69,7 +70,7 @@ def test_in_training_a_device_is_slowed_down_only_if_others_have_a_part() -> Non
 def test_a_turn_on_one_device_is_where_it_takes_equally_long_alone() -> None:
     # a, b, c take 4, 1, 2 s on cpu0 alone, so the turn is behind a; under contention they take 4, 4, 8 s: behind b
     slow = np.array([[0.0] * 3, [3.0] * 3, [3.0] * 3])
-    costs = replace(PLAN.table, slowdown=slow)
+    costs = table_with(PLAN.table, slowdown=slow)
     work = Workload("training", micro_batches=2, schedule="zbv")
     plan = replace(PLAN, goal=Goal.TRAINING, workload=work, table=costs, placement=Placement((0, 0, 0)))
     assert plan.training_run.stages == ((0,), (1, 2))

@@ -15,6 +15,7 @@ from graphs.ir import Flow
 from planner.problem.problem import Problem
 from planner.solvers.base import objective_of
 from simulator.placement import Placement
+from tests.costmodels.parts import SLOWER, TRAINED, table_with
 from tests.planner.solvers.law.truth import Truth
 
 Matrix = Sequence[Sequence[float]]
@@ -37,7 +38,8 @@ def make_table(
         flows: (writer, readers, bytes) each.
         link_s: one number for all pairs, or [n_devices, n_devices] with infinity for a missing link.
         per_byte: the same.
-        **fields: other fields of the table; ``channel="bus"`` is one channel for all links, else each has its own.
+        **fields: other fields of the table and its parts; ``channel="bus"`` is one channel for all links, else each has
+            its own.
     """
     seconds = np.asarray(forward_s, dtype=float)
     n_ops, k = seconds.shape
@@ -48,11 +50,14 @@ def make_table(
     there = np.isfinite(links) & ~np.eye(k, dtype=bool)
     channel = np.full((k, k), -1, dtype=np.int64)
     channel[there] = 0 if fields.pop("channel", "pair") == "bus" else np.arange(int(there.sum()))
+    apart = {name: fields.pop(name) for name in (*SLOWER, *TRAINED) if name in fields}
+    if "slowdown" in apart:
+        apart.setdefault("copies_slowdown", apart["slowdown"])
     known: dict[str, object] = {"op_bytes": np.zeros(n_ops), "capacity_bytes": np.full(k, 1e9), "working_bytes": 0.0}
     known |= {"overlap": True, "together": ()} | fields
     for name in {"op_bytes", "capacity_bytes", "overhead_s"} & known.keys():
         known[name] = np.asarray(known[name], dtype=float)
-    return CostTable(
+    table = CostTable(
         ops=tuple(f"op{i}" for i in range(n_ops)),
         devices=tuple(f"dev{i}" for i in range(k)),
         forward_s=seconds,
@@ -63,6 +68,7 @@ def make_table(
         source=np.full((n_ops, k), str(Source.GIVEN)),
         **known,  # type: ignore[arg-type]  # named above and in the tests; the table checks them
     )
+    return table_with(table, **apart)
 
 
 def wires(links: Floats, slopes: Floats, flow_bytes: Sequence[float]) -> dict[str, Any]:

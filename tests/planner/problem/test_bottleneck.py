@@ -14,6 +14,7 @@ from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table, tables
 
 
@@ -44,7 +45,7 @@ def test_links_that_share_a_channel_add_up() -> None:
 def test_training_goes_there_and_back(overlap: bool) -> None:
     # F 2 and 3, B twice as much; 7 s ahead on one link, 7 s back on the other, or on the same bus
     table = make_table([[2, 2], [3, 3]], [(0, (1,), 7.0)], overlap=overlap)
-    table = replace(table, backward_s=2 * table.forward_s, gradient=np.ones(1, dtype=bool))
+    table = table_with(table, backward_s=2 * table.forward_s, gradient=np.ones(1, dtype=bool))
     step = TrainingStep("1f1b", 4)
     assert of(Problem(table, Goal.TRAINING, step=step), 0, 1) == Busiest(1, (), 9.0 if overlap else 9.0 + 14)
     again = replace(step, recompute="full")
@@ -58,12 +59,12 @@ def test_the_way_to_the_replicas_counts_for_every_micro_batch() -> None:
     # F 2 and 3, B twice as much; 8 bytes of gradients at 6 s a byte, once for 4 micro-batches: 12 s for each
     table = make_table([[2, 2], [3, 3]], [(0, (1,), 7.0)])
     update = StepUpdate(np.array([8.0, 2.0]), np.zeros(2), np.full(2, 6.0), np.zeros(2))
-    table = replace(table, backward_s=2 * table.forward_s, update=update)
+    table = table_with(table, backward_s=2 * table.forward_s, update=update)
     found = of(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 4)), 0, 1)
     assert found.seconds == 12
     assert found.name(table.devices) == "dev0 → replicas"
     assert of(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 6)), 0, 1) == Busiest(1, (), 9.0)
-    one_uplink = replace(table, update=replace(update, uplink=np.zeros(2, dtype=np.int64)))
+    one_uplink = table_with(table, update=replace(update, uplink=np.zeros(2, dtype=np.int64)))
     found = of(Problem(one_uplink, Goal.TRAINING, step=TrainingStep("1f1b", 4)), 0, 1)
     assert (found.seconds, found.name(table.devices)) == (15, "dev0 → replicas, dev1 → replicas")
 

@@ -1,7 +1,5 @@
 """Bounds by hand; that none is ever above the truth is tested in tests/planner/law."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table
 
 
@@ -73,7 +72,7 @@ def test_the_gradients_of_weights_are_worked_out_beside_the_way_back(schedule: s
     In halves: F 1, F 6, I 6, then W 6 there, while I 1 and W 1 are done here: 19. Whole: F 1, F 6, B 12, B 2: 21.
     """
     table = make_table([[1, 1], [6, 6]], [(0, (1,), 0)])
-    table = replace(table, backward_s=2 * table.forward_s, gradient=np.ones(1, dtype=bool))
+    table = table_with(table, backward_s=2 * table.forward_s, gradient=np.ones(1, dtype=bool))
     problem = Problem(table, Goal.TRAINING, step=TrainingStep(schedule, micro_batches=1))
     assert evaluate(problem, Placement((0, 1))).objective_s == step_s
     assert lower_bound(problem) == (21 if schedule == "1f1b" else 18)  # there all work of the second operator

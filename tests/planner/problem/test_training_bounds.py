@@ -4,7 +4,6 @@ What solvers claim of all other problems is held against an independent truth in
 """
 
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -22,6 +21,7 @@ from planner.solvers.base import Budget, objective_of
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import tables, value
 from tests.simulator.tables import placements
 
@@ -36,7 +36,7 @@ def training_problems(draw: st.DrawFn) -> Problem:
     n, k = table.n_ops, table.n_devices
     some = st.lists(st.integers(0, 5).map(float), min_size=n, max_size=n).map(np.asarray)
     saved_bytes = draw(some)
-    table = replace(
+    table = table_with(
         table,
         backward_s=np.where(np.isfinite(table.forward_s), 2 * table.forward_s, 0.0),
         saved_bytes=saved_bytes,

@@ -1,6 +1,5 @@
 """Conflicts: the smallest set of demands that cannot be met, and by how much."""
 
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -12,6 +11,7 @@ from planner.problem.constraints import contiguous, forbid, pin, together
 from planner.problem.problem import Goal
 from planner.solvers.conflict import Conflict, Request, find_conflict, least_missing_bytes
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.explanations.small import make_graph
 from tests.planner.problem.problems import make_table
 
@@ -124,8 +124,8 @@ def test_the_least_memory_that_is_missing(forward_s: list[list[float]], capacity
     ],
 )
 def test_a_training_step_needs_what_its_schedule_holds(step: TrainingStep, collides: bool) -> None:
-    table = replace(TABLE, op_bytes=np.zeros(4), saved_bytes=np.full(4, 10.0), capacity_bytes=np.full(2, 45.0))
-    table = replace(table, backward_s=table.forward_s, flow_bytes=np.zeros(3))
+    table = table_with(TABLE, op_bytes=np.zeros(4), saved_bytes=np.full(4, 10.0), capacity_bytes=np.full(2, 45.0))
+    table = table_with(table, backward_s=table.forward_s, flow_bytes=np.zeros(3))
     conflict = find_conflict(Request(table, GRAPH, Goal.TRAINING, step=step), [])
     assert (conflict is not None) == collides
     if conflict is not None:

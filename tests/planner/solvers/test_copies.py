@@ -1,7 +1,6 @@
 """Copies of a network: worked out by hand, and never better than the bound or worse than claimed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -18,6 +17,7 @@ from planner.problem.result import Result
 from planner.solvers.copies import MOST_COPIES, copies_of_everything, copies_of_stages
 from planner.solvers.solve import solve
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table, tables
 
 
@@ -136,7 +136,7 @@ def crowds(draw: st.DrawFn) -> CostTable:
     share = st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=table.forward_s.size, max_size=table.forward_s.size)
     group = np.array(draw(st.lists(st.integers(0, 1), min_size=shape[1], max_size=shape[1])))
     slowdown, copies = (np.array(draw(share)).reshape(shape) for _ in range(2))
-    return replace(table, slowdown=slowdown, copies_slowdown=copies, contention_group=group)
+    return table_with(table, slowdown=slowdown, copies_slowdown=copies, contention_group=group)
 
 
 @settings(max_examples=25)

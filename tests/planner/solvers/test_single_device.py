@@ -16,6 +16,7 @@ from planner.problem.result import Status
 from planner.solvers.solve import best_single_device, on_fewer, solve, worth_one_device
 from simulator.placement import Placement
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.offloads import make_offload
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 
@@ -55,7 +56,7 @@ def test_devices_without_room_do_not_hide_the_best_one(goal: Goal, solver: str) 
 def test_a_device_with_the_quicker_optimizer_is_not_taken_for_the_same_as_another() -> None:
     update = StepUpdate(np.ones(2), np.asarray([9.0, 1.0]), np.zeros(2), np.zeros(2))
     problem = Problem(
-        replace(make_table([[1, 1]] * 2, [(0, (1,), 99)]), update=update), Goal.TRAINING, step=TrainingStep()
+        table_with(make_table([[1, 1]] * 2, [(0, (1,), 99)]), update=update), Goal.TRAINING, step=TrainingStep()
     )
     assert solve(problem, time_limit_s=60.0).placement == Placement((1, 1))
 

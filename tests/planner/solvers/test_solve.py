@@ -18,6 +18,7 @@ from planner.solvers.portfolio import SOLVERS
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table
 
 
@@ -92,7 +93,7 @@ def test_all_on_one_device_is_always_considered() -> None:
 def test_in_training_the_way_back_decides_which_devices_are_tried_alone() -> None:
     # five quick ones forward, of which the last takes the least there and back; what is sent takes 99 s
     table = make_table([[1, 2, 3, 4, 5]] * 3, [(0, (1,), 99), (1, (2,), 99)])
-    table = replace(table, backward_s=np.array([[9.0, 9.0, 9.0, 9.0, 1.0]] * 3))
+    table = table_with(table, backward_s=np.array([[9.0, 9.0, 9.0, 9.0, 1.0]] * 3))
     result = solve(Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 4)))
     assert (result.placement, result.solver) == (Placement((4,) * 3), "one device")
 
@@ -272,7 +273,7 @@ def test_ctrl_c_keeps_the_best_until_then() -> None:
 def test_however_late_it_is_the_first_answers_are_the_same(monkeypatch: pytest.MonkeyPatch, goal: Goal) -> None:
     # 60 equal operators in a line on four devices: one device alone takes 60 s, four take 15 s streaming
     table = make_table([[1.0] * 4] * 60, [(i, (i + 1,), 0.001) for i in range(59)])
-    problem = Problem(replace(table, backward_s=2 * table.forward_s), goal)
+    problem = Problem(table_with(table, backward_s=2 * table.forward_s), goal)
     found = solve(problem, time_limit_s=0.05, gap=0.05)
     monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e-9)  # as on a machine that is as slow as that
     late = solve(problem, time_limit_s=0.05, gap=0.05)

@@ -23,6 +23,7 @@ from planner.problem.problem import Goal
 from planner.problem.result import Status
 from simulator.placement import Placement
 from simulator.timeline import Span, Timeline
+from tests.costmodels.parts import table_with
 
 MS = 1e-3
 INF = float("inf")
@@ -137,7 +138,7 @@ def training_plan() -> Plan:
     """Two stages of two operators, one millisecond forward each and two backward."""
     plan = chain_plan(["", "", "", ""], n_devices=2)
     workload = Workload(mode="training", micro_batches=2, schedule="gpipe")
-    table = replace(plan.table, backward_s=2 * plan.table.forward_s)
+    table = table_with(plan.table, backward_s=2 * plan.table.forward_s)
     return replace(plan, goal=Goal.TRAINING, workload=workload, table=table)
 
 

@@ -261,19 +261,19 @@ class Line:
     @cached_property
     def _kept_bytes(self) -> tuple[Floats, Floats, Floats]:
         """[n_cuts, n_cuts] each, bytes of an interval, of a waiting micro-batch in it, and of the current one."""
-        table = self.blocks.table
+        table, training = self.blocks.table, self.blocks.table.trained
 
         def between(values: Floats) -> Floats:
             sums = self._before(values)
             return np.asarray(sums[None, :] - sums[:, None])
 
         recompute = self.step.recompute
-        waiting_bytes = between(table.waiting_bytes(recompute)) + self.received_bytes
-        if recompute == "none" or not table.layer.any():
-            current_bytes = waiting_bytes + between(table.again_bytes(recompute))
+        waiting_bytes = between(training.waiting_bytes(recompute)) + self.received_bytes
+        if recompute == "none" or not training.layer.any():
+            current_bytes = waiting_bytes + between(training.again_bytes(recompute))
             return between(table.op_bytes), waiting_bytes, current_bytes
         kept_bytes = np.zeros(table.n_ops)
-        for flow, n_bytes in zip(table.flows, table.layer_bytes.tolist(), strict=True):
+        for flow, n_bytes in zip(table.flows, training.layer_bytes.tolist(), strict=True):
             kept_bytes[flow.writer] += n_bytes
         waiting_bytes += between(kept_bytes)
         return between(table.op_bytes), waiting_bytes, waiting_bytes + self._most_again
@@ -281,10 +281,10 @@ class Line:
     @cached_property
     def _most_again(self) -> Floats:
         """[n_cuts, n_cuts], the most bytes that a layer of an interval keeps while it is recomputed."""
-        table, of_block = self.blocks.table, np.zeros(self.blocks.n)
-        may = table.layer >= 0
-        by_layer = np.bincount(table.layer[may], table.again_bytes(self.step.recompute)[may], minlength=1)
-        np.maximum.at(of_block, np.asarray(self.blocks.block)[may], by_layer[table.layer[may]])
+        training, of_block = self.blocks.table.trained, np.zeros(self.blocks.n)
+        may = training.layer >= 0
+        by_layer = np.bincount(training.layer[may], training.again_bytes(self.step.recompute)[may], minlength=1)
+        np.maximum.at(of_block, np.asarray(self.blocks.block)[may], by_layer[training.layer[may]])
         line, most = of_block[self.chain.line], np.zeros((len(self.at), len(self.at)))
         for number, start in enumerate(self.at.tolist()):
             later = self.at[number + 1 :] - start - 1
@@ -346,7 +346,7 @@ def crossing(chain: Chain) -> Floats:
     change = np.zeros((n + 2, 1 + table.link_s.shape[1]))
     for net in chain.blocks.nets:
         ends = [position[net.writer], *(position[reader] for reader in net.readers)]
-        times = 1 + table.gradient[list(net.flows)]
+        times = 1 + table.trained.gradient[list(net.flows)]
         size = np.append(times.sum(), (table.link_s[list(net.flows)] * times[:, None]).sum(axis=0))
         change[min(ends) + 1] += size
         change[max(ends) + 1] -= size

@@ -92,7 +92,8 @@ def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device
 def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:
     """Yield lines with sequences of devices, [n_stages], and of the micro-batches that each stage holds, [n_stages]."""
     table, step = problem.table, problem.step
-    lines = [line_of(chain, step) for chain in chains(merge_blocks(replace(table, held=0.0)))]
+    free = replace(table, training=table.training and replace(table.training, held=0.0))
+    lines = [line_of(chain, step) for chain in chains(merge_blocks(free))]
     several: Sequence[int] = range(1, MOST_STAGES + 1) if step.schedule in IN_TURNS else (1,)
     if step.schedule == "interleaved":
         several = several[1:]

@@ -111,7 +111,9 @@ def test_in_bfloat16_states_are_those_of_mixed_precision(stage: int, gradients: 
     assert costs.update.sync_s_per_byte * costs.update.gradient_bytes.sum() == pytest.approx(sent / 8 * whole_s)
     step_s = costs.update.optimizer_s(range(3), 0)
     assert step_s == pytest.approx(TABLE.update.optimizer_s(range(3), 0) / (2 if stage else 1))
-    assert costs.saved_bytes.sum() < 0.75 * TABLE.saved_bytes.sum()  # the caller's input stays in float32
+    assert (
+        costs.trained.saved_bytes.sum() < 0.75 * TABLE.trained.saved_bytes.sum()
+    )  # the caller's input stays in float32
 
 
 class Block(nn.Module):
@@ -147,6 +149,6 @@ def test_layers_run_again_one_by_one(recompute: RecomputeMode) -> None:
     assert cost.saved_bytes == layers[recompute] + 3 * narrow
     assert cost.recomputed_bytes == (0 if recompute == "none" else narrow + wide)
     own = [op for layer in network.layers.layers for op in layer]
-    assert {"none": [], "selective": [op for op in own if not table.runs_once[op]], "full": own}[recompute] == (
+    assert {"none": [], "selective": [op for op in own if not table.trained.runs_once[op]], "full": own}[recompute] == (
         np.flatnonzero(table.again_s(recompute)[:, 0]).tolist()
     )

@@ -27,6 +27,7 @@ from planner.plans.plan import Plan
 from planner.runtime.errors import StageError
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.runtime.small import desk, make_plan
 
 X = torch.linspace(-1, 1, 16 * 28 * 28).sin().reshape(1, 16, 28, 28)
@@ -137,7 +138,7 @@ def test_two_micro_batches_at_once_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
     program = program_from_module(nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3)).eval(), (x,))
     n = len(program.graph.ops)
     plan = make_plan(program, Placement((0,) * n, others=(Placement((1,) * n),)), quick(2), in_flight=4)
-    faster = replace(plan.table, copies_slowdown=np.full((n, 2), -0.4), contention_group=np.zeros(2, int))
+    faster = table_with(plan.table, copies_slowdown=np.full((n, 2), -0.4), contention_group=np.zeros(2, int))
     with pytest.warns(FallbackWarning, match=REASON):
         found = answers(replace(plan, table=faster), program, pairs=True)
     torch.testing.assert_close(found, [program.module(x)] * len(found))

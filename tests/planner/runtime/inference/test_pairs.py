@@ -21,6 +21,7 @@ from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.runner import Runner
 from planner.runtime.verification.verify import verify
 from simulator.placement import Placement
+from tests.costmodels.parts import table_with
 from tests.planner.runtime.small import desk, make_plan
 
 X = torch.linspace(-1, 1, 40)[None]
@@ -41,7 +42,7 @@ def plan_of(program: Program, in_flight: int = 4, gain: float = 0.4) -> Plan:
     n = len(program.graph.ops)
     plan = make_plan(program, Placement((0,) * n, others=(Placement((1,) * n),)), cluster, in_flight)
     copies, group = np.full((n, 2), -gain), np.zeros(2, int)
-    return replace(plan, table=replace(plan.table, copies_slowdown=copies, contention_group=group))
+    return replace(plan, table=table_with(plan.table, copies_slowdown=copies, contention_group=group))
 
 
 @pytest.fixture

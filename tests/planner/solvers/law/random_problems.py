@@ -19,6 +19,7 @@ from costmodels.table import CostTable, Offload
 from planner.literature.placement.public_format import problem_from_dict
 from planner.problem.problem import Goal, Problem
 from simulator.training import TrainingStep
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.step import ONE_STAGE_EACH
 
@@ -215,7 +216,7 @@ def _training(dice: _Dice) -> Problem:
 
     saved_bytes, ones = some((0.0, 1.0, 2.0)), np.ones(dice.k)
     forward_s = table.forward_s
-    table = replace(
+    table = table_with(
         table,
         backward_s=np.where(np.isfinite(forward_s), random.choice((1.0, 2.0)) * forward_s, 0.0),
         saved_bytes=saved_bytes,

@@ -89,7 +89,7 @@ class Step:
                 one, other = row[border - 1], row[border]
                 ahead[border - 1] += float(table.link_s[number, table.link_class[one, other]])
                 messages[border] += 1
-                if table.gradient[number]:
+                if table.trained.gradient[number]:
                     back[border] += float(table.link_s[number, table.link_class[other, one]])
                     gradients[border] += 1
         stages = []
@@ -101,18 +101,20 @@ class Step:
             )
             hands, full = (
                 float(table.overhead_s[here]),
-                round(sum(float(table.saved_bytes[op]) for op in ops) + entering[number]),
+                round(sum(float(table.trained.saved_bytes[op]) for op in ops) + entering[number]),
             )
-            saved, again = full, 0
-            runs_again = {"none": [], "selective": [op for op in ops if not table.runs_once[op]], "full": ops}
+            saved, again, training = full, 0, table.trained
+            runs_again = {"none": [], "selective": [op for op in ops if not training.runs_once[op]], "full": ops}
             again_s = sum(float(table.forward_s[op, here]) * factors[op] for op in runs_again[self._step.recompute])
             if self._step.recompute != "none":
-                kept = sum(float(table.ends_bytes[op]) for op in ops) + entering[number]
+                kept = sum(float(training.ends_bytes[op]) for op in ops) + entering[number]
                 if self._step.recompute == "selective":
-                    kept += sum(float(table.once_bytes[op]) for op in ops)
+                    kept += sum(float(training.once_bytes[op]) for op in ops)
                 saved = round(kept)
-                shared = table.once_saved_bytes if self._step.recompute == "selective" else 0 * table.ends_bytes
-                again = round(sum(max(0.0, float((table.saved_bytes - table.ends_bytes - shared)[op])) for op in ops))
+                shared = training.once_saved_bytes if self._step.recompute == "selective" else 0 * training.ends_bytes
+                again = round(
+                    sum(max(0.0, float((training.saved_bytes - training.ends_bytes - shared)[op])) for op in ops)
+                )
             takes = {
                 "F": forward_s + hands * (messages[number] + messages[number + 1]),
                 "I": backward_s / 2 + hands * (gradients[number] + gradients[number + 1]) + again_s,

@@ -88,7 +88,7 @@ class Truth:
 
     def _has_room(self, device: Sequence[int]) -> bool:
         table = self._table
-        held = [float(table.op_bytes[op] + table.held * table.saved_bytes[op]) for op in range(self._n)]
+        held = [float(table.op_bytes[op] + table.trained.held * table.trained.saved_bytes[op]) for op in range(self._n)]
         for here in set(device):
             needed = table.working_bytes + sum(n_bytes for op, n_bytes in enumerate(held) if device[op] == here)
             if needed > table.capacity_bytes[here] * (1 + BYTES_TOLERANCE):

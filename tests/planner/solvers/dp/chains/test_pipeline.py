@@ -1,6 +1,5 @@
 """Cuts for a training step: closed forms, memory by the stage, and the exhaustive solver."""
 
-from dataclasses import replace
 from itertools import combinations
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ from planner.solvers.dp.chains.pipeline import Pipeline, held_micro_batches
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TrainingStep, simulate_training
+from tests.costmodels.parts import table_with
 from tests.planner.problem.problems import make_table, value
 
 
@@ -27,7 +27,7 @@ def line(seconds: list[list[float]], sent: float = 0.0, **fields: Any) -> CostTa
     """Operators in a row; backward takes twice as long as forward."""
     n = len(seconds)
     table = make_table(seconds, [(i, (i + 1,), sent) for i in range(n - 1)], **fields)
-    return replace(table, backward_s=2 * table.forward_s, gradient=np.ones(n - 1, dtype=bool))
+    return table_with(table, backward_s=2 * table.forward_s, gradient=np.ones(n - 1, dtype=bool))
 
 
 def answer(
@@ -61,7 +61,7 @@ def test_a_fast_device_gets_more() -> None:
 
 def test_early_stages_have_less_room() -> None:
     # 10 bytes saved each, 1F1B: the first stage holds them twice. 60 bytes: 3 operators in front, 6 behind
-    table = replace(line([[1, 1]] * 8, capacity_bytes=[60, 60]), saved_bytes=np.full(8, 10.0))
+    table = table_with(line([[1, 1]] * 8, capacity_bytes=[60, 60]), saved_bytes=np.full(8, 10.0))
     found, _ = answer(table)
     assert found is not None
     run = simulate_training(table, found, TrainingStep("1f1b", 4))
@@ -71,7 +71,7 @@ def test_early_stages_have_less_room() -> None:
 
 def test_what_recomputes_fits_where_nothing_else_does() -> None:
     # 10 bytes saved each, nothing received: GPipe holds 4 times 40 on each device, or once if it recomputes
-    table = replace(line([[1, 1]] * 8, capacity_bytes=[45, 45]), saved_bytes=np.full(8, 10.0))
+    table = table_with(line([[1, 1]] * 8, capacity_bytes=[45, 45]), saved_bytes=np.full(8, 10.0))
     assert answer(table, "gpipe") == (None, inf)
     found, seconds = answer(table, "gpipe", recompute="full")
     assert found is not None
@@ -82,7 +82,7 @@ def test_the_optimizer_counts_when_work_is_divided() -> None:
     # the last of 6 operators has 60 bytes of parameters, a second each, and waits for F of 5 and of 1, and its B of 2
     table = line([[1, 1]] * 6)
     update = StepUpdate(np.array([0, 0, 0, 0, 0, 60.0]), np.ones(2), np.zeros(2), np.zeros(2))
-    found, seconds = answer(replace(table, update=update), micro_batches=1)
+    found, seconds = answer(table_with(table, update=update), micro_batches=1)
     assert found is not None
     assert seconds == pytest.approx(5 + 1 + 2 + 60)
 
@@ -96,7 +96,7 @@ def test_a_v_is_cut_so_that_both_ends_meet() -> None:
 
 
 def test_no_room_is_no_answer() -> None:
-    table = replace(line([[1, 1]] * 4, capacity_bytes=[25, 25]), saved_bytes=np.full(4, 10.0))
+    table = table_with(line([[1, 1]] * 4, capacity_bytes=[25, 25]), saved_bytes=np.full(4, 10.0))
     assert answer(table, "gpipe") == (None, inf)
 
 
@@ -152,11 +152,11 @@ def test_it_is_near_the_best_of_all_cuts_of_a_line_and_no_bound_is_above(data: s
         [data.draw(cost)] * 2 if data.draw(st.booleans()) else [data.draw(cost), data.draw(cost)] for _ in range(n)
     ]
     table = line(seconds, data.draw(st.integers(0, 3)), op_bytes=[1.0] * n, capacity_bytes=[40, 40])
-    table = replace(table, saved_bytes=np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))))
+    table = table_with(table, saved_bytes=np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))))
     update = StepUpdate(
         np.asarray(data.draw(st.lists(cost, min_size=n, max_size=n))), np.ones(2), np.zeros(2), np.zeros(2)
     )
-    table = replace(table, update=update if data.draw(st.booleans()) else None)
+    table = table_with(table, update=update if data.draw(st.booleans()) else None)
     m, recompute = data.draw(st.integers(1, 6)), data.draw(st.sampled_from(RECOMPUTE_MODES))
     problem = Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", m, recompute))
     best_s, (found, seconds_s) = interval_optimum(problem), answer(table, "1f1b", m, recompute)
