@@ -190,7 +190,7 @@ def under(table: CostTable, goal: Goal, demands: Iterable[Requirement]) -> Probl
     return Problem(replace(table, forward_s=forward_s, together=(*table.together, *groups)), goal, inside)
 
 
-def devices_left(able: Bools, demands: Iterable[Effect]) -> Bools:
+def devices_left(able: Bools, demands: Iterable[Requirement]) -> Bools:
     """[n_ops, n_devices], where operators may be, of where they are ``able`` to run, apart from groups."""
     left = able.copy()
     for demand in demands:

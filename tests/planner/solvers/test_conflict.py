@@ -37,13 +37,13 @@ def test_a_pin_against_a_ban() -> None:
 
 def test_pins_apart_of_what_was_fused_into_one_say_so_and_name_the_way_out() -> None:
     fused = Fuse((("b", "c"),))(GRAPH)
-    asked = Asked(make_table([[1, 1]] * 3, FLOWS[:2]), fused, Goal.THROUGHPUT)
+    asked = Request(make_table([[1, 1]] * 3, FLOWS[:2]), fused, Goal.THROUGHPUT)
     demands = [pin("a", "dev0"), pin("b", "dev0"), pin("c", "dev1")]
     assert str(find_conflict(asked, demands)) == (
         "'pin b to dev0' and 'pin c to dev1' cannot be met at once: no device is left for operator 'op1', as b and c "
         "are fused into 'b'; leave out one of them, or keep them apart with --rewrites none (rewrites='none' in Python)"
     )
-    asked = Asked(make_table([[1, 1]] * 3, FLOWS[:2]), fused, Goal.THROUGHPUT)
+    asked = Request(make_table([[1, 1]] * 3, FLOWS[:2]), fused, Goal.THROUGHPUT)
     through = find_conflict(asked, [pin("a", "dev0"), together("a", "b"), pin("c", "dev1")])
     assert through is not None
     assert through.fused is not None
