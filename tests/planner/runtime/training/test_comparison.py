@@ -108,9 +108,9 @@ def test_a_quotient_by_a_negative_number_is_a_mean_like_any_other() -> None:
     torch.testing.assert_close(dict(state), dict(wanted), rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize(("recompute", "text"), [("none", NO_MEAN), ("full", "whose denominator is learned")])
-def test_a_denominator_that_is_learned_is_no_number_of_targets(recompute: RecomputeMode, text: str) -> None:
-    with pytest.raises(InputError, match=text):
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_denominator_that_is_learned_is_no_number_of_targets(recompute: RecomputeMode) -> None:
+    with pytest.raises(InputError, match=NO_MEAN):
         step(lambda y, _: y.square().sum() / y.exp().sum(), *uneven(), recompute=recompute)
 
 
