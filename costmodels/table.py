@@ -70,11 +70,17 @@ SHAPES: Mapping[str, str] = (
 )
 """The arrays of a table and of its parts with their dimensions: operators, devices, flows and link classes."""
 
+LABELS = frozenset({"contention.group", "training.update.uplink", "channel"})
+"""Arrays whose numbers say only what is the same: other numbers for the same groups change no cost."""
+
+CERTAINTY = frozenset({"source", "spread"})
+"""Arrays that say how certain a cost is, and change none."""
+
 PAIR_SHARE = 0.1  # of the time, for which micro-batches run in pairs, whose activations are twice as large
 NO_COSTS = (
-    {"source", "contention.slowdown", "contention.copies_slowdown", "contention.group", "offload.host"}
-    | {"link_class", "channel", "training.gradient", "training.runs_once", "training.layer"}
-    | {"training.update.uplink"}
+    LABELS
+    | {"source", "contention.slowdown", "contention.copies_slowdown", "offload.host", "link_class"}
+    | {"training.gradient", "training.runs_once", "training.layer"}
 )
 
 

@@ -33,7 +33,7 @@ from graphs.kinds import kind_of
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint, Rule
-from planner.problem.devices import alike
+from planner.problem.devices import equal_columns
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
 from planner.problem.result import PROOF_TOLERANCE, Status
@@ -221,7 +221,7 @@ def _costs(table: CostTable) -> list[dict[str, Any]]:
             for name, values in numbers.items()
             if name == "forward_s" or any(values[:, devices[0]])
         }
-        for devices in alike(*numbers.values())
+        for devices in equal_columns(*numbers.values())
     ]
 
 

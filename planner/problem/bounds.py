@@ -185,7 +185,7 @@ def with_pauses(table: CostTable, contended_s: float, total_s: float) -> float:
     if contended_s in (0.0, np.inf):
         return contended_s
     size, seconds = 1 + table.contends.sum(axis=1), table.contended.forward_s
-    for device, *_ in alike(seconds, table.slowdown, size):
+    for device, *_ in alike(table, size):
         share, others = _largest_share(seconds[:, device], table.slowdown[:, device], contended_s), size[device] - 1
         outside = table.n_devices - others
         for busiest_s in (contended_s, max(contended_s, total_s / outside)):

@@ -1,70 +1,93 @@
-"""Classes of equal devices, so that a search need not try the same placement twice."""
+"""Symmetry of devices, so that a search need not try the same thing twice.
+
+`costmodels.table.SHAPES` knows which costs belong to devices and is asked here alone: a cost that is added to the table
+tells devices apart at once.
+"""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable
-from graphs.common.arrays import Ints
+from costmodels.table import CERTAINTY, LABELS, CostTable, arrays_of, device_axes
+
+SIGNATURES = "classes of devices that are alike"  # kept with a table
 
 
-def alike(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of devices that have the same numbers, each ascending, in the order of their first devices.
+def alike(table: CostTable, *besides: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
+    """Classes of devices that have the same costs, each ascending, in the order of their first devices.
 
-    The numbers are [..., n_devices] each.
+    That is all that a device has for itself. What pairs of devices have, links and channels and groups, may differ, see
+    `interchangeable`. ``besides`` are other numbers that have to be the same, [..., n_devices] each.
     """
+    if SIGNATURES not in table.worked_out:
+        classes = equal_columns(*(values for name, values in arrays_of(table) if _is_own(name)))
+        table.worked_out[SIGNATURES] = classes
+    same: tuple[tuple[int, ...], ...] = table.worked_out[SIGNATURES]
+    if not besides:
+        return same
+    number = np.empty(table.n_devices, dtype=np.int64)
+    for each, devices in enumerate(same):
+        number[list(devices)] = each
+    return equal_columns(number, *besides)
+
+
+def equal_columns(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
+    """Classes of columns that have the same numbers, [..., n_columns] each; ordered as by `alike`."""
     classes: dict[tuple[bytes, ...], list[int]] = {}
-    for device in range(numbers[0].shape[-1]):
-        classes.setdefault(tuple(each[..., device].tobytes() for each in numbers), []).append(device)
+    for column in range(numbers[0].shape[-1]):
+        classes.setdefault(tuple(each[..., column].tobytes() for each in numbers), []).append(column)
     return tuple(map(tuple, classes.values()))
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of devices that can swap places without any change to any number, each ascending.
+    """Classes of devices that can swap places without any change to any number, each ascending.
 
-    Two devices can swap if exchanging their rows and columns maps costs, memory and links to themselves and renames
-    the channels one to one.
+    Two devices can swap if they are alike, exchanging their rows and columns maps links to themselves, and it renames
+    channels, uplinks and contention groups one to one.
     """
+    relations = [(name, values) for name, values in arrays_of(table) if _is_relation(table, name)]
     classes: list[list[int]] = []
-    for device in range(table.n_devices):
-        for known in classes:
-            if _can_swap(table, known[0], device):
-                known.append(device)
-                break
-        else:
-            classes.append([device])
-    return tuple(map(tuple, classes))
+    for same in alike(table):
+        own: list[list[int]] = []
+        for device in same:
+            for known in own:
+                if all(_survives(name, values, known[0], device) for name, values in relations):
+                    known.append(device)
+                    break
+            else:
+                own.append([device])
+        classes += own
+    return tuple(map(tuple, sorted(classes)))
 
 
 def uniform_links(table: CostTable) -> bool:
-    """Return whether all devices are linked and all links are equally fast (channels aside)."""
+    """Whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
     link_class = table.link_class[between]
     return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
 
 
-def _can_swap(table: CostTable, one: int, other: int) -> bool:
-    swapped = np.arange(table.n_devices)
-    swapped[[one, other]] = other, one
-    cross = np.ix_(swapped, swapped)
-    renamed = set(zip(table.channel.flat, table.channel[cross].flat, strict=True))
-    by_device: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.slowdown]
-    by_device += [table.copies_slowdown, table.capacity_bytes, table.overhead_s]
-    if table.update:
-        by_device += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
-    if table.offload:
-        by_device += [table.offload.store_s, table.offload.fetch_s, table.offload.host]
-    return (
-        all(np.array_equal(numbers[..., one], numbers[..., other]) for numbers in by_device)
-        and (not table.slowdown.any() or np.array_equal(table.contends, table.contends[cross]))
-        and (not table.update or _same_uplinks(table.update.uplink, swapped))
-        and np.array_equal(table.link_class, table.link_class[cross])
-        and len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})
-    )
+def _is_own(name: str) -> bool:
+    """Whether an array of the table has costs of a single device."""
+    return len(device_axes(name)) == 1 and name not in LABELS | CERTAINTY
 
 
-def _same_uplinks(uplink: Ints, swapped: Ints) -> bool:
-    """Return whether the same rings share uplinks after a swap."""
-    shares = uplink[:, None] == uplink
-    return np.array_equal(shares, shares[np.ix_(swapped, swapped)])
+def _is_relation(table: CostTable, name: str) -> bool:
+    """Whether an array of the table says what devices are to each other; groups count if contention slows them."""
+    if name == "contention.group" and not (table.contention and table.contention.slows):
+        return False
+    return len(device_axes(name)) == 2 or name in LABELS
+
+
+def _survives(name: str, values: NDArray[Any], one: int, other: int) -> bool:
+    """Whether two devices can swap their places in an array, the labels of which may be renamed."""
+    order = np.arange(values.shape[-1])
+    order[[one, other]] = other, one
+    swapped = values
+    for axis in device_axes(name):
+        swapped = swapped.take(order, axis)
+    if name not in LABELS:
+        return np.array_equal(values, swapped)
+    renamed = set(zip(values.flat, swapped.flat, strict=True))
+    return len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed})

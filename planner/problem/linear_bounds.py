@@ -57,12 +57,11 @@ def time_prices(blocks: Blocks) -> Floats:
 
 
 class Kinds:
-    """The kinds of devices: devices with the same numbers are one kind."""
+    """The kinds of devices: devices that are alike are one kind."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
-        host = blocks.table.offload.host if blocks.table.offload else np.zeros(blocks.table.n_devices, dtype=bool)
-        classes = alike(blocks.forward_s, blocks.room_bytes, host)
+        classes = alike(blocks.table)
         self.devices, self.n = classes, len(classes)
         self.first = np.asarray([devices[0] for devices in classes])  # [n], a device of each kind
         self.count = np.asarray([len(devices) for devices in classes])  # [n], how many devices

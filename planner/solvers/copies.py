@@ -97,7 +97,7 @@ def _in_turns(copies: Sequence[Placement]) -> Placement:
 
 def _divisions(table: CostTable) -> Iterator[Teams]:
     """Yield divisions of the devices into teams, at least one of which has several members."""
-    classes = alike(table.forward_s, table.capacity_bytes, table.overhead_s)
+    classes = alike(table)
     for division in product(*(_partitions(len(devices), MOST_COPIES) for devices in classes)):
         teams = tuple(team for part in map(_members, classes, division) for team in part)
         if any(len(team) > 1 for team in teams) and lcm(*map(len, teams)) <= MOST_COPIES:

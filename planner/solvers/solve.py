@@ -5,12 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from math import inf
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.table import CostTable
 from graphs.common import checks
 from planner.problem import deadline
 from planner.problem.bounds import lower_bound, one_device_bounds, streaming_bound
@@ -40,7 +37,7 @@ def worth_one_device(problem: Problem, enough_s: Callable[[], float]) -> Iterato
     so far, and is called before each device.
     """
     bound_s = one_device_bounds(problem)
-    first = [devices[0] for devices in _classes(problem.table)]
+    first = [devices[0] for devices in alike(problem.table)]
     for device in sorted(first, key=lambda device: bound_s[device]):
         if not bound_s[device] * (1 - ROUNDING) < enough_s():
             return
@@ -54,16 +51,6 @@ def best_single_device(problem: Problem) -> tuple[Placement, float] | None:
         judged.append((placement, objective_of(problem, placement)))
     best = min(judged, key=lambda one: one[1], default=None)
     return best if best and best[1] < inf else None
-
-
-def _classes(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Return classes of devices that take the same time for everything while the others are idle."""
-    numbers: list[NDArray[Any]] = [table.forward_s, table.backward_s, table.capacity_bytes]
-    if table.update:
-        numbers += [table.update.optimizer_s_per_byte, table.update.sync_s_per_byte, table.update.sync_latency_s]
-    if table.offload:
-        numbers += [table.offload.host]
-    return alike(*numbers)
 
 
 def on_fewer(problem: Problem, placement: Placement, most_s: float, stop: Callable[[], bool]) -> Placement:

@@ -21,7 +21,7 @@ from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
 from planner.plans.speed import model_flops_utilisation, tokens_per_s, what_tokens
 from planner.problem.bottleneck import Busiest, busiest
-from planner.problem.devices import alike
+from planner.problem.devices import equal_columns
 from planner.problem.problem import Goal
 from planner.view.numbers import Numbers, number
 from planner.view.timelines import curves, idle_shares, packed, steady_part, with_transfers
@@ -64,7 +64,7 @@ def _idle(plan: Plan, timeline: Timeline) -> list[float]:
 def graph_payload(plan: Plan) -> dict[str, Any]:
     """Return the data from which the graph is drawn."""
     tree, busy = group_tree(plan.graph, _weight(plan)), busiest(plan.problem, plan.placement)
-    classes = alike(_seconds(plan), plan.table.source)
+    classes = equal_columns(_seconds(plan), plan.table.source)
     return {
         "summary": _summary(plan, busy),
         "devices": _devices(plan, busy, classes),

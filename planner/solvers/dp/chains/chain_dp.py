@@ -235,8 +235,7 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
-    exchange = [table.offload.fetch_s, table.offload.store_s] if table.offload else []
-    kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s, *exchange)
+    kinds = alike(table)
     if (table.offload or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds) <= MOST_STATES:
         return [_over_sets(table, kinds)]
     return [_along(table, sequence) for sequence in _sequences(table)]
@@ -284,7 +283,7 @@ def _sequences(table: CostTable) -> list[tuple[int, ...]]:
 
 def _unlike(table: CostTable, sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return the sequences, only one of those that have the same kinds of devices and links, as from equal hosts."""
-    kinds = alike(table.capacity_bytes, table.overhead_s, table.forward_s)
+    kinds = alike(table)
     kind = {device: number for number, devices in enumerate(kinds) for device in devices}
     first: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
     for sequence in sequences:

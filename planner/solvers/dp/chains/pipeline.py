@@ -130,7 +130,7 @@ def _cut(line: Line, devices: Sequence[int], held: Sequence[int]) -> list[int] |
     best[0, 0] = 0.0
     came_from = np.zeros((len(devices) + 1, n), dtype=np.int64)
     costs, table = lru_cache(MOST_COSTS)(partial(_interval_costs, line)), line.blocks.table
-    same = alike(line.seconds, line.barred, table.overhead_s[None])  # every interval takes as long on each of them
+    same = alike(table)  # every interval takes as long on each of them
     first = {device: devices[0] for devices in same for device in devices}
     links = [-1, *(int(table.link_class[src, dst]) for src, dst in pairwise(devices)), -1]
     for stage, device in enumerate(devices):

@@ -53,7 +53,7 @@ class IntervalKinds:
 def kinds_of(table: CostTable) -> IntervalKinds:
     """Return the kinds, in the order of their first devices."""
     enter_s, leave_s = _charges(table)
-    kinds = alike(table.forward_s, table.capacity_bytes, enter_s, leave_s)
+    kinds = alike(table, enter_s, leave_s)
     first = [devices[0] for devices in kinds]
     return IntervalKinds(kinds, enter_s[:, first], leave_s[:, first])
 
