@@ -30,7 +30,7 @@ not take it that there is no NaN or infinity, which are to come out where PyTorc
 
 
 @cache
-def compiled(kernel: Callable[..., int | None], parameters: str) -> Any:
+def compiled_kernel(kernel: Callable[..., int | None], parameters: str) -> Any:
     """The compiled kernel, which reads and writes elements of pointers by their index, and may return a whole number.
 
     Its parameters are a letter each: "p" for the address of dense float32 numbers, "c" for that of whole numbers, "n"

@@ -58,7 +58,7 @@ def of_this_host(cluster: Cluster) -> bool:
     return any(device.cores or device.cuda is not None for device in cluster.devices)
 
 
-def alike(cluster: Cluster) -> bool:
+def uniform(cluster: Cluster) -> bool:
     """Whether any neighbours of a cluster can share layers: they are alike and reach each other."""
     return _groups(cluster, len(cluster.devices))
 
