@@ -231,7 +231,7 @@ def _lines(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
 def _circle(tasks: Sequence[Task], start_s: Sequence[float]) -> str:
     """Name a circle among the tasks that never started, each of which needs another one."""
     circle = circle_from(start_s.index(inf), lambda n: next(need for need in tasks[n].needs if start_s[need] == inf))
-    names = shortened([f"{number} '{tasks[number].name}'" for number in (*circle, circle[0])])
+    names = shorten([f"{number} '{tasks[number].name}'" for number in (*circle, circle[0])])
     return f"tasks wait for each other in a circle: {' needs '.join(names)}"
 
 
@@ -244,6 +244,6 @@ def circle_from(number: int, following: Callable[[int], int]) -> list[int]:
     return list(position)[position[number] :]
 
 
-def shortened(texts: list[str]) -> list[str]:
+def shorten(texts: list[str]) -> list[str]:
     """The texts of a circle; of more than `SHOWN` the first ones and the last one."""
     return texts if len(texts) <= SHOWN else [*texts[: SHOWN - 1], "...", texts[-1]]

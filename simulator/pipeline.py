@@ -12,7 +12,7 @@ import numpy as np
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
-from simulator.engine import Task, circle_from, shortened, times
+from simulator.engine import Task, circle_from, shorten, times
 from simulator.lower_schedule import Channels, LoweredSchedule, StageCost, lower_schedule, message_name
 from simulator.schedule import COMPUTATIONS, B, F, I, Schedule, W
 from simulator.timeline import Span, Timeline
@@ -215,7 +215,7 @@ def _circle(lowered: LoweredSchedule, head: Sequence[int]) -> str:
     runner = next(d for d, (action, end) in enumerate(zip(head, behind, strict=True)) if action < end)
     circle = circle_from(runner, lambda d: device[source[head[d]]])  # a blocked device waits for another blocked device
     waits = [f"device {d} at {lowered.actions[head[d]]} for {lowered.actions[source[head[d]]]}" for d in circle]
-    return f"the schedule comes to a stop, waiting in a circle: {', '.join(shortened(waits))}; run one of these earlier"
+    return f"the schedule comes to a stop, waiting in a circle: {', '.join(shorten(waits))}; run one of these earlier"
 
 
 REPLICAS = "replicas"

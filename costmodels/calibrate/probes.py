@@ -50,7 +50,7 @@ def probes() -> tuple[Probe, ...]:
     return tuple(replace(probe, training=_in_training(probe)) for probe in every)
 
 
-def spread(probes: Sequence[Probe]) -> tuple[Probe, ...]:
+def interleaved(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     """The probes in an order that separates probes of one kind.
 
     A machine may be slow for some seconds. In this order, some probes of each kind are affected, and the others reveal

@@ -30,7 +30,7 @@ from graphs.kernels.functions import DeviceState, Subgraph, compile_operators, i
 from graphs.kernels.giving_way import Function
 from graphs.kernels.kernel import Kernel
 from graphs.kernels.kernels import kernel_of, kernels_of
-from graphs.kernels.pairs import Turn, computes_pairs, in_turns, micro_batches, one_by_one
+from graphs.kernels.pairs import Turn, computes_pairs, in_turns, n_micro_batches, one_by_one
 from graphs.program.program import Program, as_held, on_device
 from graphs.program.traced_strides import lying_as_traced
 
@@ -94,7 +94,7 @@ class Inference(Pass, DeviceState):
         """
         ops = range(start, min(stop, len(self.ops)))
         timed = self._function(ops)
-        marks, count = timed.marks, micro_batches(timed.turns)
+        marks, count = timed.marks, n_micro_batches(timed.turns)
         marks.clear()
 
         def at_fault() -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodels.calibrate.ops import SAVE_S, MeasurementEffort, OnStep, profile_program
-from costmodels.calibrate.probes import Built, Probe, probes, spread
+from costmodels.calibrate.probes import Built, Probe, interleaved, probes
 from costmodels.cluster.cluster import Device
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import pass_bytes
@@ -32,7 +32,7 @@ def sweep(
     The file is in the cache of profiles, and written every few seconds and at the end in any case. Raise InputError if
     this host does not have the device, or the file cannot be read or written.
     """
-    wanted = spread(probes() if wanted is None else wanted)
+    wanted = interleaved(probes() if wanted is None else wanted)
     fingerprint = fingerprint_of(machine_of(device))
     measured = written = read_sweep(directory, fingerprint) or Sweep(fingerprint, {})
     saved_s = time.perf_counter()

@@ -35,7 +35,7 @@ def catalogue(section: Section) -> Mapping[str, Entry]:
     }
 
 
-def named(section: Section, text: str) -> Entry:
+def entry_named(section: Section, text: str) -> Entry:
     """An entry by its name, in any case, or by a beginning of it before a hyphen that no other name has.
 
     Raises:

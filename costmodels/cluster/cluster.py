@@ -27,7 +27,7 @@ from costmodels.cluster.links import Link as Link  # re-exported: a cluster and 
 from costmodels.cluster.prices import HourlyPrice, total_price
 from costmodels.units import write_bytes
 from graphs.common.brief import Brief
-from graphs.common.checks import check_fields, fits, whole
+from graphs.common.checks import check_fields, fits, integer
 from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES
 from graphs.kernels.choice import Kernels
@@ -58,7 +58,7 @@ class Replicas:
             raise InputError(f"replicas have the bandwidth {self.bytes_per_s}; it must be more than 0")
         if not (self.latency_s >= 0 and isfinite(self.latency_s)):
             raise InputError(f"replicas have the latency {self.latency_s}; it must be a finite number, 0 or more")
-        whole(self.rings, "the number of rings on an uplink", 1)
+        integer(self.rings, "the number of rings on an uplink", 1)
 
     @property
     def sync_s_per_byte(self) -> float:
@@ -282,7 +282,7 @@ class Cluster(Brief):
         Raises:
             InputError: if there are replicas already, the parts are not equal, or a link of the ring is missing.
         """
-        if whole(count, "the number of parts", 1) == 1:
+        if integer(count, "the number of parts", 1) == 1:
             return self
         size, rest = divmod(len(self.devices), count)
         if rest or not size or self.replicas:
@@ -302,7 +302,7 @@ class Cluster(Brief):
         Raises:
             InputError: if the groups are not equal.
         """
-        if whole(size, "the size of the groups", 1) == 1:
+        if integer(size, "the size of the groups", 1) == 1:
             return self
         if len(self.devices) % size or any(level.size % size and size % level.size for level in self.levels):
             raise InputError(f"cluster '{self.name}' cannot be made of equal groups of {size} neighbours")

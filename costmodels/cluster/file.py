@@ -67,7 +67,7 @@ from typing import Any
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.cluster.dictionary import VERSION
 from costmodels.cluster.one_line import cluster_in_one_line, is_one_line
-from costmodels.cluster.tables import Table, devices_of, level_of, links_of, replicas_of, tables_of
+from costmodels.cluster.tables import Table, devices_of, level_of, links_of, read_replicas, tables_of
 from graphs.common import checks
 from graphs.common.documents import check_version, read_toml
 from graphs.common.errors import InputError
@@ -116,7 +116,7 @@ def cluster_of(document: Mapping[str, Any], stem: str = "cluster") -> Cluster:
     links.sort(key=lambda link: (index.get(link.src, -1), index.get(link.dst, -1)))
     levels = tuple(level_of(table, i) for i, table in enumerate(tables_of(top, "level")))
     overlap, sharing = about.get("overlap", bool, True), about.get("sharing", str, "fifo")
-    replicas = replicas_of(top.get("replicas", dict, {})) if "replicas" in top.content else None
+    replicas = read_replicas(top.get("replicas", dict, {})) if "replicas" in top.content else None
     return Cluster(about.get("name", str, stem), devices, tuple(links), overlap, sharing, replicas, levels)
 
 

@@ -22,13 +22,13 @@ from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple, Never
 
-from costmodels.cluster.catalogue import Entry, catalogue, entry, named
+from costmodels.cluster.catalogue import Entry, catalogue, entry, entry_named
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.cluster.links import Level, LevelLinks
 from costmodels.cluster.prices import HourlyPrice
 from costmodels.cluster.tables import MOST_DEVICES, device_of
 from costmodels.units import parse_bytes_per_s, parse_seconds
-from graphs.common.checks import whole
+from graphs.common.checks import integer
 from graphs.common.errors import InputError
 
 EXAMPLE = "2xRTX-4090:PCIe4 or 8x(8xH100-SXM:NVLink4):InfiniBand-400"
@@ -111,10 +111,10 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
     Raises:
         InputError: for a count below 1, an unknown name, or several hosts without a network.
     """
-    whole(count, "count", 1)
-    if count * whole(hosts, "hosts", 1) > MOST_DEVICES:
+    integer(count, "count", 1)
+    if count * integer(hosts, "hosts", 1) > MOST_DEVICES:
         raise InputError(f"{hosts:,} hosts of {count:,} devices; {MOST_DEVICES:,} devices are the most")
-    whole(hosts, "hosts", 1)
+    integer(hosts, "hosts", 1)
     if hosts > 1 and not network:
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
     inside = _level(entry("link", link), max(2, count))
@@ -201,11 +201,11 @@ class _ClusterLine:
 
     def _level(self, size: int) -> Level:
         cards = self._count()
-        return _level(named("link", self._name("a link")), size, cards)
+        return _level(entry_named("link", self._name("a link")), size, cards)
 
     def _devices(self) -> Iterator[Device]:
         count = self._count()
-        device = _device(named("device", self._name("a device")))
+        device = _device(entry_named("device", self._name("a device")))
         if priced := self._take("price"):
             device = replace(device, price=HourlyPrice.parse(priced[1:]))
         yield from [device] * count

@@ -90,7 +90,7 @@ def devices_of(content: Mapping[str, Any], i: int) -> tuple[Device, ...]:
     if not {"count", "hosts"} & content.keys():
         return (device,)
     table = Table(f"device '{device.name}'", content, KEYS["device"])
-    count, hosts = (checks.whole(table.get(key, int, 1), f"{table.where}: {key}", 1) for key in ("count", "hosts"))
+    count, hosts = (checks.integer(table.get(key, int, 1), f"{table.where}: {key}", 1) for key in ("count", "hosts"))
     return several_devices(device, count, hosts)
 
 
@@ -173,7 +173,7 @@ def level_of(content: Mapping[str, Any], i: int) -> Level:
     return Level(size, bytes_per_s, table.seconds("latency", "20 us"), cards, via)
 
 
-def replicas_of(content: Mapping[str, Any]) -> Replicas:
+def read_replicas(content: Mapping[str, Any]) -> Replicas:
     """The replicas of their section."""
     table = Table("[replicas]", content, ("count", "like", "bandwidth", "latency", "rings"))
     count = table.need("count", int, "4")

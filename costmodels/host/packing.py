@@ -40,7 +40,7 @@ class PackedWeights:
         if (
             self._apart
             and not packed.is_mkldnn
-            and memory_of(packed) in {memory_of(weight(name)) for name in pack.reads}
+            and address_of(packed) in {address_of(weight(name)) for name in pack.reads}
         ):
             return packed.clone()
         return packed
@@ -66,7 +66,7 @@ def check_room(graph: Graph, n_bytes: float, who: str, way_out: str) -> None:
             )
 
 
-def memory_of(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor is a part of."""
     return tensor.untyped_storage().data_ptr()
 

@@ -7,7 +7,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 
 POSSIBLE = hasattr(os, "sched_yield")  # not on Windows
 TURNS = 2500  # of 0.4 µs; a longer wait may as well sleep
@@ -66,4 +66,4 @@ def _compiled() -> Any:
                 break
             rest()
 
-    return compiled(spin, "cnn")
+    return compiled_kernel(spin, "cnn")

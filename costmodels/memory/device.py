@@ -19,7 +19,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.workload import Workload
 from graphs.common.arrays import Floats
-from graphs.common.groups import joined
+from graphs.common.groups import least_members
 from graphs.ir import STATE, Graph, Role
 
 GROWS = ("cat", "concat", "slice_scatter", "index_copy", "index_put", "scatternd", "tensorscatter")  # kinds, of a cache
@@ -29,7 +29,7 @@ LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's 
 def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
     """[n_ops], bytes of each operator's parameters, buffers and, in training, gradients and optimizer states.
 
-    A parameter with several readers counts once, at the first reader, since they share a device (see `together`). A
+    A parameter with several readers counts once, at the first reader, since they share a device (see `tied_ops`). A
     buffer counts for each of its readers, since it is copied to them. A frozen parameter has no gradient and no state.
     """
     trains = workload is not None and workload.trains
@@ -48,7 +48,7 @@ def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
     return result
 
 
-def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
+def tied_ops(graph: Graph) -> tuple[tuple[int, ...], ...]:
     """Groups of two or more operators that share a device because they share parameters, directly or transitively.
 
     Indices ascend within a group, and groups ascend by their first index.
@@ -59,7 +59,7 @@ def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
             if tensor.role is Role.PARAMETER:
                 readers.setdefault(tensor.name, []).append(i)
     groups: dict[int, list[int]] = {}
-    for i, first in enumerate(joined(len(graph.ops), readers.values())):
+    for i, first in enumerate(least_members(len(graph.ops), readers.values())):
         groups.setdefault(first, []).append(i)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 

@@ -70,7 +70,7 @@ def path(value: Any, what: str, way_out: str) -> Path:
     return Path(fspath(instance(value, (str, PathLike), what, way_out)))
 
 
-def whole(value: Any, what: str, least: int = 0) -> int:
+def integer(value: Any, what: str, least: int = 0) -> int:
     """Check a whole number of at least ``least``; True and False are refused."""
     if not fits(value, int) or value < least:
         raise InputError(f"{what} is {shown(value)}; give a whole number of {least} or more")

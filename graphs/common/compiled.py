@@ -30,7 +30,7 @@ must not assume that there is no NaN or infinity, which have to appear wherever 
 
 
 @cache
-def compiled(kernel: Callable[..., int | None], parameters: str) -> Any:
+def compiled_kernel(kernel: Callable[..., int | None], parameters: str) -> Any:
     """Return the compiled kernel, which reads and writes elements of pointers by index, and may return a whole number.
 
     ``parameters`` has a letter for each parameter: "p" for the address of dense float32 numbers, "c" for that of whole

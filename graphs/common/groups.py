@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 
-def joined(n: int, groups: Iterable[Sequence[int]]) -> list[int]:
+def least_members(n: int, groups: Iterable[Sequence[int]]) -> list[int]:
     """[n], the smallest member of each number's group; groups that overlap become one."""
     leader = list(range(n))
 

@@ -12,7 +12,7 @@ class JsonObject:
 
     def __init__(self, where: str, content: Any) -> None:
         if not isinstance(content, Mapping):
-            raise InputError(f"{where} is {shown(content)}; it must be an object")
+            raise InputError(f"{where} is {shown_briefly(content)}; it must be an object")
         self.where, self.content = where, content
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -73,7 +73,7 @@ class JsonObject:
         if value is None:
             raise InputError(f"{self.where} has no {key}; add it, {kind}")
         if not fits(value):
-            raise InputError(f"{self.where} has {key} = {shown(value)}; it must be {kind}")
+            raise InputError(f"{self.where} has {key} = {shown_briefly(value)}; it must be {kind}")
         return value
 
 
@@ -90,7 +90,7 @@ def _is_list(value: Any, n: int | None) -> bool:
     return isinstance(value, list) and (n is None or len(value) == n)
 
 
-def shown(value: Any) -> str:
+def shown_briefly(value: Any) -> str:
     """A value as messages show it."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:39]}…"

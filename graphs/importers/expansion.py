@@ -265,7 +265,7 @@ def _what(node: fx.Node, expansion: _Expansion) -> object:
     if layer is not None:  # the same in each period
         path = repeat.moved(path, -expansion.label[node])
     arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda _: None)
-    layouts = tuple(layout_of(leaf) for leaf in pytree.tree_leaves(node.meta.get("val")))
+    layouts = tuple(tensor_layout(leaf) for leaf in pytree.tree_leaves(node.meta.get("val")))
     target = None if node.op == "placeholder" else node.target
     return target, path, repr(arguments), layouts
 
@@ -277,7 +277,7 @@ def _reads(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def layout_of(value: object) -> object:
+def tensor_layout(value: object) -> object:
     """Return all of a tensor but its values that decides what operators do with it."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad

@@ -12,7 +12,7 @@ from graphs.common.errors import InputError
 from graphs.importers.onnx.fold import FoldedGraph, fold
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.operators.registry import dtype_of
-from graphs.importers.onnx.reading import opset_of, read
+from graphs.importers.onnx.reading import opset_of, read_onnx
 
 _KEEPS_INTEGERS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
 
@@ -44,11 +44,11 @@ def declared_inputs(graph: GraphProto) -> list[Input]:
             raise InputError(f"input {info.name!r} is no tensor; export the model with tensors as inputs")
         if not tensor.HasField("shape"):
             raise InputError(f"input {info.name!r} has no shape; export the model with one")
-        inputs.append(Input(info.name, dims_of(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}")))
+        inputs.append(Input(info.name, shape_dims(tensor.shape), dtype_of(tensor.elem_type, f"input {info.name!r}")))
     return inputs
 
 
-def dims_of(shape: TensorShapeProto) -> tuple[int | str, ...]:
+def shape_dims(shape: TensorShapeProto) -> tuple[int | str, ...]:
     """The dimensions of a shape, as numbers or symbols; some exporters write −1 for "any"."""
     return tuple(
         dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else dim.dim_param
@@ -174,7 +174,7 @@ def onnx_module(
     """
     if batch is not None and batch < 1:
         raise InputError(f"a batch of {batch} is asked for; it must be 1 or more")
-    model = read(path)
+    model = read_onnx(path)
     inputs = declared_inputs(model.graph)
     check_sizes(inputs, batch, sizes or {})
     shapes = shapes_for(inputs, batch, {**sizes_like(inputs, like or (), batch), **(sizes or {})})
@@ -196,7 +196,7 @@ def onnx_module(
 def _check_batch(graph: GraphProto, program: FoldedGraph, old: int, new: int) -> None:
     """Check that an output with the file's batch has the new batch now."""
     for declared, key in zip(graph.output, program.outputs, strict=True):
-        dims, shape = dims_of(declared.type.tensor_type.shape), program.shapes[key]
+        dims, shape = shape_dims(declared.type.tensor_type.shape), program.shapes[key]
         if dims[:1] == (old,) and shape[:1] != (new,):
             raise InputError(
                 f"a batch of {new} is asked for, but output {declared.name!r} comes out as {list(shape)}: the file "

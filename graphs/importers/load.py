@@ -18,7 +18,7 @@ from graphs.common.documents import read_json
 from graphs.common.errors import InputError, first_line, nearest
 from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
-from graphs.importers.sources import FORMS, PYTHON, file_of, is_python_path, python_files
+from graphs.importers.sources import FORMS, PYTHON, is_python_path, model_file, python_files
 from graphs.ir import Graph
 from graphs.kinds import kind_of
 from graphs.program.arguments import Arguments, arguments_of
@@ -46,7 +46,7 @@ def load(
     Raises:
         InputError: if there is no such model, it cannot be imported, or it does not take that batch or those sizes.
     """
-    path = file_of(model)
+    path = model_file(model)
     suffix = "" if path is None else path.suffix.lower()
     if (graph := _graph(path, model, batch)) is not None:
         return graph
@@ -95,7 +95,7 @@ def load_program(
     loaded = load(model, batch, training, sizes, like)
     if isinstance(loaded, Graph):
         raise InputError(
-            f"'{file_of(model)}' is a graph, which can be planned for but not run; give the model it came from"
+            f"'{model_file(model)}' is a graph, which can be planned for but not run; give the model it came from"
         )
     return loaded
 

@@ -26,7 +26,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphs.importers.expansion import FEW, Repeat, Trace, UnlikeError, layout_of
+from graphs.importers.expansion import FEW, Repeat, Trace, UnlikeError, tensor_layout
 from graphs.importers.source_location import module_path
 from graphs.importers.tracing_guards import as_exported, tracing
 from graphs.program.arguments import Arguments
@@ -170,7 +170,7 @@ class _CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                 return "tensor"
             if isinstance(value, FakeTensor) or value.numel() > SMALL or value.is_meta:
                 raise UnlikeError("a tensor of unknown source is read")
-            return value.tolist(), layout_of(value)
+            return value.tolist(), tensor_layout(value)
         if isinstance(value, list | tuple):
             return tuple(self._described(item, reads) for item in value)
         if isinstance(value, dict):
@@ -236,7 +236,7 @@ def _sections(whole: Trace, path: str, n_layers: int) -> list[int]:
         reads: list[object] = []
         for read in node.all_input_nodes:
             if read.op == "placeholder":
-                reads.append((layers.moved(str(paths[read].target), -layer), layout_of(read.meta["val"])))
+                reads.append((layers.moved(str(paths[read].target), -layer), tensor_layout(read.meta["val"])))
             elif read not in within:
                 reads.append(read.name)
         steps[layer].append((node.target, node.args[0] if isinstance(node.args[0], str) else node.args[1:], reads))
@@ -270,7 +270,7 @@ def _equal(one: Trace, other: Trace) -> bool:
     return all(
         x.op == y.op
         and (x.target == y.target or x.op == "placeholder")
-        and layout_of(x.meta.get("val")) == layout_of(y.meta.get("val"))
+        and tensor_layout(x.meta.get("val")) == tensor_layout(y.meta.get("val"))
         and fx.map_arg(x.args, number.__getitem__) == fx.map_arg(y.args, number.__getitem__)
         for x, y in zip(a, b, strict=True)
     )

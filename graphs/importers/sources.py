@@ -26,7 +26,7 @@ def sources_of(model: str) -> tuple[Path, ...]:
     if model and folder.is_dir() and (shards := [file for form in SHARDS for file in folder.glob(form)]):
         return tuple(sorted(shards))
     try:
-        file = file_of(model)
+        file = model_file(model)
     except InputError:  # several models in a folder, which the import refuses
         return ()
     if file is None:
@@ -40,7 +40,7 @@ def sources_of(model: str) -> tuple[Path, ...]:
     return (file, *data_files(file))
 
 
-def file_of(model: str) -> Path | None:
+def model_file(model: str) -> Path | None:
     """The file of a model; None for a factory.
 
     Raise InputError for a folder without a model, or with several models.

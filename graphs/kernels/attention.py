@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.dnnl import (
     DESTINATION,
     SOURCE,
@@ -198,7 +198,7 @@ class _Primitives:
 
     def __call__(self, mask: torch.Tensor | None, *moving: torch.Tensor) -> None:
         scores = self._scores.data_ptr()
-        softmax = compiled(soften, "pcx") if mask is None else compiled(soften_masked, "pcxp")
+        softmax = compiled_kernel(soften, "pcx") if mask is None else compiled_kernel(soften_masked, "pcxp")
         form = self._form.ctypes.data
         begin = [each.data_ptr() + offset for each, offset in zip(moving, self._begin, strict=True)]
         (mask_sample, mask_head), (samples, parts) = self._mask_steps, self._parts

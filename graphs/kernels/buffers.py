@@ -42,7 +42,7 @@ def planned_memory(
     for kernel, own in zip(kernels, packed, strict=True):
         known = ChainMap(dict(own), fixed, buffers)
         writes = isinstance(kernel.target, OpOverload) and kernel.target._schema.is_mutable
-        if not writes and shares(program, kernel) and all(name in known for name in kernel.reads):
+        if not writes and aliases_input(program, kernel) and all(name in known for name in kernel.reads):
             args, kwargs = kernel.bound(program, known.__getitem__)
             with torch.no_grad():
                 result = kernel.target(*args, **kwargs)
@@ -90,7 +90,7 @@ def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     seen: dict[str, set[str]] = {}  # by tensor, the results that it may share memory with
     for number, kernel in enumerate(kernels):
         read = set[str]().union(*(seen.get(name, ()) for name in kernel.reads))
-        own = shares(program, kernel)
+        own = aliases_input(program, kernel)
         for name in read & found.keys():
             found[name] = found[name][0], number
             if own is None:
@@ -106,7 +106,7 @@ def _lifetimes(program: Program, kernels: Sequence[Kernel], kept: Collection[str
     return {name: (first, last) for name, (first, last) in found.items() if first < last}
 
 
-def shares(program: Program, kernel: Kernel) -> bool | None:
+def aliases_input(program: Program, kernel: Kernel) -> bool | None:
     """Whether results of a kernel share memory with what it reads; None if that is not known."""
     target = kernel.target
     if target in (as_it_is, as_they_are):

@@ -16,10 +16,10 @@ from torch import fx
 
 from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph
-from graphs.kernels.buffers import planned_memory, shares
+from graphs.kernels.buffers import aliases_input, planned_memory
 from graphs.kernels.giving_way import Compiled, Function, KernelsOf, UnpackedError, giving_way
 from graphs.kernels.kernel import RESULT, Kernel
-from graphs.kernels.pairs import Turn, micro_batches, one_by_one
+from graphs.kernels.pairs import Turn, n_micro_batches, one_by_one
 from graphs.program.program import Program
 from graphs.program.traced_strides import laying
 
@@ -100,7 +100,7 @@ def _compiled(
     weights = iter([hold(each) for each in own])
     packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
     turns = turns or one_by_one(kernels)
-    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(micro_batches(turns))]
+    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(n_micro_batches(turns))]
     runs = [_MicroBatchRun(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
@@ -162,7 +162,7 @@ def _add_calls(
 
 def _define(graph: fx.Graph, program: Program, kernel: Kernel, run: _MicroBatchRun, made: Iterable[fx.Node]) -> None:
     """Name what a kernel has made. What must lie as in the trace and is no view is laid so."""
-    fresh = shares(program, kernel) is not True
+    fresh = aliases_input(program, kernel) is not True
     for name, node in zip(kernel.op.outputs, made, strict=True):
         strides = run.strides.get(name) if fresh else None
         run.value[name] = graph.call_function(laying(strides), (node,)) if strides else node

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.activations import sigmoid, swish, tanh_gelu
 from graphs.kernels.buffers import LINE
 from graphs.kernels.dnnl import (
@@ -145,7 +145,7 @@ def _rows_apart(length: int) -> tuple[int, int]:
 
 def _followed(execution: Execution, own: Callable[..., None], n: int) -> Callable[..., None]:
     """A primitive of n results, and the kernel of an activation of these."""
-    activate = compiled(own, "pn")
+    activate = compiled_kernel(own, "pn")
 
     def run(x: int, result: int, *other: int) -> None:
         execution(x, result, *other)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.activations import EXP_LEAST, SPREAD, exp_scaled
 from graphs.kernels.kernel import Strided, Writer
 
@@ -28,7 +28,7 @@ class Norm(Writer):
     def __init__(
         self, kernel: Callable[..., int | None], others: str, x: Strided, images: bool, result: Strided | None = None
     ) -> None:
-        """Prepare a norm by a kernel, whose further parameters are ``others`` (see `graphs.common.compiled.compiled`).
+        """Prepare a norm by a kernel, whose further parameters are ``others`` (see `graphs.common.compiled.compiled_kernel`).
 
         The result has the layout of ``x`` if ``result`` is left out.
         """
@@ -48,7 +48,7 @@ class Norm(Writer):
         vectors = [each.contiguous() if isinstance(each, torch.Tensor) else each for each in others]
         given = (each.data_ptr() if isinstance(each, torch.Tensor) else each for each in vectors)
         n_rows = x.numel() // self._width if self._width else 0
-        run = compiled(self._kernel, self._parameters)
+        run = compiled_kernel(self._kernel, self._parameters)
         returned: int | None = run(x.data_ptr(), n_rows, self._width, *given, result.data_ptr())
         return returned
 
@@ -77,7 +77,7 @@ def scaled_relu(shape: tuple[int, ...]) -> Norm:
     return Norm(_scaled_relu, "pp", Strided.channels_last(shape), images=True)
 
 
-def rms_norm(shape: tuple[int, ...]) -> Norm:
+def rms_norm_kernel(shape: tuple[int, ...]) -> Norm:
     """weight * x / sqrt(mean of x * x over the last axis + eps); then come the weight, of this axis, and eps."""
     return Norm(_rms_norm, "px", Strided.contiguous(shape), images=False)
 

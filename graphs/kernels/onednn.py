@@ -27,7 +27,7 @@ def check_quick() -> None:
         raise InputError("this PyTorch has no oneDNN, or it is switched off: ask for exact kernels")
 
 
-def lstm(
+def onednn_lstm(
     x: torch.Tensor, hx: Sequence[torch.Tensor], packed: Sequence[torch.Tensor], *modes: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`torch.lstm`, layer by layer, as PyTorch itself calls oneDNN; ``modes`` are the operator's other arguments."""
@@ -72,7 +72,7 @@ def lstm_kernel(program: Program, op: Op) -> Kernel | None:
         for which in range(2):
             pack = partial(_pack_gates, which=which, widths=(width, size), form=form)
             packs[names[i + which]] = Pack((names[i + which],), pack)
-    return Kernel(op, lstm, packs=packs)
+    return Kernel(op, onednn_lstm, packs=packs)
 
 
 def packs_recurrent(program: Program, op: Op) -> bool:

@@ -31,7 +31,7 @@ def one_by_one(ops: Iterable[int]) -> list[Turn]:
     return [(number, ONE) for number in ops]
 
 
-def micro_batches(turns: Sequence[Turn]) -> int:
+def n_micro_batches(turns: Sequence[Turn]) -> int:
     """How many micro-batches turns are of."""
     return 1 + max((max(which) for _, which in turns), default=0)
 

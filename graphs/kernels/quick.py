@@ -35,11 +35,11 @@ from graphs.rewrites.patterns import (
     behind_border,
     border,
     chain,
+    find_response_norm,
+    find_rms_norm,
+    find_scaled_relu,
+    find_sum_of_three,
     plain,
-    response_norm,
-    rms_norm,
-    scaled_relu,
-    sum_of_three,
     unchanging,
 )
 
@@ -112,7 +112,7 @@ def _rms_norm(program: Program, op: Op) -> Kernel | None:
     if not isinstance(eps, float) or not held(program, weight):
         return None
     x = op.members[0].inputs[0]
-    norm = norms.rms_norm(program.graph.tensor[x].shape)
+    norm = norms.rms_norm_kernel(program.graph.tensor[x].shape)
     return Kernel(op, norm, arguments=(Read(x), Read(weight), eps))
 
 
@@ -138,10 +138,10 @@ def _sum_of_three(program: Program, op: Op) -> Kernel:
 
 
 ONE_PASS = {
-    response_norm: _response_norm,
-    scaled_relu: _scaled_relu,
-    rms_norm: _rms_norm,
-    sum_of_three: _sum_of_three,
+    find_response_norm: _response_norm,
+    find_scaled_relu: _scaled_relu,
+    find_rms_norm: _rms_norm,
+    find_sum_of_three: _sum_of_three,
 }
 """Builders of the kernel of operators that take one pass, by the function that finds the operators."""
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.activations import tanh
 from graphs.kernels.multiply import PackedProduct
 from graphs.kernels.rows import add_product, add_products
@@ -119,7 +119,7 @@ class SequenceRecurrence(ABC):
             further = self.add_biases(gates, first, second, *(state[i] for state in others))
             addresses = (each.data_ptr() for each in (gates, states, h[i], further, y[..., direction * size :]))
             form = np.array([n, steps, size, directions * size, direction], np.int64)
-            compiled(type(self).steps, "cppppp")(form.ctypes.data, *addresses)
+            compiled_kernel(type(self).steps, "cppppp")(form.ctypes.data, *addresses)
         shape = (1, steps, -1) if batch_first else (steps, 1, -1)
         ends = ([state[:, number : number + 1].contiguous() for state in (h, *others)] for number in range(n))
         return [(each.view(shape), *last) for each, last in zip(y, ends, strict=True)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 
 STREAMS = 4  # rows that are read together
 PAIR_BYTES = 2**22  # of a weight that a core's own cache cannot hold
@@ -24,7 +24,7 @@ def row_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     n, inputs = weight.shape
     result = torch.zeros(n) if bias is None else bias.clone()
     vector = x.reshape(-1).contiguous()
-    compiled(add_product, "npnpp")(n, weight.data_ptr(), inputs, vector.data_ptr(), result.data_ptr())
+    compiled_kernel(add_product, "npnpp")(n, weight.data_ptr(), inputs, vector.data_ptr(), result.data_ptr())
     return result.view(*x.shape[:-1], n)
 
 
@@ -35,7 +35,7 @@ def row_products(calls: Sequence[Sequence[Any]]) -> Sequence[torch.Tensor]:
     bias = others[0] if others else None
     rows = torch.stack((x.reshape(-1), other.reshape(-1)))
     result = torch.zeros(2, n) if bias is None else bias.repeat(2, 1)
-    compiled(add_products, "npnpp")(n, weight.data_ptr(), inputs, rows.data_ptr(), result.data_ptr())
+    compiled_kernel(add_products, "npnpp")(n, weight.data_ptr(), inputs, rows.data_ptr(), result.data_ptr())
     return result.view(2, *x.shape[:-1], n).unbind()
 
 

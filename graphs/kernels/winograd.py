@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.dnnl import (
     ACTIVATIONS,
     DESTINATION,
@@ -208,7 +208,7 @@ class _Bound:
 
     def __call__(self, x: int, result: int, other: int = 0) -> bool:
         tiles, results, bias = self._tiles.data_ptr(), self._results.data_ptr(), self._bias.data_ptr()
-        toward, back = compiled(to_tiles, "cpp"), compiled(from_tiles, "cppxpp")
+        toward, back = compiled_kernel(to_tiles, "cpp"), compiled_kernel(from_tiles, "cppxpp")
         for band in range(len(self._bands[0])):
             inputs, outputs = (bands.ctypes.data + band * bands.strides[0] for bands in self._bands)
             toward(inputs, x, tiles)

@@ -190,7 +190,7 @@ def behind_border(readers: Readers, number: int) -> int:
     return reader if graph.ops[reader].inputs[0] == op.outputs[0] else number
 
 
-def response_norm(readers: Readers, start: int) -> list[int] | None:
+def find_response_norm(readers: Readers, start: int) -> list[int] | None:
     """The operators of a local response norm whose first one is this; None if it is none."""
     graph, first = readers.graph, readers.graph.ops[start]
     members = _one_behind_another(readers, start, RESPONSE_NORM)
@@ -211,14 +211,14 @@ def _one_behind_another(readers: Readers, start: int, kinds: Sequence[str]) -> l
     return members if plain(graph.ops[start].kind) == kinds[0] else None
 
 
-def scaled_relu(readers: Readers, start: int) -> list[int] | None:
+def find_scaled_relu(readers: Readers, start: int) -> list[int] | None:
     """The operators of a batch norm of images and a relu, if the first one is this; None if they are none."""
     graph, norm = readers.graph, readers.graph.ops[start]
     members = _one_behind_another(readers, start, SCALED_RELU)
     return members if members and _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
 
 
-def rms_norm(readers: Readers, start: int) -> list[int] | None:
+def find_rms_norm(readers: Readers, start: int) -> list[int] | None:
     """The operators of a norm by the root mean square over the last axis, if the first one is this; None if none.
 
     It is weight * (x * rsqrt(mean(x ** 2) + eps)), see https://arxiv.org/abs/1910.07467.
@@ -243,7 +243,7 @@ def _is_rms_norm(graph: Graph, members: Sequence[Op]) -> bool:
     )
 
 
-def sum_of_three(readers: Readers, start: int) -> list[int] | None:
+def find_sum_of_three(readers: Readers, start: int) -> list[int] | None:
     """The operators of a sum of three float32 tensors, if the first one is this; None if there is none.
 
     Two parts of a split product are added up so, with what skips the product.
@@ -266,7 +266,7 @@ def adds(graph: Graph, op: Op) -> bool:
     return alike and result.dtype == "float32" and 0 < len(result.shape) <= MOST_AXES
 
 
-ONE_PASS = (response_norm, scaled_relu, rms_norm, sum_of_three)
+ONE_PASS = (find_response_norm, find_scaled_relu, find_rms_norm, find_sum_of_three)
 """Functions that find operators which read and write each element once: norms, a scaled ReLU, sums."""
 
 

@@ -101,10 +101,10 @@ def ranges(shard: Shard, extent: int, units: int, share: Range) -> tuple[Range, 
     block = run // units
     start, stop = share
     pieces = [(number * run + start * block, number * run + stop * block) for number in range(shard.runs)]
-    return tuple(joined(pieces))
+    return tuple(joined_ranges(pieces))
 
 
-def joined(pieces: list[Range]) -> Iterator[Range]:
+def joined_ranges(pieces: list[Range]) -> Iterator[Range]:
     """Yield the ranges; one that begins at the end of another is merged with it."""
     start, stop = pieces[0]
     for first, last in pieces[1:]:
@@ -115,7 +115,7 @@ def joined(pieces: list[Range]) -> Iterator[Range]:
     yield start, stop
 
 
-def named(shardings: Mapping[str, Sharding], name: str) -> Sharding | None:
+def sharding_named(shardings: Mapping[str, Sharding], name: str) -> Sharding | None:
     """A sharding by its name, which may end with "in 3 runs"; None if there is none."""
     if name in shardings:
         return shardings[name]

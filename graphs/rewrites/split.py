@@ -20,7 +20,7 @@ from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, named, ranges, shares
+from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import VIEWS, shardings
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
@@ -123,7 +123,7 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
     own = {one.name: one for one in shardings(graph, op)}
     if sharding not in own and not can_be_split(graph, op):
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {nearest_split(graph, op)}")
-    found = named(own, sharding)
+    found = sharding_named(own, sharding)
     if found is None:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
     if not 2 <= parts <= found.units:

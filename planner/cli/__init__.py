@@ -9,7 +9,7 @@ from pathlib import Path
 from graphs.common.errors import InputError, fallbacks_said, nearest
 from planner.cli.console import Console
 from planner.cli.files import check_writes
-from planner.cli.parser import Parser, command_of, declare, module_of
+from planner.cli.parser import Parser, command_module, command_of, declare
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
 from planner.runtime.errors import RankError, StageError
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
         with interruptible(), documents_alone(options.json), fallbacks_said(console.note):
-            status: int = module_of(options.command).run(options, console)
+            status: int = command_module(options.command).run(options, console)
         with printing() as stream:
             stream.flush()  # inside the try, where a reader that has gone is no error
     except InputError as error:
@@ -118,5 +118,5 @@ def _parser(loaded: Iterable[str] = COMMANDS) -> Parser:
     for name in COMMANDS:
         command = listed.add_parser(name)
         if name in wanted:
-            declare(command, module_of(name))
+            declare(command, command_module(name))
     return parser

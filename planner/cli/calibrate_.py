@@ -20,7 +20,7 @@ from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_
 from planner.cli.console import Console
 from planner.cli.files import declare_output
 from planner.cli.models import declare_kernels, declare_model, declare_rewrites, declare_split
-from planner.cli.text import aligned, count, listed, short, table, wrapped
+from planner.cli.text import aligned, count, first_items, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
 
 NAME = 16  # characters of a link's name, in front of its times
@@ -69,13 +69,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     )
     *others, written = surveys(program, reporter=console, calibration_options=calibration_options)
     write_cluster(written.cluster, options.output)
-    divisions = {"divisions": [document(calibration) for calibration in others]} if others else {}
-    parts = (line for calibration in others for line in (*lines(calibration), ""))
-    console.tell(document(written) | divisions, chain(parts, lines(written, options.output)))
+    divisions = {"divisions": [calibration_document(calibration) for calibration in others]} if others else {}
+    parts = (line for calibration in others for line in (*calibration_lines(calibration), ""))
+    console.tell(calibration_document(written) | divisions, chain(parts, calibration_lines(written, options.output)))
     return 0
 
 
-def document(calibration: Calibration) -> dict[str, Any]:
+def calibration_document(calibration: Calibration) -> dict[str, Any]:
     """The object that ``--json`` shows: the cluster, what was measured, and the spreads."""
     about = {
         "host_from_cache": calibration.found,
@@ -109,13 +109,13 @@ def peaks(cluster: Cluster) -> Iterator[str]:
             format_bytes_per_s(links[0].bytes_per_s),
             format_seconds(links[0].latency_s),
         )
-        for links in alike(cluster)
+        for links in equal_links(cluster)
     ]
     dtype = next(iter(cluster.devices[0].flops_per_s))
     return table(("", "kind", "memory", f"peak {dtype}", "bandwidth", "latency"), rows)
 
 
-def lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]:
+def calibration_lines(calibration: Calibration, output: Path | None = None) -> Iterator[str]:
     """The lines for people; only one division of the CPU is written to a file."""
     cluster = calibration.cluster
     yield f"{cluster.name} → {output}" if output else f"{cluster.name} as {count(len(cluster.devices), 'device')}"
@@ -140,16 +140,16 @@ def doubts(calibration: Calibration) -> Iterator[str]:
         if noises := operators.noise:
             named = [f"{_like(operators.named[noise.key])} (spread {noise.spread:.0%})" for noise in noises]
             number, share = count(len(named), "noisy operator"), sum(noise.share for noise in noises)
-            yield f"{number} on {operators.kind}, {share:.1%} of the time: {listed(named, SHOWN)}"
+            yield f"{number} on {operators.kind}, {share:.1%} of the time: {first_items(named, SHOWN)}"
     if calibration.unsure:
         worst = sorted(calibration.unsure.items(), key=lambda item: -item[1])
-        yield listed([f"{name} (spread {share:.0%})" for name, share in worst], SHOWN)
+        yield first_items([f"{name} (spread {share:.0%})" for name, share in worst], SHOWN)
     if calibration.guessed:
-        kinds = listed(calibration.guessed, SHOWN)
+        kinds = first_items(calibration.guessed, SHOWN)
         yield f"kinds without a formula, whose work is a guess on devices that were not measured: {kinds}"
 
 
-def alike(cluster: Cluster) -> list[list[Link]]:
+def equal_links(cluster: Cluster) -> list[list[Link]]:
     """Links with the same numbers, in order of appearance."""
     groups: dict[tuple[object, ...], list[Link]] = {}
     for link in cluster.links:
@@ -165,7 +165,7 @@ def _like(names: Sequence[str]) -> str:
 def _by_size(cluster: Cluster) -> Iterator[str]:
     """Times of messages: a row for each kind of link, a column for each size."""
     rows: dict[tuple[float, ...], list[list[str]]] = {}
-    for link, *_ in alike(cluster):
+    for link, *_ in equal_links(cluster):
         sizes, times = zip(*link.points, strict=True) if link.points else ((), ())
         name = short(f"{link.src} → {link.dst}", NAME)
         rows.setdefault(sizes, []).append([name, *map(format_seconds, times)])

@@ -19,7 +19,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES
 from graphs.common.errors import InputError
-from planner.cli.choose_network import asked_of, picked, proof, run_network, save_page
+from planner.cli.choose_network import asked_of, picked, proved_gap, run_network, save_page
 from planner.cli.console import Console, attributes
 from planner.cli.export_ import tell_export
 from planner.cli.files import declare_writes
@@ -38,10 +38,10 @@ from planner.planning.choose import (
     GRADIENT_BYTES,
     SHOWN,
     TransformerChoices,
-    apart,
     choose,
     numbers_of,
     save_config,
+    worthwhile,
 )
 from planner.plans.given import NamedModel
 from planner.view.choices import choices_page
@@ -214,7 +214,7 @@ def _lines(
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
-        slower = " or slower still" if len(apart(found.rows)) > SHOWN else ""
+        slower = " or slower still" if len(worthwhile(found.rows)) > SHOWN else ""
         saving = f"saving less than {1 - 1 / ALIKE:.0%} of a faster one's memory{slower}"
         yield f"{count(len(found.rows) - len(rows), 'more row')}, {saving}: --all shows them"
     if found.left_out:
@@ -233,7 +233,7 @@ def _title(setting: TrainingSetting) -> str:
 
 
 def _proved(found: ConfigTable) -> str:
-    return f"{found.status}: {proof(found.bound_s, found.rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
+    return f"{found.status}: {proved_gap(found.bound_s, found.rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
 
 
 def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, ...]:

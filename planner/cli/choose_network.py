@@ -114,7 +114,7 @@ def _show(found: NetworkChoices, options: argparse.Namespace, console: Console) 
     columns = ("", "step", "samples/s" if speeds[0][0] is None else "tokens/s", *COLUMNS, *("",) * options.all)
     title, proved = (
         f"{options.model}: steps of {count(options.global_batch, 'sample')}",
-        proof(sweep.bound_s, best[0].step_s),
+        proved_gap(sweep.bound_s, best[0].step_s),
     )
     if options.html is not None:
         room = min(device.usable_bytes for device in cluster.devices)
@@ -183,7 +183,7 @@ def save_page(page: str, output: Path, console: Console) -> None:
     console.say(f"the rows as a page → {output}")
 
 
-def proof(bound_s: float, step_s: float) -> str:
+def proved_gap(bound_s: float, step_s: float) -> str:
     """How much less than the best step no other takes."""
     gap = max(0.0, 1 - bound_s / step_s)
     return "no way takes less" if gap <= PROOF_TOLERANCE else f"no way takes more than {gap:.2%} less"

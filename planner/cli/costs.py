@@ -25,7 +25,7 @@ def declare_costs(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--samples", type=_amount, metavar="N", help="print what N samples take, such as 90M")
 
 
-def check_target(options: argparse.Namespace, graph: Graph) -> None:
+def check_token_target(options: argparse.Namespace, graph: Graph) -> None:
     """Refuse a target of tokens for a network that reads none."""
     if options.tokens is not None and tokens_per_sample(graph, 1) is None:
         raise InputError("--tokens is for networks that read tokens, and this one reads none; give --samples")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console
-from planner.cli.text import aligned, clipped, count, listed, relative, short, unbroken, wrapped
+from planner.cli.text import aligned, clipped, count, first_items, relative, short, unbroken, wrapped
 from planner.explanations.diff import CutTensor, PlanDifference, diff
 from planner.problem.problem import Goal
 
@@ -31,11 +31,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     difference = diff(options.before, options.after)
     document = asdict(difference) | {"same_placement": difference.same_placement, "same": difference.same}
     title = clipped(f"{difference.model}: {options.before} → {options.after}")
-    console.tell(document, chain([title], lines(difference)))
+    console.tell(document, chain([title], difference_lines(difference)))
     return 0
 
 
-def lines(d: PlanDifference) -> Iterator[str]:
+def difference_lines(d: PlanDifference) -> Iterator[str]:
     """The lines for people, without the title."""
     if d.same:
         yield "  The plans are the same."
@@ -104,7 +104,7 @@ def _divided(d: PlanDifference) -> Iterator[str]:
     for divided in d.divided:
         what = f"{divided.before or 'whole'} → {divided.after or 'whole'}: {count(divided.n_ops, 'operator')}"
         yield clipped(f"  {what}, {_changed_s(divided.before_s, divided.after_s)}")
-        yield from wrapped(listed([unbroken(str(region)) for region in divided.what], REGIONS), indent=6)
+        yield from wrapped(first_items([unbroken(str(region)) for region in divided.what], REGIONS), indent=6)
     before, after = d.between
     if before.n_ops or after.n_ops:
         number = f"{before.n_ops:,} → {count(after.n_ops, 'operator')}"
@@ -128,7 +128,7 @@ def _moved(d: PlanDifference) -> Iterator[str]:
     for moved in d.moved:
         work = f"{format_seconds(moved.before_s)} of work there, {format_seconds(moved.after_s)} now"
         yield clipped(f"  {moved.src} → {moved.dst}: {count(moved.n_ops, 'operator')}, {work}")
-        yield from wrapped(listed([unbroken(str(region)) for region in moved.what], REGIONS), indent=6)
+        yield from wrapped(first_items([unbroken(str(region)) for region in moved.what], REGIONS), indent=6)
 
 
 def _cuts(d: PlanDifference) -> Iterator[str]:

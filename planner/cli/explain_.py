@@ -17,7 +17,7 @@ from planner.cli.console import Console
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
-from planner.cli.text import aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
+from planner.cli.text import aligned, change, clipped, count, first_items, relative, short, unbroken, wrapped
 from planner.explanations.bottleneck import Leg
 from planner.explanations.cuts import Cut, CutEffect, CutMove
 from planner.explanations.elsewhere import DeviceAlternatives, elsewhere
@@ -73,13 +73,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
         explanation = explain(options.plan, options.cuts, search)
     except Interrupted as stopped:
         explanation, status = stopped.best, INTERRUPTED
-    console.tell(asdict(explanation), lines(explanation, options.cuts))
+    console.tell(asdict(explanation), explanation_lines(explanation, options.cuts))
     if status == INTERRUPTED:
         console.error("interrupted: what would help is shown as far as it was planned again")
     return status
 
 
-def lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
+def explanation_lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     """The lines for people."""
     yield from _summary(explanation)
     yield from _limit(explanation)
@@ -144,7 +144,7 @@ def _divided(e: Explanation) -> Iterator[str]:
     total, seconds = sum(count for _, count in e.divided.by), format_seconds(e.divided.seconds)
     yield f"Split: {total:,} operators in {e.divided.parts} parts, {seconds} where they take longest"
     ways = [f"{count:,} {name if name == REPLICATED else f'by {name}'}" for name, count in e.divided.by]
-    yield from wrapped(listed(ways, KINDS))
+    yield from wrapped(first_items(ways, KINDS))
 
 
 def _fused(e: Explanation) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _recomputed(e: Explanation) -> Iterator[str]:
 
 
 def _counted(kinds: Sequence[tuple[str, int]]) -> str:
-    return listed([f"{number:,} {kind}" for kind, number in kinds], KINDS)
+    return first_items([f"{number:,} {kind}" for kind, number in kinds], KINDS)
 
 
 def _each(e: Explanation) -> str:
@@ -221,7 +221,7 @@ def _path(path: tuple[Leg, ...]) -> Iterator[str]:
     longest = sorted(path, key=lambda leg: -leg.seconds)
     rows = [("start", "takes", "waited", "where", "what")]
     for leg in sorted(longest[:LEGS], key=path.index):
-        held = f"{leg.tensor} is sent" if leg.kind == "transfer" else listed(leg.holds, REGIONS)
+        held = f"{leg.tensor} is sent" if leg.kind == "transfer" else first_items(leg.holds, REGIONS)
         wait = format_seconds(leg.wait_s) if leg.wait_s > 0 else ""
         rows.append((format_seconds(leg.start_s), format_seconds(leg.seconds), wait, short(leg.resource, NAME), held))
     yield ""
@@ -242,7 +242,7 @@ def _devices(e: Explanation) -> Iterator[str]:
         memory = f"{format_bytes(device.memory_bytes)} of {format_bytes(device.capacity_bytes)}"
         busy = f"{format_seconds(device.load_s)} for each micro-batch, {device.share:.1%} of all load"
         yield clipped(f"{head}{busy}; {count(device.n_ops, 'operator')}; {memory} memory")
-        yield from wrapped(listed([unbroken(str(region)) for region in device.holds], REGIONS), indent=6)
+        yield from wrapped(first_items([unbroken(str(region)) for region in device.holds], REGIONS), indent=6)
 
 
 def _cuts(e: Explanation, n_shown: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from costmodels.units import format_seconds
 from graphs.importers.from_config import read_config
 from graphs.importers.load import load_program
-from graphs.importers.sources import file_of
+from graphs.importers.sources import model_file
 from planner.cli.console import Console
 from planner.cli.run_ import check_row_options
 from planner.cli.statuses import BROKEN, DIFFERENT, DONE
@@ -29,7 +29,7 @@ def train_row(options: argparse.Namespace, rank_environment: RankEnvironment) ->
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     torch.manual_seed(options.seed)  # weights that a factory draws are the same on all ranks
-    path = file_of(options.model)
+    path = model_file(options.model)
     if path is not None and path.suffix == ".json":
         program = read_config(path, config.shape.samples, training=True, weights=True)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 from costmodels.units import format_bytes, format_rate, format_seconds
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_output
-from planner.cli.models import cluster_of, declare_model, declare_search, declare_workload, model_of, workload_of
+from planner.cli.models import cluster_option, declare_model, declare_search, declare_workload, model_of, workload_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
 from planner.cli.text import relative
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         found = import_map(
             read_map(options.map),
             model_of(options),
-            cluster=cluster_of(options),
+            cluster=cluster_option(options),
             goal=options.goal,
             workload=workload_of(options),
             search=Search(time_limit_s=options.time_limit, seed=options.seed, reporter=console),

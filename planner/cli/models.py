@@ -29,7 +29,7 @@ CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (
 """The help of --cluster."""
 
 
-def cluster_of(options: argparse.Namespace) -> Cluster:
+def cluster_option(options: argparse.Namespace) -> Cluster:
     """The cluster of --cluster, or its first --devices."""
     cluster = read_cluster(options.cluster)
     return cluster if options.devices is None else cluster.first(options.devices)

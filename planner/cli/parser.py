@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"'{value}' is none of {', '.join(known)}{nearest(str(value), known)}")
 
 
-def module_of(command: str) -> ModuleType:
+def command_module(command: str) -> ModuleType:
     """The module of a command: a docstring with a summary and examples, ``declare`` and ``run``."""
     return import_module(f"planner.cli.{command.replace('-', '_')}_")
 

@@ -19,12 +19,12 @@ from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from planner.cli.console import Console
-from planner.cli.costs import check_target, declare_costs, speed_and_cost
+from planner.cli.costs import check_token_target, declare_costs, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
 from planner.cli.models import (
     CLUSTER,
-    cluster_of,
+    cluster_option,
     constraints_of,
     declare_constraints,
     declare_kernels,
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
         raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     question = question_of(options, console)
-    check_target(options, question.graph)
+    check_token_target(options, question.graph)
     if not isinstance(question.imported, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(question.clusters[0]), console)
     try:
@@ -162,7 +162,7 @@ def cluster_of_question(options: argparse.Namespace) -> Cluster | tuple[Cluster,
     if options.split_cpu is None:
         if options.kernels is not None:
             raise InputError("--kernels goes with --split-cpu; with --cluster, give it to `planner calibrate`")
-        cluster = cluster_of(options)
+        cluster = cluster_option(options)
         if (options.replicas or 1) > 1 and options.goal != Goal.TRAINING:
             raise InputError(f"--replicas is for training and the goal is {options.goal}; leave it out")
         return cluster if options.price is None else cluster.priced(options.price)

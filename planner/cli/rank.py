@@ -32,7 +32,7 @@ from planner.runtime.checkpoint.shards import is_shards
 from planner.runtime.distributed.inference.launcher import READY
 from planner.runtime.distributed.inference.rank import Rank, Worker
 from planner.runtime.distributed.transport.connections import ProcessGroup
-from planner.runtime.distributed.transport.layout import COORDINATOR, layout_of
+from planner.runtime.distributed.transport.layout import COORDINATOR, rank_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S
 from planner.runtime.distributed.transport.rendezvous import (
     MEET_S,
@@ -152,7 +152,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
 
 def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan) -> tuple[Program, Rank]:
     """Import this rank's part of the model, on the cores of its devices."""
-    layout = layout_of(plan, rank_environment.n_ranks)
+    layout = rank_layout(plan, rank_environment.n_ranks)
     mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
     cores = {core for device in mine for core in device.cores}
     if rank_environment.rank != COORDINATOR and cores and cores <= usable_cores():  # else `Rank` names the missing

@@ -22,7 +22,7 @@ from planner.cli.files import declare_writes
 from planner.cli.models import declare_model, declare_search, model_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import count, listed, relative, table, width
+from planner.cli.text import count, first_items, relative, table, width
 from planner.explanations.simulate import WhatIf, simulate
 from planner.planning.make_plan import Search
 from planner.plans.plan import Plan
@@ -183,7 +183,7 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
     held = (
         f"{h.name} of micro-batch {h.micro_batch} ({format_bytes(h.n_bytes)})" for h in fullest.held(fullest.peak_s)
     )
-    yield f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: {listed([resident, *held], 1 + LARGEST)}"
+    yield f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: {first_items([resident, *held], 1 + LARGEST)}"
     yield f"waited for: {_largest_first(_critical(prediction), format_seconds)}"
     alone = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
     yield (
@@ -196,7 +196,7 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
 def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:
     """Return the names with the largest numbers, and these numbers as texts."""
     ordered = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
-    return listed([f"{name} {text(number)}" for name, number in ordered], BUSIEST)
+    return first_items([f"{name} {text(number)}" for name, number in ordered], BUSIEST)
 
 
 def _link_share(prediction: Prediction) -> dict[str, float]:

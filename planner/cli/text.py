@@ -73,7 +73,7 @@ def short(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1 - half]}…{text[-half:]}"
 
 
-def listed(items: Sequence[object], limit: int) -> str:
+def first_items(items: Sequence[object], limit: int) -> str:
     """The first items, and how many more there are."""
     text = ", ".join(map(str, items[:limit]))
     return f"{text} and {len(items) - limit} more" if len(items) > limit else text

@@ -46,7 +46,7 @@ from planner.runtime.training.check import (
     mean_square,
     reference_gradients,
 )
-from planner.runtime.training.prepare import layout_of, replicas_of
+from planner.runtime.training.prepare import replica_count, stage_layout
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
@@ -60,8 +60,8 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     Raise InputError if there are more or fewer ranks than devices, or this rank cannot run here; RankError if another
     rank fails, is stopped or sends no heartbeat.
     """
-    devices = layout_of(plan).devices
-    check_ranks(plan, layout_of(plan), rank_environment.n_ranks)
+    devices = stage_layout(plan).devices
+    check_ranks(plan, stage_layout(plan), rank_environment.n_ranks)
     program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
@@ -80,7 +80,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
 def _train(options: argparse.Namespace, plan: Plan, program: Program) -> int:
     """Train, when all ranks have met."""
     console = Console(json=options.json)
-    batches = example_batches(program, plan.workload.micro_batches * replicas_of(plan))
+    batches = example_batches(program, plan.workload.micro_batches * replica_count(plan))
     optimizer = TINY_STEPS[plan.workload.optimizer]
     with PipelineTrainer(plan, program, mean_square, optimizer, silence_s=options.silence) as trainer:
         differences = None if is_shards(Path(options.model)) else _differences(trainer, batches)
@@ -118,14 +118,14 @@ def serve_rank(options: argparse.Namespace, plan: Plan, store: Store, rank: int)
 
 def _join(plan: Plan, store: Store, rank: int, n_ranks: int) -> None:
     """Initialise torch.distributed without a timeout for messages: heartbeats tell whether another rank lives."""
-    backend = backend_for(any(device.cuda is not None for device in layout_of(plan).devices))
+    backend = backend_for(any(device.cuda is not None for device in stage_layout(plan).devices))
     dist.init_process_group(backend, store=store, rank=rank, world_size=n_ranks, timeout=timedelta(seconds=LIMIT_S))
     dist.distributed_c10d._set_pg_timeout(FOREVER)
 
 
 def _differences(trainer: PipelineTrainer, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """Return the differences of all gradients; each rank compares its own gradients with the reference model's."""
-    alone = replace(layout_of(trainer.plan), devices=(trainer.device,))  # this process uses only its own device
+    alone = replace(stage_layout(trainer.plan), devices=(trainer.device,))  # this process uses only its own device
     expected = Pieces.of(trainer.program).divided(reference_gradients(trainer.program, alone, mean_square, batches))
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, differing(expected, trainer.gradients(batches)))

@@ -11,7 +11,7 @@ from typing import Any
 from costmodels.units import format_seconds
 from graphs.common.errors import InputError
 from planner.cli.console import Console, attributes
-from planner.cli.costs import check_target
+from planner.cli.costs import check_token_target
 from planner.cli.files import declare_output
 from planner.cli.models import model_of, workload_of
 from planner.cli.numbers import positive_seconds
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     question = question_of(options, console)
     (cluster,) = question.clusters
     program = model_of(options).load_program(question.trains, console)
-    check_target(options, program.graph)
+    check_token_target(options, program.graph)
     batch, n_devices = options.batch or batch_of(program.graph), len(cluster.devices)
     status = DONE
     try:

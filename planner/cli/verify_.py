@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     except StageError as error:
         console.error(f"{error}; the reference model does not")
         return DIFFERENT
-    console.tell(document(verification), wrapped(summary(plan, verification), indent=0))
+    console.tell(verification_document(verification), wrapped(summary(plan, verification), indent=0))
     for line in difference(verification.finding):
         console.error(line)
     return DONE if verification.equal else DIFFERENT
@@ -98,7 +98,7 @@ def _limits(verification: "Verification") -> dict[str, float]:
     return {str(dtype).removeprefix("torch."): limit for dtype, limit in verification.tolerance.items()}
 
 
-def document(verification: "Verification") -> dict[str, Any]:
+def verification_document(verification: "Verification") -> dict[str, Any]:
     """The object that ``--json`` shows."""
     finding = verification.finding
     operator = finding and finding.mismatch and asdict(finding.mismatch)

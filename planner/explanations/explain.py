@@ -136,7 +136,7 @@ def explain(plan: Plan | Named, cuts: int = MOVED_CUTS, search: Search | None = 
     plan, search = given_plan(plan), SEARCH if search is None else search
     checks.instance(search, Search, "the search", "a Search")
     limit = bottleneck(plan)
-    plan_cuts = cuts_of(plan, limit, checks.whole(cuts, "the number of cuts"))
+    plan_cuts = cuts_of(plan, limit, checks.integer(cuts, "the number of cuts"))
     moves = [moved for cut in plan_cuts for moved in cut.moves]
     try:
         return _explained(plan, limit, plan_cuts, replanned(plan, moves, search))

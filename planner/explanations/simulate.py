@@ -52,7 +52,7 @@ class WhatIf:
     def __post_init__(self) -> None:
         checks.check_fields(self, "what is to change")
         if self.in_flight is not None:
-            checks.whole(self.in_flight, "in-flight", 1)
+            checks.integer(self.in_flight, "in-flight", 1)
         for value, what, known in (
             (self.schedule, "the schedule", TRAINING_SCHEDULES),
             (self.recompute, "the recomputation", RECOMPUTE_MODES),
@@ -102,7 +102,7 @@ def simulate(
     what_if = checks.instance(what_if or WhatIf(), WhatIf, "what is to change", "a WhatIf")
     checks.instance(search, (Search, type(None)), "the search", "a Search, or None")
     if micro_batches is not None:
-        checks.whole(micro_batches, "the number of micro-batches", 1)
+        checks.integer(micro_batches, "the number of micro-batches", 1)
     if sharing is not None:
         checks.one_of(sharing, "the sharing", SHARINGS)
     trains = plan.goal is Goal.TRAINING

@@ -49,7 +49,7 @@ def hf_device_map(plan: Plan) -> Export:
     return Export({path: words[number] for path, number in entries.items()}, tuple(notes))
 
 
-def spread(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
+def op_devices(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
     """[n_ops], the device on which accelerate runs each operator, by module or parameter path → device (not empty).
 
     This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
@@ -86,7 +86,7 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
     """Refuse an operator outside of all entries that accelerate would not run as the plan does."""
     graph, device, modules = plan.graph, plan.placement.device, Modules(plan.graph)
     reads: dict[int, set[int]] = {}
-    spreads, apart = spread(graph, entries) if entries else (-1,) * len(device), tables(graph)
+    spreads, apart = op_devices(graph, entries) if entries else (-1,) * len(device), tables(graph)
     for writer, reader in graph.edges:
         reads.setdefault(reader, set()).add(spreads[writer] if writer in apart else device[writer])
     for number, op in enumerate(graph.ops):

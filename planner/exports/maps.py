@@ -19,7 +19,7 @@ from costmodels.cluster.cluster import Cluster
 from graphs.common.documents import read_json_value
 from graphs.common.errors import InputError
 from graphs.ir import Graph
-from planner.exports.device_map import spread
+from planner.exports.device_map import op_devices
 from planner.exports.modules import ROOT, Modules, ancestors
 from planner.exports.records import device_called
 from planner.exports.split_spec import BEGINNING, END
@@ -50,7 +50,7 @@ class Map:
                 if path not in named:
                     modules.known(path)
             homes = {path: device_called(word, cluster) for path, word in self.device_map.items()}
-            return Placement(spread(graph, homes))
+            return Placement(op_devices(graph, homes))
         if self.split_points is not None:
             firsts = [_cut(modules, path, point) for path, point in self.split_points.items()]
         else:

@@ -34,7 +34,7 @@ def devices(plan: Plan) -> Export:
     return _node_data(results, {"showExpandedSummaryOnGroupNode": True})
 
 
-def seconds(plan: Plan) -> Export:
+def export_seconds(plan: Plan) -> Export:
     """The seconds of each operator forward on its device, of parts on the device where they take longest.
 
     Those of a fused operator are with its first member.

@@ -50,7 +50,7 @@ def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str |
     """
     if to not in (*TARGETS, ONNX):
         raise InputError(f"there is no target {checks.shown(to)}; known: {', '.join((*TARGETS, ONNX))}")
-    plan = one_copy(given_plan(plan), None if copy is None else checks.whole(copy, "the copy"))
+    plan = one_copy(given_plan(plan), None if copy is None else checks.integer(copy, "the copy"))
     if to == ONNX:
         return _onnx(plan, model)
     if model is not None:
@@ -124,7 +124,7 @@ TARGETS: dict[str, Callable[[Plan], Export]] = {
     GRAPH: lambda plan: Export(graph_to_dict(plan.graph)),  # as `planner import` writes it
     NETWORKX: _node_link,
     model_explorer.DEVICES: model_explorer.devices,
-    model_explorer.SECONDS: model_explorer.seconds,
+    model_explorer.SECONDS: model_explorer.export_seconds,
 }
 REWRITTEN = frozenset({SCHEDULE, GRAPH, NETWORKX, model_explorer.DEVICES, model_explorer.SECONDS})
 """Targets that can have copies of the network, and fused or split operators."""

@@ -28,7 +28,7 @@ from graphs.rewrites.rewrite import rewritten
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
-from planner.plans.given import ModelName, NamedModel, given_model, running
+from planner.plans.given import ModelName, NamedModel, given_model, runnable
 from planner.problem.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -153,7 +153,7 @@ def surveys(
     if isinstance(given, NamedModel):
         given = given.load_program(training, reporter)
     elif isinstance(given, Graph):
-        given = running(given)
+        given = runnable(given)
     program = None if given is None else imported(given, example_inputs, training=training)
     if program is not None:
         settle(program.graph.largest_bytes)

@@ -18,7 +18,7 @@ from graphs.common.brief import Brief
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError
 from graphs.files import write_text
-from graphs.importers.sources import file_of
+from graphs.importers.sources import model_file
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.parallelism.closed_form.config import STEP_SCHEDULES, ParallelConfig, TrainingSetting, training_setting
@@ -65,7 +65,7 @@ class TransformerChoices(Brief):
 
     def rows(self, all: bool = False) -> tuple[ConfigRow, ...]:
         """Return the configurations, the fastest first; unless ``all``, without those near a better one."""
-        return self.found.rows if all else apart(self.found.rows)[:SHOWN]
+        return self.found.rows if all else worthwhile(self.found.rows)[:SHOWN]
 
     @property
     def advice(self) -> str:
@@ -172,7 +172,7 @@ def choose(
     """
     options = ChooseOptions() if choose_options is None else choose_options
     checks.instance(options, ChooseOptions, "the options of choose", "a ChooseOptions")
-    checks.whole(global_batch, "the global batch", 1)
+    checks.integer(global_batch, "the global batch", 1)
     devices = limited(given_cluster(cluster), options.memory_bytes)
     given = given_model(model)
     if isinstance(given, NamedModel) and (path := numbers_of(given)) is not None:
@@ -184,7 +184,7 @@ def choose(
 
 def numbers_of(model: NamedModel) -> Path | None:
     """Return the JSON file with the numbers of a transformer; None for another model."""
-    path = file_of(str(model))
+    path = model_file(str(model))
     return path if path is not None and path.suffix == ".json" else None
 
 
@@ -199,7 +199,7 @@ def row_of(rows: Sequence[RowT], number: int) -> RowT:
     Raises:
         InputError: if there is none.
     """
-    if not 1 <= checks.whole(number, "the row", 1) <= len(rows):
+    if not 1 <= checks.integer(number, "the row", 1) <= len(rows):
         raise InputError(f"there is no row {number}; there are {len(rows)}")
     return rows[number - 1]
 
@@ -270,7 +270,7 @@ def _none_kept(choices: Sequence[Choice], options: ChooseOptions, model: object)
     )
 
 
-def apart(rows: Sequence[ConfigRow]) -> tuple[ConfigRow, ...]:
+def worthwhile(rows: Sequence[ConfigRow]) -> tuple[ConfigRow, ...]:
     """Return the rows without those that save little memory where a faster one has as few devices."""
     kept: list[ConfigRow] = []
     for row in rows:

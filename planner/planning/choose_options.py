@@ -73,7 +73,7 @@ class ChooseOptions:
         checks.check_fields(self, "the options of choose")
         for name in ("sequence", "devices", "data", "tensor", "pipeline", "micro_batch"):
             if getattr(self, name) is not None:
-                checks.whole(getattr(self, name), name, 1)
+                checks.integer(getattr(self, name), name, 1)
         if self.zero is not None and self.zero not in ZERO_STAGES:
             raise InputError(f"zero is {self.zero}; give one of {', '.join(map(str, ZERO_STAGES))}")
         if self.memory_bytes is not None and self.memory_bytes <= 0:

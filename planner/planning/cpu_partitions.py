@@ -112,7 +112,7 @@ class PartitionChoice:
         return [plan for plan in self.plans if _guessed(plan) <= least + GUESSED]
 
 
-def choose(
+def choose_partition(
     clusters: Iterable[Cluster], make: Callable[[Cluster], Plan], constraints: Sequence[Constraint] = ()
 ) -> PartitionChoice:
     """Make a plan for every division.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from costmodels.cluster.cluster import Cluster
 from costmodels.workload import Workload
 from graphs.ir import Graph
-from planner.planning.cpu_partitions import PartitionChoice, choose, tried
+from planner.planning.cpu_partitions import PartitionChoice, choose_partition, tried
 from planner.planning.fastest_training import (
     FasterRow,
     FoundTraining,
@@ -113,7 +113,7 @@ def find_plan(question: PlanQuestion) -> FoundPlan:
         return make_plan(question.graph, cluster, question.goal, work, question.constraints, share)
 
     try:
-        divisions = choose(question.clusters, make, question.constraints)
+        divisions = choose_partition(question.clusters, make, question.constraints)
     except NoPlanError as error:
         if (row := _row_without_plan(question)) is None:
             raise

@@ -82,9 +82,9 @@ class Search:
         checks.one_of(self.solver, "the solver", (AUTO, *SOLVERS))
         checks.seconds(self.time_limit_s, "the time limit")
         checks.share(self.gap, "the gap")
-        checks.whole(self.seed, "the seed")
+        checks.integer(self.seed, "the seed")
         check_rewrites(self.rewrites)
-        checks.whole(self.robust, "the number of draws of a robust search")
+        checks.integer(self.robust, "the number of draws of a robust search")
 
     def part(self, share: float) -> "Search":
         """This search with a share of its time."""

@@ -13,7 +13,7 @@ from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, RecomputeMode, W
 from graphs.common import checks
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError
-from graphs.importers.sources import file_of
+from graphs.importers.sources import model_file
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.parallelism.closed_form.model_file import transformer_of
@@ -64,7 +64,7 @@ class OpenWorkload:
         checks.check_fields(self, "the workload")
         for name in ("in_flight", "micro_batches", "replicas"):
             if getattr(self, name) is not None:
-                checks.whole(getattr(self, name), name.replace("_", "-"), 1)
+                checks.integer(getattr(self, name), name.replace("_", "-"), 1)
         self.closed(batch=1, n_devices=1, training=True)  # checks the words
 
     @property
@@ -183,7 +183,7 @@ class PlanQuestion:
     def transformer(self) -> Transformer | None:
         """The description of a transformer, if the model is a config.json with equal layers; otherwise None."""
         name = given_model(self.model)
-        path = file_of(str(name)) if isinstance(name, NamedModel) else None
+        path = model_file(str(name)) if isinstance(name, NamedModel) else None
         if path is None or path.suffix != ".json" or not path.is_file():
             return None
         try:

@@ -46,7 +46,7 @@ from planner.planning.autotune import (
 from planner.planning.make_plan import Search, make_plan, search_plan
 from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.compare import PaceChange, pace_change, stages_of
-from planner.plans.given import ModelName, Named, given_cluster, running
+from planner.plans.given import ModelName, Named, given_cluster, runnable
 from planner.plans.plan import Plan, plan_by_hand
 from planner.problem.constraints import Constraint
 from planner.problem.deadline import Deadline
@@ -149,7 +149,7 @@ def tune(
         constraints=constraints,  # type: ignore[arg-type]  # a list becomes a tuple
         search=search,
     )
-    (cluster,), program = question.clusters, running(question.imported)
+    (cluster,), program = question.clusters, runnable(question.imported)
     work = question.workload_on(len(cluster.devices))
     deadline = Deadline(seconds)
     begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))

@@ -44,7 +44,7 @@ class NamedModel:
     def __post_init__(self) -> None:
         checks.check_fields(self, "the named model")
         if self.batch is not None:
-            checks.whole(self.batch, "the batch", 1)
+            checks.integer(self.batch, "the batch", 1)
 
     def __str__(self) -> str:
         return fspath(self.name)
@@ -104,7 +104,7 @@ def given_model(value: Any) -> nn.Module | Program | Graph | NamedModel:
     return NamedModel(checks.path(value, "the model", MODEL))
 
 
-def running(model: Program | Graph) -> Program:
+def runnable(model: Program | Graph) -> Program:
     """Return the program of an import; a graph does not run. Raise InputError for a graph."""
     if isinstance(model, Graph):
         raise InputError(f"'{model.name}' is a graph, which cannot run; give the model it came from")

@@ -11,7 +11,7 @@ from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
 from graphs.common.brief import brief
-from graphs.common.checks import whole
+from graphs.common.checks import integer
 from graphs.common.notebook import repr_html
 from graphs.common.visible import visible
 from graphs.ir import Graph
@@ -256,7 +256,7 @@ class Plan:
 
     def simulate(self, micro_batches: int = 8) -> Timeline:
         """Return the simulated timeline of a stream of this many micro-batches; in training, of one step."""
-        whole(micro_batches, "the number of micro-batches", 1)
+        integer(micro_batches, "the number of micro-batches", 1)
         if self.goal is Goal.TRAINING:
             return self.training_run.pipeline.timeline
         return simulate(self.costs_of(micro_batches), self.placement, micro_batches, self.workload.in_flight)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats, Ints
-from graphs.common.groups import joined
+from graphs.common.groups import least_members
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from simulator.placement import Placement
 
@@ -100,7 +100,7 @@ class Blocks:
 def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
     """Return the blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
     number: dict[int, int] = {}
-    leaders = joined(table.n_ops, (*table.together, *also))
+    leaders = least_members(table.n_ops, (*table.together, *also))
     block = np.asarray([number.setdefault(leader, len(number)) for leader in leaders], dtype=np.int64)
     forward_s = np.zeros((len(number), table.n_devices))
     np.add.at(forward_s, block, table.forward_s)
@@ -137,7 +137,7 @@ def by_priority(priority: Sequence[float], edges: Iterable[tuple[int, int]]) -> 
     return order
 
 
-def inputs_of(table: CostTable) -> list[list[int]]:
+def input_flows(table: CostTable) -> list[list[int]]:
     """Return [n_ops], the flows that each operator reads."""
     inputs: list[list[int]] = [[] for _ in range(table.n_ops)]
     for number, flow in enumerate(table.flows):

@@ -12,7 +12,7 @@ from graphs.ir import Graph
 from graphs.program.arguments import arguments_of, by_name
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
-from planner.plans.given import ModelName, NamedModel, given_model, running
+from planner.plans.given import ModelName, NamedModel, given_model, runnable
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
 
@@ -87,7 +87,7 @@ def program_for(
     if isinstance(given, NamedModel):
         return _named_program(plan, given, reporter)
     if isinstance(given, Graph):
-        return running(given)
+        return runnable(given)
     if example_inputs is None and isinstance(given, nn.Module):
         tensors = [plan.graph.tensor[name] for name in plan.graph.inputs]
         zeros = [torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.table import CostTable
-from planner.problem.blocks import Blocks, inputs_of, merge_blocks, successors
+from planner.problem.blocks import Blocks, input_flows, merge_blocks, successors
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
@@ -126,7 +126,7 @@ def _floor(problem: Problem, placement: Placement) -> float:
     if problem.goal is not Goal.LATENCY or table.offload:
         return floor_s
     finish_s: list[float] = []
-    for op, flows in enumerate(inputs_of(table)):
+    for op, flows in enumerate(input_flows(table)):
         device, ready_s = placement.device[op], 0.0
         for flow in flows:
             writer = table.flows[flow].writer

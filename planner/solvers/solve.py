@@ -138,7 +138,7 @@ def solve(
     asked = solver if isinstance(solver, str) else solver.name
     checks.seconds(time_limit_s, "the time limit")
     checks.share(gap, "the gap")
-    checks.whole(seed, "the seed")
+    checks.integer(seed, "the seed")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
     single = replace(problem, copies=False)
     bound_s = lower_bound(single)

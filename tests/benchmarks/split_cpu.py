@@ -20,7 +20,7 @@ from costmodels.cluster.cluster import Cluster
 from graphs.program.program import Program
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys
-from planner.planning.cpu_partitions import PartitionChoice, choose, tried
+from planner.planning.cpu_partitions import PartitionChoice, choose_partition, tried
 from planner.planning.find_plan import plan as make_plan
 from planner.runtime.benchmark.measure import BenchmarkResult, Contender, Eager, PlannedContender, measure
 from tests.benchmarks.bars import Bar, at_least, report
@@ -90,7 +90,9 @@ def named(plan: planner.Plan) -> str:
 
 def one(program: Program, goal: str, clusters: Sequence[Cluster], rounds: int, console: Console) -> Row:
     """Plan for every division, choose, run all of them."""
-    choice = tried(choose(clusters, lambda cluster: make_plan(program, cluster=cluster, goal=goal)), program, console)
+    choice = tried(
+        choose_partition(clusters, lambda cluster: make_plan(program, cluster=cluster, goal=goal)), program, console
+    )
     wide = clusters[0].devices[0]
     with ExitStack() as stack:
         contenders: list[Contender] = [Eager(program, wide, PLAIN)]

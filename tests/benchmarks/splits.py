@@ -23,7 +23,7 @@ from graphs.program.program import Program
 from graphs.rewrites.split import Split
 from planner.cli.console import Console
 from planner.planning.calibrate import CalibrationOptions, surveys
-from planner.planning.cpu_partitions import choose, tried
+from planner.planning.cpu_partitions import choose_partition, tried
 from planner.runtime.benchmark.check import Answers, compare_outputs
 from planner.runtime.benchmark.measure import BenchmarkResult, PlannedContender, baselines, measure
 from tests.benchmarks.bars import Bar, at_least, at_most, report
@@ -93,7 +93,7 @@ def one(name: str, rounds: int, console: Console) -> Row:
     options = CalibrationOptions(split_cpu="auto", kernels="quick")
     clusters = [each.cluster for each in surveys(program, reporter=console, calibration_options=options)]
     plans = {len(cluster.devices): planner.plan(program, cluster=cluster, goal="latency") for cluster in clusters}
-    choice = tried(choose(clusters, lambda cluster: plans[len(cluster.devices)]), program, console)
+    choice = tried(choose_partition(clusters, lambda cluster: plans[len(cluster.devices)]), program, console)
     alone = planner.plan(program, cluster=clusters[-1].first(1), goal="latency")
     with ExitStack() as stack:
         named = {PLAN: plans[2], THREADS: plans[1], ALONE: alone}

@@ -9,7 +9,7 @@ import pytest
 
 import planner
 from planner.cli import COMMANDS
-from planner.cli.parser import Parser, declare, module_of
+from planner.cli.parser import Parser, command_module, declare
 from tests.docs.pages import PAGES, ROOT
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -39,7 +39,7 @@ def options() -> Iterator[str]:
     """Every long option of every command, but for ``--help``."""
     for command in COMMANDS:
         parser: argparse.ArgumentParser = Parser(prog=command)
-        declare(parser, module_of(command))
+        declare(parser, command_module(command))
         for action in parser._actions:
             if action.help != argparse.SUPPRESS:
                 yield from (option for option in action.option_strings if option.startswith("--"))

@@ -13,7 +13,7 @@ from graphs.importers.onnx.control_flow import KINDS, nodes_of
 from graphs.importers.onnx.fold import fold
 from graphs.importers.onnx.module import OnnxModel
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import kind_of, tensor_of
+from graphs.importers.onnx.operators.registry import node_kind, tensor_of
 from graphs.importers.onnx.reading import opset_of
 
 OLDEST_IR = 8  # old enough for every opset here, new enough for the checker
@@ -102,7 +102,7 @@ def names_to_know(graph: GraphProto) -> set[str]:
         if node.op_type in KINDS:
             names.update(node.input[:2] if node.op_type != "Scan" else ())
             continue
-        traits = OPERATORS[kind_of(node)]
+        traits = OPERATORS[node_kind(node)]
         if traits.folded:
             names.update(node.input)
         elif traits.weights:

@@ -23,7 +23,7 @@ from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx import control_flow
 from graphs.importers.onnx.control_flow import graphs_of, nodes_of
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, kind_of, tensor_of
+from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, node_kind, tensor_of
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _FoldedValues:
         for initializer in graph.initializer:
             self.write(initializer.name, tensor_of(initializer, self.folder))
         for proto in graph.node:
-            if kind_of(proto) in control_flow.KINDS:
+            if node_kind(proto) in control_flow.KINDS:
                 control_flow.expand(proto, self)
             else:
                 self.compute(proto)
@@ -150,7 +150,7 @@ class _FoldedValues:
     def compute(self, proto: NodeProto) -> None:
         """Compute a node, and keep it as a step if a result depends on the inputs."""
         node = self._node(proto)
-        operator = OPERATORS[kind_of(proto)]
+        operator = OPERATORS[node_kind(proto)]
         operands = self._operands(node, operator, list(proto.input))
         tied = False  # whether a weight has other readers, so that a transposed copy would be a second weight
         if proto.op_type == "Transpose":
@@ -166,7 +166,7 @@ class _FoldedValues:
 
     def _node(self, proto: NodeProto) -> Node:
         return Node(
-            kind=kind_of(proto),
+            kind=node_kind(proto),
             name=proto.name or next(name for name in proto.output if name),
             opset=self.opset,
             attributes=Attributes({each.name: _attribute(each, proto, self.folder) for each in proto.attribute}),
@@ -263,7 +263,7 @@ def _attribute(attribute: AttributeProto, proto: NodeProto, folder: Path | None)
         if attribute.type == AttributeProto.STRINGS:
             return [text.decode() for text in value]
     except UnicodeDecodeError as error:
-        node = f"node {proto.name or proto.output[0]!r} ({kind_of(proto)})"
+        node = f"node {proto.name or proto.output[0]!r} ({node_kind(proto)})"
         raise InputError(
             f"{node}: the attribute {attribute.name} is no text in UTF-8; export the model anew"
         ) from error

@@ -31,7 +31,7 @@ class OnnxNode(nn.Module):
         for position, operand in enumerate(step.operands):
             if position in own:
                 is_state = position in OPERATORS[step.node.kind].state
-                self._operands.append(hold(self, *own[position], trainable=not is_state))
+                self._operands.append(register_constant(self, *own[position], trainable=not is_state))
             else:
                 self._operands.append(operand if isinstance(operand, KnownValue) else None)
 
@@ -124,7 +124,7 @@ class OnnxModel(nn.Module):
                 assert isinstance(owner, OnnxNode)
                 self._homes[key] = (paths[index], owner.attribute(position))
             elif key in program.constants:  # a result that does not depend on the inputs
-                self._homes[key] = ("", hold(self, key, program.constants[key], trainable=False))
+                self._homes[key] = ("", register_constant(self, key, program.constants[key], trainable=False))
 
     @property
     def paths(self) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _owners(program: FoldedGraph) -> dict[str, tuple[int, int]]:
     return owners
 
 
-def hold(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> str:
+def register_constant(module: nn.Module, key: str, value: torch.Tensor, trainable: bool) -> str:
     """Register a constant under a free name made from its key: a weight as parameter, anything else as buffer."""
     name = _free_name(re.split(r"[./]", key)[-1], module)
     if trainable and value.is_floating_point() and value.dim() > 0:

@@ -14,7 +14,7 @@ from graphs.importers.onnx.control_flow import KINDS, nodes_of
 from graphs.importers.onnx.data_files import held_outside, read_outside
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.microsoft import DOMAIN
-from graphs.importers.onnx.operators.registry import STANDARD, kind_of
+from graphs.importers.onnx.operators.registry import STANDARD, node_kind
 
 OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
 DEEPEST = 4  # functions of the standard that consist of functions
@@ -28,7 +28,7 @@ _ORIGINS = {
 """By domain: where its operators come from, and what undoes them."""
 
 
-def read(path: Path) -> ModelProto:
+def read_onnx(path: Path) -> ModelProto:
     """Read and check an ONNX file, and inline its functions and those of the standard that are not in our table.
 
     Raise InputError if the file is missing or not an ONNX file, external data is missing, or a version or an operator
@@ -114,7 +114,7 @@ def _is_function(node: NodeProto, version: int) -> bool:
 
 
 def _is_known(node: NodeProto) -> bool:
-    return kind_of(node) in OPERATORS or kind_of(node) in KINDS
+    return node_kind(node) in OPERATORS or node_kind(node) in KINDS
 
 
 def _check_opset(model: ModelProto, path: Path) -> None:
@@ -132,7 +132,7 @@ def _check_opset(model: ModelProto, path: Path) -> None:
 def _check_operators(model: ModelProto, path: Path) -> None:
     """Refuse unsupported operators, all in one message."""
     versions = {entry.domain: entry.version for entry in model.opset_import} | {"": opset_of(model)}
-    unknown = {kind_of(node): node for node in reversed([*nodes_of(model.graph)]) if not _is_known(node)}
+    unknown = {node_kind(node): node for node in reversed([*nodes_of(model.graph)]) if not _is_known(node)}
     if not unknown:
         return
     named = [

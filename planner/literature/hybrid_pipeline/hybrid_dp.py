@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphs.common.brief import Brief
-from planner.literature.hybrid_pipeline.kernel import StageSweep, StageTable, sweep
+from planner.literature.hybrid_pipeline.kernel import StageSweep, StageTable, sweep_stages
 from planner.literature.hybrid_pipeline.network import HybridNetwork
 from planner.literature.hybrid_pipeline.stages import HybridStage, loads_of
 from planner.literature.hybrid_pipeline.tables import (
@@ -186,7 +186,7 @@ class _PipelineSearch:
 
     def reaches(self, table: StageTable, limit_s: float) -> bool:
         """Return whether the devices suffice for stages within a limit."""
-        sweep(table, limit_s, self._network.devices, self._sweep)
+        sweep_stages(table, limit_s, self._network.devices, self._sweep)
         return bool(self._sweep.devices[0].min() <= self._network.devices)
 
     def promising(self, limit_s: float) -> list[_Part] | None:

@@ -49,7 +49,7 @@ def let_rise(at: Ints, times: Floats) -> None:
 
 
 @compiled
-def sweep(table: StageTable, limit_s: float, most_devices: int, found: StageSweep) -> None:
+def sweep_stages(table: StageTable, limit_s: float, most_devices: int, found: StageSweep) -> None:
     """Find the fewest devices for the nodes outside each downset so that no stage takes longer than the limit.
 
     ::

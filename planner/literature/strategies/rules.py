@@ -41,7 +41,7 @@ def all_reduce(case: MeshCase, n_bytes: float, axis: int) -> float:
     return int(case.alpha[axis] + case.beta[axis] * 2 * (n - 1) / n * n_bytes) + ALL_REDUCE_TIE
 
 
-def all_gather(case: MeshCase, n_bytes: float, axis: int) -> float:
+def all_gather_price(case: MeshCase, n_bytes: float, axis: int) -> float:
     """Return the price of an all-gather that ends with ``n_bytes`` on every device of an axis of the mesh."""
     n = case.mesh[axis]
     return case.all_gather_price or int(case.alpha[axis] + case.beta[axis] * (n - 1) / n * n_bytes) + ALL_GATHER_TIE
@@ -49,7 +49,7 @@ def all_gather(case: MeshCase, n_bytes: float, axis: int) -> float:
 
 def resharding(case: MeshCase, n_bytes: float, have: Spec, want: Spec) -> float:
     """Return the price of turning one spec into another: an all-gather for every split that the other spec lacks."""
-    return sum(all_gather(case, n_bytes, h) for h, w in zip(have, want, strict=True) if h is not None and h != w)
+    return sum(all_gather_price(case, n_bytes, h) for h, w in zip(have, want, strict=True) if h is not None and h != w)
 
 
 def shard_bytes(case: MeshCase, op: TensorOp, spec: Spec) -> float:

@@ -15,7 +15,7 @@ from costmodels.cluster.fabric import Fabric, fabric_of
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import RECOMPUTE_MODES, ZERO_STAGES, RecomputeMode
 from graphs.common.brief import brief
-from graphs.common.checks import one_of, whole
+from graphs.common.checks import integer, one_of
 from graphs.common.errors import InputError
 from planner.parallelism.closed_form.layer_times import MEGATRON, Efficiency
 from planner.parallelism.closed_form.memory import FLOAT32, FLOAT32_GRADIENT
@@ -286,7 +286,7 @@ def checked_batch(batch: int) -> int:
     Raises:
         InputError: for any other number.
     """
-    if whole(batch, "the global batch", 1) > MOST_BATCH:
+    if integer(batch, "the global batch", 1) > MOST_BATCH:
         raise InputError(f"the global batch is {batch:,}; it may have up to {MOST_BATCH:,} samples")
     return batch
 

@@ -21,7 +21,7 @@ large transformer models, MLSys 2023, arXiv 2205.05198, table 2.
 from dataclasses import dataclass
 
 from costmodels.workload import RecomputeMode
-from graphs.common.checks import check_fields, whole
+from graphs.common.checks import check_fields, integer
 from planner.parallelism.closed_form.transformer import Transformer
 
 PARAMETER, GRADIENT, ADAM = 2, 2, 12  # bytes in mixed precision
@@ -38,7 +38,7 @@ class LayerSplit:
 
     def __post_init__(self) -> None:
         check_fields(self, "the split of a layer")
-        whole(self.tensor, "tensor", 1)
+        integer(self.tensor, "tensor", 1)
 
 
 def zero_states(

@@ -35,7 +35,7 @@ from costmodels.table import CostTable
 from costmodels.workload import Workload
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import brief
-from graphs.common.groups import joined
+from graphs.common.groups import least_members
 from graphs.ir import Graph, Op, Role
 from planner.parallelism.closed_form.layer_times import MEGATRON
 from planner.parallelism.closed_form.priced_stage import GATHERED
@@ -121,7 +121,7 @@ class SharedNetwork:
             if flow.tensor in self.styles.axis and not self._by_tokens(flow.tensor) and flow.writer in home
         ]
         members: dict[int, list[int]] = {}
-        for position, first in enumerate(joined(len(blocks), crossed)):
+        for position, first in enumerate(least_members(len(blocks), crossed)):
             members.setdefault(first, []).extend(blocks[position])
         return tuple(tuple(sorted(unit)) for unit in members.values())
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from costmodels.architecture import Architecture
 from graphs.common.brief import Brief
-from graphs.common.checks import check_fields, whole
+from graphs.common.checks import check_fields, integer
 from graphs.common.errors import InputError
 
 LAYER_NORM, RMS_NORM = 2, 1
@@ -60,11 +60,11 @@ class Transformer(Brief):
     def __post_init__(self) -> None:
         check_fields(self, "the transformer")
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary"):
-            whole(getattr(self, name), name, 1)
-        object.__setattr__(self, "ffn", whole(self.ffn or 4 * self.hidden, "ffn", 1))
-        object.__setattr__(self, "kv_heads", whole(self.kv_heads or self.heads, "kv_heads", 1))
+            integer(getattr(self, name), name, 1)
+        object.__setattr__(self, "ffn", integer(self.ffn or 4 * self.hidden, "ffn", 1))
+        object.__setattr__(self, "kv_heads", integer(self.kv_heads or self.heads, "kv_heads", 1))
         for name in ("head_dim", "position_rows", "window"):
-            whole(getattr(self, name), name, 0)
+            integer(getattr(self, name), name, 0)
         for whole_name, part_name in (("hidden", "heads"), ("heads", "kv_heads")):
             number, part = getattr(self, whole_name), getattr(self, part_name)
             if number % part and not (part_name == "heads" and self.head_dim):

@@ -58,7 +58,7 @@ def of_this_host(cluster: Cluster) -> bool:
     return any(device.cores or device.cuda is not None for device in cluster.devices)
 
 
-def alike(cluster: Cluster) -> bool:
+def uniform(cluster: Cluster) -> bool:
     """Return whether a cluster's devices are equal and reach each other, so that any neighbours can share layers."""
     return _groups(cluster, len(cluster.devices))
 

@@ -22,7 +22,7 @@ from graphs.ir import Graph
 from planner.parallelism.closed_form.config import Demands, StageDegrees, StageLayers, zero_degrees
 from planner.parallelism.network.shape_tables import ShapeCosts, Tables
 from planner.parallelism.network.training_rows import Choice, choice_of
-from planner.parallelism.network.training_shapes import Shape, alike, of_this_host, searched_shapes
+from planner.parallelism.network.training_shapes import Shape, of_this_host, searched_shapes, uniform
 from planner.parallelism.stages.own_stages import StageProblem, StageSolution
 from planner.parallelism.stages.stage_degrees import DegreeSearch
 from planner.problem.deadline import Deadline
@@ -102,11 +102,11 @@ class OwnDegrees:
 
     def _elsewhere(self, found: StageSolution) -> bool:
         """Return whether the search for equal degrees finds these stages, too."""
-        return found.alike and (alike(self._cluster) or found.stages[0].degrees.devices == 1)
+        return found.alike and (uniform(self._cluster) or found.stages[0].degrees.devices == 1)
 
     def _kinds(self) -> list[tuple[Cluster, Device]]:
         """Return for each kind of device a cluster of such devices, and one of them."""
-        if alike(self._cluster):
+        if uniform(self._cluster):
             return [(self._cluster, self._cluster.devices[0])]
         fabric = self._tables.fabric
         kinds = {_kind(device): device for device in reversed(fabric.devices)}

@@ -13,7 +13,7 @@ from graphs.common.brief import brief
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import randomized
-from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, shown
+from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, form_of
 from planner.runtime.verification.reference import run_reference
 
 
@@ -93,4 +93,4 @@ def _line(name: str, expected: Any, got: Any, difference: Deviation | None) -> s
 
 
 def _shown(leaf: Any) -> str:
-    return shown(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf)
+    return form_of(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf)

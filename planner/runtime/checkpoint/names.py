@@ -13,7 +13,7 @@ from graphs.program.files import UnavailableModule, hollow_of
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program, home_of
 from graphs.rewrites.layouts import Slice
-from planner.runtime.verification.deviation import shown
+from planner.runtime.verification.deviation import form_of
 
 
 def names_in_model(program: Program) -> dict[str, str]:
@@ -102,7 +102,7 @@ def values_of(program: Program, state: Mapping[str, Any], wanted: Collection[str
             raise InputError(f"the state has no '{entry}', which the model '{program.graph.name}' has")
         checks.instance(state[entry], torch.Tensor, f"'{entry}' of the state", "a tensor")
         if state[entry].shape != own[entry].shape or state[entry].dtype != own[entry].dtype:
-            ours, theirs = shown(own[entry]), shown(state[entry])
+            ours, theirs = form_of(own[entry]), form_of(state[entry])
             raise InputError(f"'{entry}' is {theirs} in the state and {ours} in the model; they must be the same")
         values[name] = state[entry]
     return {name: value for name, value in pieces.divided(values, wanted).items() if name in wanted}
@@ -124,11 +124,11 @@ def module_from_dict(entries: Mapping[str, Any], tensors: Mapping[str, torch.Ten
     module = UnavailableModule()
     for entry, about in entries.items():
         name = about if isinstance(about, str) else entry
-        hold(module, entry, tensors[name] if name in tensors else hollow_of(about))
+        register_tensor(module, entry, tensors[name] if name in tensors else hollow_of(about))
     return module
 
 
-def hold(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+def register_tensor(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
     """Register a parameter or buffer under a path such as ``layer1.conv.weight``, with modules on the way."""
     home, last = home_of(module, name)
     if isinstance(tensor, nn.Parameter):

@@ -12,7 +12,7 @@ from graphs.program.program import Program
 from planner.plans.given import ModelName, Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
-from planner.runtime.checkpoint.shard_folder import check_target
+from planner.runtime.checkpoint.shard_folder import check_shard_folder
 from planner.runtime.checkpoint.shards import names_held, write_shards
 from planner.runtime.matching import program_for
 
@@ -46,7 +46,7 @@ def shard(
     plan, folder = given_plan(plan), checks.path(output, "the output", "the path of a folder")
     checks.instance(force, bool, "force", "True or False")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
-    check_target(folder, force)  # before the model is imported, which takes its time
+    check_shard_folder(folder, force)  # before the model is imported, which takes its time
     program = program_for(plan, model, example_inputs, reporter)
     reporter.on_step(f"writing {output}", 0, 0)
     return dict(zip(names_held(plan), write_shards(plan, program, folder, force), strict=True))

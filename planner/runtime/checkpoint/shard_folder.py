@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from graphs.common.documents import parse_json, read_json
 from graphs.common.errors import InputError
-from planner.runtime.verification.deviation import shown
+from planner.runtime.verification.deviation import form_of
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
@@ -139,7 +139,7 @@ class TensorFile:
         real, stored = _real(like), self._tensor(name)
         if (stored.shape, stored.dtype) != (real.shape, real.dtype):
             raise InputError(
-                f"'{self._path}' has '{name}' as {shown(stored)}, not {shown(real)}; write the shards anew"
+                f"'{self._path}' has '{name}' as {form_of(stored)}, not {form_of(real)}; write the shards anew"
             )
         tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
         _real(tensor).copy_(stored)
@@ -183,17 +183,17 @@ PLAN, PROGRAM, INPUTS, SUFFIX = "plan.json", "program.json", "inputs.st", ".safe
 DIGITS = 12  # of a fingerprint
 
 
-def file_of(device: str) -> str:
+def shard_file(device: str) -> str:
     """Return the file of a device, whatever characters its name has."""
     return quote(device, safe=" ") + SUFFIX
 
 
-def fingerprint_of(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """Return the fingerprint of a file, which changes with any byte."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]
 
 
-def check_target(folder: Path, force: bool) -> None:
+def check_shard_folder(folder: Path, force: bool) -> None:
     """Raise InputError if a folder has other files than shards, or has shards and ``force`` is not given."""
     if not folder.exists():
         if not folder.absolute().parent.is_dir():
@@ -269,10 +269,10 @@ def _shards(folder: Path) -> list[str]:
         return []
     if not {"plan", "model", "weights", "program"} <= marks.keys():
         return []
-    expected, names = fingerprint_of(program), sorted(path.name for path in folder.iterdir() if _is_file(path))
+    expected, names = file_fingerprint(program), sorted(path.name for path in folder.iterdir() if _is_file(path))
     tensor_files = [name for name in names if name.endswith(SUFFIX) or name == INPUTS]
     shards = [name for name in tensor_files if _belongs(folder / name, expected)]
-    if PLAN in names and fingerprint_of(folder / PLAN) == marks["plan"]:
+    if PLAN in names and file_fingerprint(folder / PLAN) == marks["plan"]:
         shards.append(PLAN)
     return [*shards, PROGRAM]
 
@@ -288,5 +288,5 @@ def _belongs(path: Path, program: str) -> bool:
             marks = file.metadata
     except InputError:
         return False
-    name = file_of(marks["device"]) if "device" in marks else INPUTS
+    name = shard_file(marks["device"]) if "device" in marks else INPUTS
     return (name, program) == (path.name, marks.get("program"))

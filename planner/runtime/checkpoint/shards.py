@@ -39,10 +39,10 @@ from planner.runtime.checkpoint.shard_folder import (
     PROGRAM,
     TensorFile,
     bytes_of,
-    check_target,
-    file_of,
-    fingerprint_of,
+    check_shard_folder,
+    file_fingerprint,
     replacing,
+    shard_file,
     write_tensors,
 )
 from planner.runtime.matching import check_same, rewritten_for
@@ -61,7 +61,7 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
     """
     program = rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
-    check_target(folder, force)
+    check_shard_folder(folder, force)
     tensors = {**program.state, **{name: update.tensor for name, update in program.updates.items()}}
     held = with_counters(names_held(plan), program.updates)
     for name in dict.fromkeys(name for names in held.values() for name in names):
@@ -77,7 +77,7 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
     with replacing(folder) as draft:
         save_plan(plan, draft / PLAN)
         marks = {
-            "plan": fingerprint_of(draft / PLAN),
+            "plan": file_fingerprint(draft / PLAN),
             "model": plan.graph.fingerprint,
             "weights": _weights(tensors),
         }
@@ -86,14 +86,14 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
         if plan.workload.trains:
             document["entries"] = entries_to_dict(program)
         write_text(json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False), draft / PROGRAM)
-        marks["program"] = fingerprint_of(draft / PROGRAM)
+        marks["program"] = file_fingerprint(draft / PROGRAM)
         inputs = dict(zip(plan.graph.inputs, program.example_inputs, strict=True))
         strides = {name: tensor.stride() for name, tensor in inputs.items()}
         write_tensors(draft / INPUTS, inputs, marks | {STRIDES: json.dumps(strides)})
         for device, names in held.items():
             own = {name: tensors[name] for name in names}
-            write_tensors(draft / file_of(device), own, marks | {"device": device})
-    return tuple(folder / file_of(device) for device in held)
+            write_tensors(draft / shard_file(device), own, marks | {"device": device})
+    return tuple(folder / shard_file(device) for device in held)
 
 
 def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
@@ -107,21 +107,21 @@ def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
     if device not in held:
         raise InputError(f"the plan in '{folder}' has no operator on '{device}'; its devices are {', '.join(held)}")
     document = read_json(folder / PROGRAM, "program")
-    marks = {"plan": fingerprint_of(folder / PLAN), "model": plan.graph.fingerprint}
+    marks = {"plan": file_fingerprint(folder / PLAN), "model": plan.graph.fingerprint}
     marks["weights"] = str(document.get("weights"))
     _check_marks(folder / PROGRAM, document, marks)
     for part in ("program", "entries") if plan.workload.trains else ("program",):
         if part not in document:
             raise InputError(f"'{folder / PROGRAM}' has no '{part}'; write the shards anew")
-    marks["program"] = fingerprint_of(folder / PROGRAM)
+    marks["program"] = file_fingerprint(folder / PROGRAM)
     inputs = _read_inputs(folder / INPUTS, plan, marks)
     dtype = _default_dtype(folder / PROGRAM, document)
     hollow = replace(program_from_dict(document["program"], plan.graph, inputs), default_dtype=dtype)
     names = with_counters(held, hollow.updates)[device]
-    with TensorFile(folder / file_of(device)) as file:
-        _check_marks(folder / file_of(device), file.metadata, marks | {"device": device})
+    with TensorFile(folder / shard_file(device)) as file:
+        _check_marks(folder / shard_file(device), file.metadata, marks | {"device": device})
         if missing := set(names) - file.names:
-            raise InputError(f"'{folder / file_of(device)}' has no '{min(missing)}'; write the shards anew")
+            raise InputError(f"'{folder / shard_file(device)}' has no '{min(missing)}'; write the shards anew")
         program = _filled(hollow, names, file)
         with reading_program():
             return plan, _named(program, document["entries"], file) if plan.workload.trains else program

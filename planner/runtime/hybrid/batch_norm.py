@@ -25,7 +25,7 @@ def _mean(group: dist.ProcessGroup, own: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def batch_norm(
+def synchronized_batch_norm(
     group: dist.ProcessGroup,
     x: torch.Tensor,
     affine: tuple[torch.Tensor | None, torch.Tensor | None],

@@ -70,7 +70,7 @@ def compare_steps(config: ParallelConfig, program: Program, rounds: int) -> Hybr
     """Train some steps with the mean square as the loss; the comparison, on rank 0. All ranks do so together."""
     torch.backends.cudnn.allow_tf32 = False  # convolutions of a GPU have as many digits as the reference model's
     shape = config.shape
-    batches = micro_batches(program, shape.data * shape.micro_batches)
+    batches = random_micro_batches(program, shape.data * shape.micro_batches)
     trainer = HybridTrainer(config, program, loss=mean_square, optimizer=OPTIMIZER)
     gradients = trainer.gradients_through(batches)
     losses, steps_s = [], []
@@ -114,7 +114,7 @@ def differences(
     return sorted(found, key=lambda one: -one.share)
 
 
-def micro_batches(program: Program, count: int) -> list[MicroBatch]:
+def random_micro_batches(program: Program, count: int) -> list[MicroBatch]:
     """Micro-batches like the example inputs, each another one."""
     generator = torch.Generator().manual_seed(0)
 

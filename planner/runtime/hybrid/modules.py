@@ -24,9 +24,9 @@ from graphs.program.program import Program, home_of, on_device
 from graphs.rewrites.patterns import plain
 from planner.parallelism.network.layers import is_batch_norm
 from planner.parallelism.network.tensor_styles import TensorStyles, read_by
-from planner.runtime.hybrid.batch_norm import batch_norm
+from planner.runtime.hybrid.batch_norm import synchronized_batch_norm
 from planner.runtime.stages.random_generators import is_random, rrelu
-from planner.runtime.stages.recomputation import apart, once, selective_contexts
+from planner.runtime.stages.recomputation import once, second_pass_copy, selective_contexts
 from planner.runtime.training.means import MeanRecorder, averages
 
 ATTENTION = "aten.scaled_dot_product_attention"
@@ -60,7 +60,7 @@ class Runs:
         if self.norm_group is not None and is_batch_norm(op):
             return (self._batch_norm(op, env),)
         call = self.program.calls[op.name]
-        given = whole if axes is None else self._in_parts
+        given = gathered if axes is None else self._in_parts
         args, kwargs = on_device(self.program.arguments(op, lambda name: given(env[name])), self.device)
         target: Any = call.node.target
         if target is torch.ops.aten.rrelu.default and is_random(call.node):
@@ -91,10 +91,10 @@ class Runs:
     def _batch_norm(self, op: Op, env: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Run a batch norm on the samples of all replicas."""
         assert self.norm_group is not None
-        args, options = self.program.arguments(op, lambda name: whole(env[name]))
+        args, options = self.program.arguments(op, lambda name: gathered(env[name]))
         bound: Any = dict(zip(NORM_ARGUMENTS, args, strict=False)) | dict(options)
         x, weight, bias, mean, variance, _, momentum, eps = (bound.get(name) for name in NORM_ARGUMENTS)
-        return batch_norm(self.norm_group, x, (weight, bias), (mean, variance), momentum, eps)
+        return synchronized_batch_norm(self.norm_group, x, (weight, bias), (mean, variance), momentum, eps)
 
     def _in_parts(self, tensor: torch.Tensor) -> DTensor:
         """Return a tensor as every device has it; in the backward pass the gradients of all devices are summed."""
@@ -122,7 +122,7 @@ def _leaving(graph: Graph, ops: Sequence[Op]) -> tuple[str, ...]:
     return tuple(name for op in ops for name in op.outputs if name in read)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def gathered(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of which each device has all, gathered if it is divided."""
     return tensor.redistribute(placements=[Replicate()]).to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -201,7 +201,7 @@ class LayerBlock(nn.Module):
         env = dict(zip(self.reads, tensors, strict=True))
         env |= {name: self.tensor(name) for name in self.path_of}
         if again:
-            env |= {name: apart(env[name]) for name in self._runs.program.statistics & self.path_of.keys()}
+            env |= {name: second_pass_copy(env[name]) for name in self._runs.program.statistics & self.path_of.keys()}
         for op in self.ops:
             layer = self.get_submodule(self.layer_of[op.name]) if op.name in self.layer_of else None
             run = once(self._runs.run) if op.name in self._runs.once else self._runs.run
@@ -250,7 +250,7 @@ class StageModule(nn.Module):
             for block in self.blocks:
                 assert isinstance(block, LayerBlock)
                 env.update(zip(block.writes, block(*(env[name] for name in block.reads)), strict=True))
-        return tuple(_sent(whole(env[name]).to(dtype)) for name, dtype in self._leaves.items())
+        return tuple(_sent(gathered(env[name]).to(dtype)) for name, dtype in self._leaves.items())
 
 
 def _sent(tensor: torch.Tensor) -> torch.Tensor:

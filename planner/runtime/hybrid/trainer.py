@@ -40,7 +40,7 @@ from planner.runtime.hybrid.unequal import StageRanks, UnequalStage
 from planner.runtime.training.any_trainer import check_batches, divide
 from planner.runtime.training.optimizers import Factory, Optimizers
 from planner.runtime.training.prepare import check_trained
-from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, join_states, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.schedules import SCHEDULES
 
@@ -152,7 +152,7 @@ class HybridTrainer:
         values = {name: full(copies[0]) for name, copies in self._held.items()} | self._counts
         values |= self._mean_statistics(values)
         state = state_of(self.program, values, self._optimizers, self._progress)
-        whole = joined(self._gathered(pytree.tree_map_only(DTensor, full, state)))
+        whole = join_states(self._gathered(pytree.tree_map_only(DTensor, full, state)))
         return whole | {"model": {name: whole["model"][name] for name in self.program.module.state_dict()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

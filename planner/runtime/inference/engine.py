@@ -31,7 +31,7 @@ from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_d
 from costmodels.host.spin import POSSIBLE, EventCount
 from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
-from planner.runtime.inference.recorder import LoggedTransfer, Moment, Recorder, StageRun, shares
+from planner.runtime.inference.recorder import LoggedTransfer, Moment, Recorder, StageRun, equal_runs
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -321,7 +321,7 @@ class Engine:
     ) -> None:
         """Finish what has run at once, each with its part of the results and of the time."""
         count = len(task.stage.outputs)
-        for i, (one, share) in enumerate(zip(batch.together, shares(ran, len(batch.together)), strict=True)):
+        for i, (one, share) in enumerate(zip(batch.together, equal_runs(ran, len(batch.together)), strict=True)):
             self._end(task, one, results[i * count : (i + 1) * count], share)
 
     def _end(self, task: DeviceTask, batch: InFlight, results: tuple[torch.Tensor, ...], ran: StageRun[Moment]) -> None:

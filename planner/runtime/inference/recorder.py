@@ -38,7 +38,7 @@ class StageRun(NamedTuple, Generic[T]):
     processor_s: float = 0.0  # processor time of the device's thread in between
 
 
-def shares(ran: StageRun[Moment], count: int) -> list[StageRun[Moment]]:
+def equal_runs(ran: StageRun[Moment], count: int) -> list[StageRun[Moment]]:
     """Divide the record of micro-batches that a device ran at once into equal parts, one after the other."""
     begin_s, end_s = ran.ready_s, ran.ended_s
     assert isinstance(begin_s, float), "a GPU runs one at a time"

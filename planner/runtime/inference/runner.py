@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from costmodels.host.affinity import is_here, settle
-from costmodels.host.packing import memory_of
+from costmodels.host.packing import address_of
 from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.common.promises import LOOK_S, Promise
@@ -134,7 +134,7 @@ class Runner(Closing):
         if not checks.fits(arguments, tuple[tuple[Any, ...], Mapping[str, Any]]):
             shown = checks.shown(arguments)
             raise InputError(f"the micro-batch is {shown}; give a pair of a tuple and a dict, as (args, kwargs)")
-        return self._stream(repeat(arguments, checks.whole(count, "the number of micro-batches")))
+        return self._stream(repeat(arguments, checks.integer(count, "the number of micro-batches")))
 
     def _stream(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> Iterator[Any]:
         waiting: deque[tuple[Promise[Tensors], Tensors]] = deque()
@@ -249,7 +249,7 @@ class Runner(Closing):
         found = {**self._kept, **handed, **written}
         if apart:
             found = {
-                name: tensor.clone() if memory_of(tensor) in self._held else tensor for name, tensor in found.items()
+                name: tensor.clone() if address_of(tensor) in self._held else tensor for name, tensor in found.items()
             }
         return self.program.unflatten(found)
 
@@ -257,7 +257,7 @@ class Runner(Closing):
     def _held(self) -> frozenset[int]:
         """Addresses of the weights that results can share memory with."""
         owned = (self._state.owned(device) for device in range(len(self.plan.cluster.devices)))
-        return frozenset(map(memory_of, chain(self._kept.values(), *(each.values() for each in owned))))
+        return frozenset(map(address_of, chain(self._kept.values(), *(each.values() for each in owned))))
 
 
 def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", promise: "Promise[Tensors]") -> None:

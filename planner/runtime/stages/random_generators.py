@@ -107,7 +107,7 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     return defaults | dict(zip((a.name for a in arguments), node.args, strict=False)) | node.kwargs
 
 
-def dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
+def seeded_dropout(x: Tensor, p: float, train: bool, *, generator: torch.Generator) -> Tensor:
     """``aten.dropout``: some elements become 0, the others grow."""
     assert train
     return _scaled(x, p, torch.empty_like(x).bernoulli_(1 - p, generator=generator))
@@ -165,7 +165,7 @@ def _dropping(mask: Callable[[Tensor], Tensor], drop: Callable[[Tensor, float, T
     return run
 
 
-def attention(
+def dropout_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -199,7 +199,7 @@ def attention(
         if mask is not None:
             scores = scores + mask.to(scores.dtype)
         weights = torch._safe_softmax(scores, -1)
-        return dropout(weights, dropout_p, True, generator=generator).matmul(value).to(dtype)
+        return seeded_dropout(weights, dropout_p, True, generator=generator).matmul(value).to(dtype)
 
 
 def _additive(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
@@ -230,7 +230,7 @@ def _recurrent(operator: OpOverload) -> SeededKernel:
             y, *end = operator(y, first, own, has_biases, 1, 0.0, train, bidirectional, False)
             ends.append(end)
             if layer < num_layers - 1:
-                y = dropout(y, p, True, generator=generator)
+                y = seeded_dropout(y, p, True, generator=generator)
         states = [torch.cat(parts) for parts in zip(*ends, strict=True)]
         return (y.transpose(0, 1) if batch_first else y, *states)
 
@@ -257,13 +257,13 @@ def _like(fill: str) -> SeededKernel:
 
 
 SEEDED_KERNELS: Mapping[OpOverload, SeededKernel] = {
-    aten.dropout.default: dropout,
+    aten.dropout.default: seeded_dropout,
     aten.native_dropout.default: native_dropout,
     aten.feature_dropout.default: _dropping(_of_features, _scaled),
     aten.alpha_dropout.default: _dropping(torch.empty_like, _alpha_dropped),  # keeps mean and variance
     aten.feature_alpha_dropout.default: _dropping(_of_features, _alpha_dropped),
     aten.rrelu.default: rrelu,
-    aten.scaled_dot_product_attention.default: attention,
+    aten.scaled_dot_product_attention.default: dropout_attention,
     **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
     aten.rand.default: aten.rand.generator,
     aten.randn.default: aten.randn.generator,

@@ -48,7 +48,7 @@ def once(call: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
     return run
 
 
-def apart(tensor: torch.Tensor) -> torch.Tensor:
+def second_pass_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy for the second pass alone; selective recomputation allows no operator there that the first one lacked."""
     with _disable_current_modes():
         return tensor.clone()

@@ -15,7 +15,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.prepare import replicas_of
+from planner.runtime.training.prepare import replica_count
 from planner.runtime.training.step import MicroBatch
 from simulator.timeline import Timeline
 
@@ -51,7 +51,7 @@ class AnyTrainer(Closing):
             RuntimeError: if the trainer is closed, before or meanwhile.
         """
         workload = self.plan.workload
-        count = workload.micro_batches * replicas_of(self.plan)
+        count = workload.micro_batches * replica_count(self.plan)
         return self.step_through(divide(self.program, workload.batch, count, batch, target))
 
     @abstractmethod

@@ -21,7 +21,7 @@ from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.any_trainer import AnyTrainer
 from planner.runtime.training.optimizers import Factory
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.prepare import StageLayout, layout_of, prepare
+from planner.runtime.training.prepare import StageLayout, prepare, stage_layout
 from planner.runtime.training.step import Loss, MicroBatch
 from planner.runtime.training.trainer import Loop
 from simulator.schedule import Schedule
@@ -134,7 +134,7 @@ def example_batches(program: Program, count: int) -> list[MicroBatch]:
 def differing_gradients(trainer: AnyTrainer, loss: Loss, batches: Sequence[MicroBatch]) -> list[GradientDifference]:
     """Take the first step of a trainer; return the gradients that differ from `reference_gradients`, worst first."""
     got = trainer.gradients(batches)
-    return differing(reference_gradients(trainer.program, layout_of(trainer.plan), loss, batches), got)
+    return differing(reference_gradients(trainer.program, stage_layout(trainer.plan), loss, batches), got)
 
 
 def reference_gradients(

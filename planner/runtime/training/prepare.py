@@ -29,7 +29,7 @@ class StageLayout:
     samples: int = 1  # in a micro-batch
 
 
-def layout_of(plan: Plan) -> StageLayout:
+def stage_layout(plan: Plan) -> StageLayout:
     """Return the predicted stages and schedule of a training plan; raise InputError for a plan for another goal."""
     if not plan.workload.trains:
         raise InputError(f"the plan is for {plan.workload.mode}; to train, plan with the goal 'training'")
@@ -39,7 +39,7 @@ def layout_of(plan: Plan) -> StageLayout:
     return StageLayout(predicted.stages, devices, predicted.pipeline.lowered.schedule, plan.workload.batch)
 
 
-def replicas_of(plan: Plan) -> int:
+def replica_count(plan: Plan) -> int:
     """Return how many replicas a plan has."""
     return 1 if plan.cluster.replicas is None else plan.cluster.replicas.count
 

@@ -53,7 +53,7 @@ class TrainingProgress:
 def state_of(
     program: Program, values: Mapping[str, torch.Tensor], optimizers: Optimizers, progress: TrainingProgress
 ) -> dict[str, Any]:
-    """Build the part of a state that one rank has with its own values and optimizers, for `joined`.
+    """Build the part of a state that one rank has with its own values and optimizers, for `join_states`.
 
     Where a split network has parts of a parameter, these are kept, and "pieces" says what they are. Raise InputError
     if gradients wait for the optimizer, which would be lost.
@@ -91,7 +91,7 @@ def check_state(state: Any) -> None:
     if "pieces" in state:
         raise InputError(
             f"the state is one rank's, with parts such as '{next(iter(state['pieces']))}'; put those of all ranks "
-            "together by planner.runtime.training.states.joined"
+            "together by planner.runtime.training.states.join_states"
         )
     for name, kind in PARTS.items():
         checks.instance(state.get(name), kind, f"'{name}' of the state", SAVED)
@@ -111,7 +111,7 @@ def progress_of(state: Mapping[str, Any], now: TrainingProgress) -> TrainingProg
     return replace(now, steps=state["steps"], scale=scale, waiting=0)
 
 
-def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def join_states(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the parts that all ranks have saved into one state.
 
     Only parts of parameters are copied: others that were read by ``torch.load(..., mmap=True)`` stay in their files

@@ -28,7 +28,7 @@ from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import LossShare, Mean, MeanRecorder, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.split_backward import WeightPass, first_half
-from planner.runtime.training.stages import TrainingStage, read
+from planner.runtime.training.stages import TrainingStage, leaf_view
 from planner.runtime.training.wiring import OUTSIDE, Wiring
 from simulator.schedule import Action, Schedule
 
@@ -117,7 +117,7 @@ class _Kept:
     """Tensors that a stage keeps for the backward pass of one micro-batch."""
 
     leaves: tuple[torch.Tensor, ...]  # what it has received
-    received: tuple[torch.Tensor, ...]  # what its operators read instead, see `read`
+    received: tuple[torch.Tensor, ...]  # what its operators read instead, see `leaf_view`
     sent: tuple[torch.Tensor, ...] = ()  # what it has sent; nothing if it will run forward again
     loss: torch.Tensor | None = None  # in the last stage
     again: AbstractContextManager[object] | None = None  # in which it will run forward again
@@ -222,7 +222,7 @@ class StepRun:
             for name, tensor in zip(stage.wired.receives, taken, strict=True)
             if tensor is not None
         )
-        received = tuple(map(read, leaves))
+        received = tuple(map(leaf_view, leaves))
         first, again = passes(self.program.trainer_options.recompute)
         with first:
             sent, loss, means = self._call(context, stage, batch, received)

@@ -24,8 +24,8 @@ from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.options import TrainerOptions, check_training
-from planner.runtime.training.prepare import check_alone, layout_of, prepare
-from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
+from planner.runtime.training.prepare import check_alone, prepare, stage_layout
+from planner.runtime.training.states import TrainingProgress, join_states, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch, StepProgram, StepRun
 from simulator.timeline import Timeline
 
@@ -185,7 +185,7 @@ class Trainer(AnyTrainer):
         self._counts = {name: update.tensor.detach().clone() for name, update in program.updates.items()}
         self._counted = 0.0  # what the micro-batches count for whose gradients wait for the optimizer
         self._busy = threading.Lock()
-        prepared = prepare(program, layout_of(plan), loss, self.trainer_options)
+        prepared = prepare(program, stage_layout(plan), loss, self.trainer_options)
         trained = {name: program.state[name] for name in prepared.trained}
         self._progress = TrainingProgress.of(self.trainer_options, trained)
         self._loop = Loop(prepared, optimizer)
@@ -223,7 +223,7 @@ class Trainer(AnyTrainer):
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
         with self._in_turn():
             values = self._loop.values() | self._counts
-            return joined([state_of(self.program, values, self._loop.optimizers, self._progress)])
+            return join_states([state_of(self.program, values, self._loop.optimizers, self._progress)])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""

@@ -42,7 +42,7 @@ class Deviation:
         )
 
 
-def alike(devices: Sequence[Device], training: bool) -> bool:
+def round_alike(devices: Sequence[Device], training: bool) -> bool:
     """Return whether all devices round alike, and as the reference model; training has no quick kernels."""
     exact = training or not any(device.quick for device in devices)
     return exact and len({device.rounding for device in devices}) <= 1
@@ -59,7 +59,7 @@ def deviation(
     """
     if (expected.shape, expected.dtype) != (got.shape, got.dtype):
         n_elements = expected.numel()
-        return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{shown(got)}, not {shown(expected)}")
+        return Deviation(n_elements, n_elements, float("nan"), float("nan"), f"{form_of(got)}, not {form_of(expected)}")
     a, b = map(_line, (expected, got))
     different = (_bits(a) != _bits(b)).any(dim=1)
     if any_nan:
@@ -89,6 +89,6 @@ def _bits(line: torch.Tensor) -> torch.Tensor:
     return line.reshape(-1, 1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
-def shown(tensor: torch.Tensor) -> str:
+def form_of(tensor: torch.Tensor) -> str:
     """Return shape and dtype, for people."""
     return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

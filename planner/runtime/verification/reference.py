@@ -20,7 +20,7 @@ from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.stages import TrainingStage, compile_training, read
+from planner.runtime.training.stages import TrainingStage, compile_training, leaf_view
 from planner.runtime.training.wiring import Wiring
 from simulator.stages import Stage
 
@@ -64,9 +64,9 @@ def run_reference(
     random_ops = random_operators(program)
     applied: list[AppliedOperator] = []
     for i, op in enumerate(program.graph.ops):
-        function = plain(program, op, torch_device, i in random_ops)
+        function = imported_function(program, op, torch_device, i in random_ops)
         generators = Generators([i] if i in random_ops else [], torch_device, seed)
-        arguments = arguments_of(program, op, values, asking)
+        arguments = operand_leaves(program, op, values, asking)
         with running(f"operator '{op.name}' ({op.kind})"):
             done = AppliedOperator.of(function, arguments, generators, backward is not None, micro_batch)
         values.update(zip(op.outputs, (tensor.detach() for tensor in done.results), strict=True))
@@ -118,7 +118,7 @@ class AppliedOperator:
         }
 
 
-def arguments_of(
+def operand_leaves(
     program: Program, op: Op, values: Mapping[str, torch.Tensor], asking: frozenset[str]
 ) -> tuple[torch.Tensor, ...]:
     """Return what an operator reads, each time as a new leaf; statistics, which it writes to, as copies."""
@@ -134,7 +134,7 @@ def random_operators(program: Program) -> frozenset[int]:
     return frozenset(i for i, op in enumerate(program.graph.ops) if op.name in names)
 
 
-def plain(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:
+def imported_function(program: Program, op: Op, torch_device: torch.device, random: bool) -> Function:
     """Return the operator as it was imported, not as the runtime compiles it; a fused one as its members."""
     if op.members:
         return _in_turn(program, op, torch_device)
@@ -155,7 +155,7 @@ def plain(program: Program, op: Op, torch_device: torch.device, random: bool) ->
 
 def _in_turn(program: Program, op: Op, torch_device: torch.device) -> Function:
     """Return a function that runs the members of a fused operator one after the other."""
-    functions = [(member, plain(program, member, torch_device, False)) for member in op.members]
+    functions = [(member, imported_function(program, member, torch_device, False)) for member in op.members]
 
     def function(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         env = dict(zip(op.inputs, arguments, strict=True))
@@ -323,7 +323,7 @@ class TrainingStages:
 def _run_forward(stage: TrainingStage, torch_device: torch.device, values: Mapping[str, torch.Tensor]) -> _ForwardRun:
     names, returns = stage.wired.receives, stage.wired.returns
     leaves = tuple(values[name].to(torch_device).detach().requires_grad_(name in returns) for name in names)
-    received = tuple(map(read, leaves))
+    received = tuple(map(leaf_view, leaves))
     with torch.enable_grad():
         results = _done(stage(received, STEP, MICRO_BATCH), torch_device)
     tensors = dict(zip((*names, *stage.wired.sends), (*received, *results), strict=False))

@@ -38,7 +38,7 @@ from planner.runtime.matching import check_same, program_for, rewritten_for
 from planner.runtime.stages.random_generators import Generators, seeded_target
 from planner.runtime.training.stages import wire
 from planner.runtime.training.wiring import check_owners
-from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
+from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, round_alike
 from planner.runtime.verification.reference import (
     SEED,
     AppliedOperator,
@@ -49,7 +49,7 @@ from planner.runtime.verification.reference import (
     Reference,
     StageUnderTest,
     TrainingStages,
-    arguments_of,
+    operand_leaves,
     random_operators,
     run_reference,
 )
@@ -119,9 +119,9 @@ class Suspects:
         op = self.program.graph.ops[i]
         values = {name: part.state.get(name, self.reference.values[name]).to(torch_device) for name in op.inputs}
         random_ops = random_operators(self.program)
-        arguments = arguments_of(self.program, op, values, self.learned or self.program.asking)
+        arguments = operand_leaves(self.program, op, values, self.learned or self.program.asking)
         generators = Generators([i] if i in random_ops else [], torch_device, SEED)
-        function = alone(self.program, i, part.device, i in random_ops, bool(self.learned))
+        function = compile_alone(self.program, i, part.device, i in random_ops, bool(self.learned))
         applied = AppliedOperator.of(function, arguments, generators, bool(self.learned))
         if not backward:
             return applied, {}
@@ -129,7 +129,7 @@ class Suspects:
         return applied, applied.contributions([None if g is None else g.to(torch_device) for g in gradients])
 
 
-def alone(program: Program, op: int, device: Device, random: bool, training: bool) -> Function:
+def compile_alone(program: Program, op: int, device: Device, random: bool, training: bool) -> Function:
     """Compile an operator by itself, as the runtime does."""
     record, torch_device = program.graph.ops[op], torch_device_of(device)
     graph = fx.Graph()
@@ -339,7 +339,7 @@ def _tolerance(devices: Sequence[Device], tolerance: float | None, training: boo
         if not 0 <= tolerance < 1:
             raise InputError(f"the tolerance is {tolerance}; it must be a number from 0 to below 1")
         return dict.fromkeys(TOLERANCE, tolerance) if tolerance else {}
-    return {} if alike(devices, training) else TOLERANCE
+    return {} if round_alike(devices, training) else TOLERANCE
 
 
 def _check_random(program: Program, devices: Sequence[Device]) -> None:

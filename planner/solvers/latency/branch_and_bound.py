@@ -65,13 +65,13 @@ class BranchAndBound:
     def _search(self, table: CostTable, budget: Budget, best: Incumbent, most: int) -> "Branch":
         """Search the tree in at most some steps; return its state."""
         with loading():
-            from planner.solvers.latency.branch_kernel import branch, root  # late: numba takes half a second to load
+            from planner.solvers.latency.branch_kernel import explore, root  # late: numba takes half a second to load
             from planner.solvers.latency.makespan_data import costs_of, work_for
 
         costs, work = costs_of(table), work_for(table)
         tree = root(merge_blocks(table), costs, best.objective_s)
         for _ in range(0, most, LOOK):
-            branch(costs, work, tree, LOOK, True)
+            explore(costs, work, tree, LOOK, True)
             if tree.seconds[0] < best.objective_s:
                 best.offer(Placement(tuple(tree.best_device.tolist()), tuple(tree.best_order.tolist())))
             if tree.depth[0] < 0 or budget.left_s <= 0:

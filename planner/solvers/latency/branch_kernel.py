@@ -94,7 +94,7 @@ def tails(blocks: Blocks, costs: MakespanCosts) -> Floats:
 
 
 @compiled
-def branch(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> None:
+def explore(costs: MakespanCosts, work: Workspace, tree: Branch, steps: int, contended: bool) -> None:
     """Continue the search for some steps, or until it is complete.
 
     Complete schedules are simulated if ``contended``; else transfers do not wait for each other there either.

@@ -20,8 +20,8 @@ from planner.solvers.list_scheduling.schedule import (
     ListSchedule,
     ListScheduler,
     TentativePlacement,
-    critical_path,
     downward_rank,
+    longest_path,
     mean_computes,
     mean_sends,
     optimistic_costs,
@@ -48,7 +48,7 @@ def _cpop(table: CostTable, book_transfers: bool, budget: Budget) -> ListSchedul
     Source: that of `_heft`.
     """
     length_s = [up + down for up, down in zip(upward_rank(table), downward_rank(table), strict=True)]
-    path = critical_path(table, length_s)
+    path = longest_path(table, length_s)
     home, inside = int(table.forward_s[path].sum(axis=0).argmin()), frozenset(path)
 
     def cost(op: int, trial: TentativePlacement) -> tuple[bool, float]:

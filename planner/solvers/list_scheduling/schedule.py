@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats
-from planner.problem.blocks import inputs_of, merge_blocks, successors
+from planner.problem.blocks import input_flows, merge_blocks, successors
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from simulator.placement import Placement
@@ -89,7 +89,7 @@ class ListPlan:
     def __init__(self, table: CostTable, book_transfers: bool, fill_holes: bool = True) -> None:
         self._blocks, self._table = merge_blocks(table), table
         self._book_transfers, self._fill_holes = book_transfers, fill_holes
-        self._inputs = inputs_of(table)
+        self._inputs = input_flows(table)
         self._home = [-1] * self._blocks.n  # device of each block
         self._free = self._blocks.room_bytes.copy()
         n_channels = int(table.channel.max(initial=-1)) + 1
@@ -203,7 +203,7 @@ def upward_rank(table: CostTable) -> list[float]:
     """Return [n_ops], seconds from each operator's start to the end of the graph along its longest path (HEFT)."""
     computes, sends = mean_computes(table), mean_sends(table)
     tail, rank = [0.0] * table.n_ops, [0.0] * table.n_ops
-    inputs = inputs_of(table)
+    inputs = input_flows(table)
     for op in reversed(range(table.n_ops)):  # readers come after their writers, so the tail is final by now
         rank[op] = computes[op] + tail[op]
         for flow in inputs[op]:
@@ -216,14 +216,14 @@ def downward_rank(table: CostTable) -> list[float]:
     """Return [n_ops], seconds from the beginning to each operator's start along its longest path (CPOP)."""
     computes, sends = mean_computes(table), mean_sends(table)
     rank = [0.0] * table.n_ops
-    for op, flows in enumerate(inputs_of(table)):
+    for op, flows in enumerate(input_flows(table)):
         for flow in flows:
             writer = table.flows[flow].writer
             rank[op] = max(rank[op], rank[writer] + computes[writer] + sends[flow])
     return rank
 
 
-def critical_path(table: CostTable, length_s: Sequence[float]) -> list[int]:
+def longest_path(table: CostTable, length_s: Sequence[float]) -> list[int]:
     """The operators of one longest path, by the length of the longest path through each operator, [n_ops]."""
     readers, n_writers = successors(table.n_ops, table.edges)
     choices = [op for op, count in enumerate(n_writers) if not count]
@@ -241,7 +241,7 @@ def optimistic_costs(table: CostTable) -> Floats:
 
         cost[i, p] = max over readers j of min over devices q of cost[j, q] + computes[j, q] + (sends if q != p)
     """
-    sends, inputs = mean_sends(table), inputs_of(table)
+    sends, inputs = mean_sends(table), input_flows(table)
     cost = np.zeros((table.n_ops, table.n_devices))
     for op in reversed(range(table.n_ops)):
         ahead = cost[op] + table.forward_s[op]

@@ -48,7 +48,7 @@ class AnnealingSchedule(NamedTuple):
 
 
 @compiled
-def anneal(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule) -> float:
+def anneal_placement(nets: Netlist, state: State, best: Ints, schedule: AnnealingSchedule) -> float:
     """Anneal from a state on; write the best placement into ``best``, [n_cells], and return its `value_of`."""
     few = len(state.load_s) <= FEW_RESOURCES
     temperature, ratio = schedule.hot, schedule.cold / schedule.hot

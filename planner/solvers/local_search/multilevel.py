@@ -24,7 +24,7 @@ import numpy as np
 from graphs.common.arrays import Floats, Ints
 from planner.problem.problem import Goal
 from planner.solvers.compiled import Seed, compiled, inner, random
-from planner.solvers.local_search.annealing import AnnealingSchedule, anneal
+from planner.solvers.local_search.annealing import AnnealingSchedule, anneal_placement
 from planner.solvers.local_search.kernel import WORK, new_state
 from planner.solvers.netlist import Netlist
 
@@ -184,7 +184,7 @@ def _anneal_level(
         scale_s = best_s if isfinite(best_s) else float(state.load_s.max() if doublings else state.load_s.sum())
         hotter, colder = (hot * (COLD / hot) ** (part / CHUNKS) for part in (chunk, chunk + 1))
         schedule = AnnealingSchedule(effort.work * (chunk + 1) // CHUNKS, hotter, colder, scale_s or 1.0, doublings)
-        value_s = anneal(nets, state, trial, schedule)
+        value_s = anneal_placement(nets, state, trial, schedule)
         if value_s < best_s:
             best_s, best = value_s, trial.copy()
         if best_s <= effort.enough_s or effort.stop():

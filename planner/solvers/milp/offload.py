@@ -180,7 +180,7 @@ class Pool:
         blocks = merge_blocks(self.original.table)
         device = self._kept[np.asarray(placement.device)[[members[0] for members in blocks.members]]]
         mine = np.flatnonzero(device == self.members[0])
-        parts = divide(blocks.forward_s[mine, self.members[0]].tolist(), len(self.members))
+        parts = karmarkar_karp(blocks.forward_s[mine, self.members[0]].tolist(), len(self.members))
         for member, part in zip(self.members, parts, strict=True):
             device[mine[list(part)]] = member
         return blocks.spread(device)
@@ -201,7 +201,7 @@ def pool_of(problem: Problem) -> Pool | None:
     return Pool(problem, largest) if len(largest) > 1 else None
 
 
-def divide(seconds: Sequence[float], n_parts: int) -> list[tuple[int, ...]]:
+def karmarkar_karp(seconds: Sequence[float], n_parts: int) -> list[tuple[int, ...]]:
     """The indices of each of ``n_parts`` parts of the numbers, with nearly equal sums.
 
     At first each number is a row of parts of its own, all but one of them empty. The two rows with the largest

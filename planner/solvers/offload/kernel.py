@@ -185,7 +185,7 @@ def place(costs: OffloadCosts, start: Ints, state: OffloadState) -> None:
 
 
 @compiled
-def anneal(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
+def anneal_offload(costs: OffloadCosts, window: tuple[int, int], heat_s: Floats, work: Workplace) -> None:
     """Anneal from a feasible placement on (Kirkpatrick et al., Science 1983), and keep the best placement.
 
     Blocks from ``window[0]`` to below ``window[1]`` may move. A rise by the temperature ``heat_s``, [n_steps], is

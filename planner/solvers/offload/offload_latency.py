@@ -77,7 +77,7 @@ class OffloadLatency:
             for heat in np.split(heat_s, n_rounds):
                 if budget.brake_s <= 0 or incumbent.objective_s * (1 - budget.gap) <= budget.bound_s:
                     return Answer(incumbent.placement, spent=SHARE)
-                kernel.anneal(costs, window, heat, work)
+                kernel.anneal_offload(costs, window, heat, work)
                 incumbent.offer(blocks.spread(work.state.best))
         return Answer(incumbent.placement, spent=SHARE)
 

@@ -93,7 +93,7 @@ def test_copies_run_pairs_where_kernels_compute_them(monkeypatch: pytest.MonkeyP
         both.pause()
         functions = list(both._run._functions.values())  # type: ignore[union-attr]  # in inference
     turns = [(0, pairs.BOTH), (1, pairs.ONE), (1, pairs.OTHER), (2, pairs.BOTH)]
-    assert [each.turns for each in functions if pairs.micro_batches(each.turns) == 2] == [
+    assert [each.turns for each in functions if pairs.n_micro_batches(each.turns) == 2] == [
         turns,
         turns,
     ]  # of both threads

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from costmodels.calibrate import sweep as module
-from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, probes, spread
+from costmodels.calibrate.probes import TRAINED, TRAINED_BEHIND, Built, Probe, interleaved, probes
 from costmodels.calibrate.sweep import sweep
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.features import features_of, pass_bytes
@@ -118,7 +118,7 @@ def test_probes_have_names_of_their_own_and_are_the_same_each_time() -> None:
 
 def test_probes_of_a_kind_are_far_apart() -> None:
     """So that no slow moment of the machine, of a tenth of the sweep, meets more than a third of them."""
-    kinds = [probe.name.split()[0] for probe in spread(probes())]
+    kinds = [probe.name.split()[0] for probe in interleaved(probes())]
     assert sorted(kinds) == sorted(probe.name.split()[0] for probe in probes())
     span = len(kinds) // 10
     for kind in ("images", "stack", "transformer", "recurrent"):

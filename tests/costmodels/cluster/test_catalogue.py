@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.cluster import catalogue as module
-from costmodels.cluster.catalogue import Section, catalogue, entry, named
+from costmodels.cluster.catalogue import Section, catalogue, entry, entry_named
 from costmodels.cluster.file import cluster_of
 from costmodels.units import parse_bytes_per_s
 from graphs.common.errors import InputError
@@ -98,12 +98,12 @@ def test_an_unknown_name_lists_the_known_ones(section: Section, name: str, start
     ("text", "name"), [("h100-sxm", "H100-SXM-80GB"), ("A10", "A10"), ("apple-m1", "Apple-M1"), ("T4", "T4")]
 )
 def test_a_name_may_be_cut_where_one_name_goes_on(text: str, name: str) -> None:
-    assert named("device", text).name == name
+    assert entry_named("device", text).name == name
 
 
 def test_a_name_that_several_have_is_refused() -> None:
     with pytest.raises(InputError, match=r"^the catalogue has several H100; say which: H100-PCIe-80GB, H100-SXM-80GB$"):
-        named("device", "H100")
+        entry_named("device", "H100")
 
 
 def test_the_file_lies_beside_the_module() -> None:

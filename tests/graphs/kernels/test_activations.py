@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.kernels.activations import sigmoid, swish, tanh_gelu
 
 KNOWN: dict[Callable[..., None], Callable[..., torch.Tensor]] = {
@@ -24,5 +24,5 @@ def test_numbers_of_every_size(activation: Callable[..., None], reach: float) ->
     expected = KNOWN[activation](x.double())
     for n in (1, 7, 1002):
         got: Any = x[-n:].clone()
-        compiled(activation, "pn")(got.data_ptr(), n)
+        compiled_kernel(activation, "pn")(got.data_ptr(), n)
         torch.testing.assert_close(got.double(), expected[-n:], rtol=3e-6, atol=3e-7)

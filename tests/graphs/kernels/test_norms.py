@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from graphs.common.compiled import compiled
+from graphs.common.compiled import compiled_kernel
 from graphs.importers.from_torch import program_from_module
 from graphs.kernels import norms
 from graphs.kernels.quick import quick_kernel
@@ -52,13 +52,13 @@ def test_scaled_and_masked(heads: int, rows: int, n: int, scale: float, wide: tu
     x = torch.randn(heads, rows, n)
     plain = x.clone()
     form = np.array([heads, rows, n, 0, 0], np.int64)
-    compiled(norms.soften, "pcx")(plain.data_ptr(), form.ctypes.data, scale)
+    compiled_kernel(norms.soften, "pcx")(plain.data_ptr(), form.ctypes.data, scale)
     assert (plain - (scale * x.double()).softmax(-1)).abs().max() <= OFF
     mask = torch.randn(heads if wide[0] else 1, rows if wide[1] else 1, n)
     mask[..., 1::4] = -torch.inf
     form[3:] = [step if size > 1 else 0 for size, step in zip(mask.shape[:2], mask.stride()[:2], strict=True)]
     masked = x.clone()
-    compiled(norms.soften_masked, "pcxp")(masked.data_ptr(), form.ctypes.data, scale, mask.data_ptr())
+    compiled_kernel(norms.soften_masked, "pcxp")(masked.data_ptr(), form.ctypes.data, scale, mask.data_ptr())
     assert (masked - (scale * x.double() + mask).softmax(-1)).abs().max() <= OFF
 
 

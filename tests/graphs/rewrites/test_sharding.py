@@ -20,7 +20,7 @@ from graphs.ir import Tensor as GraphTensor
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.network_shardings import network_shardings
-from graphs.rewrites.sharding import Sharding, named, ranges, shares
+from graphs.rewrites.sharding import Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import RULES, shardings
 from graphs.rewrites.split import Split
 
@@ -195,7 +195,7 @@ def test_the_parts_of_every_sharding_make_up_the_whole(case: Case) -> None:
                     check(program, op, one, parts)
             for runs in (2, 3):
                 if one.refines(runs):
-                    assert named({one.name: one}, f"{one.name} in {runs} runs") == one.refined(runs)
+                    assert sharding_named({one.name: one}, f"{one.name} in {runs} runs") == one.refined(runs)
                     check(program, op, one.refined(runs), 2)
 
 

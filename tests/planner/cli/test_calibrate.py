@@ -10,7 +10,7 @@ from costmodels.cluster.dictionary import cluster_from_dict
 from costmodels.cluster.file import read_cluster
 from costmodels.measured import Noise
 from planner.cli import main
-from planner.cli.calibrate_ import document, doubts, lines
+from planner.cli.calibrate_ import calibration_document, calibration_lines, doubts
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions, Operators
 from tests.planner.planning.test_calibrate import HOST, MODULE, WIDE
 
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CalibrationOptions]:
 
 
 def test_a_person_reads_peaks_links_and_doubts() -> None:
-    shown = list(lines(FOUND))
+    shown = list(calibration_lines(FOUND))
     assert shown[0] == "made up as 2 devices"
     assert shown[shown.index("") :] == [
         "",
@@ -60,7 +60,7 @@ def test_a_person_reads_peaks_links_and_doubts() -> None:
 
 def test_it_says_what_company_costs() -> None:
     contended = replace(OPERATORS, noise=(), slowdown=0.125)
-    assert list(lines(Calibration(HOST.cluster, {}, False, (contended,))))[-1] == (
+    assert list(calibration_lines(Calibration(HOST.cluster, {}, False, (contended,))))[-1] == (
         "cpu: 1 operator measured, 1,234 found in the cache; 12.3 ms for one micro-batch, "
         "+12.5% while all of them compute"
     )
@@ -113,7 +113,7 @@ def test_a_number_of_devices_is_a_whole_one_or_auto(text: str, capsys: pytest.Ca
 def test_json_has_the_cluster_and_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == json.loads(json.dumps(document(FOUND)))
+    assert told == json.loads(json.dumps(calibration_document(FOUND)))
     assert cluster_from_dict(told) == HOST.cluster
     about = told["calibration"]
     assert (about["host_from_cache"], about["kinds_without_formula"]) == (True, ["aten.odd", "aten.odder"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import main
-from planner.cli.choose_network import proof
+from planner.cli.choose_network import proved_gap
 from planner.parallelism.closed_form.config_file import load_config
 from planner.plans.files import load_plan
 from planner.plans.speed import model_flops_utilisation
@@ -31,7 +31,7 @@ def test_it_shows_what_is_worth_choosing_between(capsys: pytest.CaptureFixture[s
         parts = (choice[part] for part in ("computing_s", "communicating_s", "bubble_s", "sync_s"))
         assert sum(parts) == pytest.approx(choice["step_s"])
     assert 0 < said["bound_s"] <= choices[0]["step_s"] * (1 + 1e-9)
-    assert f"of the ways that were searched, {proof(said['bound_s'], choices[0]['step_s'])}" in shown
+    assert f"of the ways that were searched, {proved_gap(said['bound_s'], choices[0]['step_s'])}" in shown
     assert any(choice["best"] for choice in choices)
     assert not all(choice["best"] for choice in choices)
     assert {choice["micro_batches"] * choice["samples"] * choice["replicas"] for choice in choices} == {4}

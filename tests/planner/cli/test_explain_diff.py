@@ -11,7 +11,7 @@ import pytest
 from costmodels.units import format_rate
 from costmodels.workload import Workload
 from planner.cli import main
-from planner.cli.text import WIDTH, aligned, change, clipped, count, listed, relative, short, unbroken, wrapped
+from planner.cli.text import WIDTH, aligned, change, clipped, count, first_items, relative, short, unbroken, wrapped
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.problem.constraints import forbid
@@ -374,8 +374,8 @@ class TestText:
         assert (short("abcdefgh", 7), short("abcdefgh", 6), short("abcdefg", 7)) == ("abc…fgh", "abc…gh", "abcdefg")
 
     def test_lists(self) -> None:
-        assert listed("abc", 3) == "a, b, c"
-        assert listed("abc", 1) == "a and 2 more"
+        assert first_items("abc", 3) == "a, b, c"
+        assert first_items("abc", 1) == "a and 2 more"
         assert (count(1, "cut"), count(1000, "cut")) == ("1 cut", "1,000 cuts")
 
     def test_changes(self) -> None:

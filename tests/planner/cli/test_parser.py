@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from planner.cli import COMMANDS, LISTED, RANK, _parser, main
-from planner.cli.parser import command_of, module_of
+from planner.cli.parser import command_module, command_of
 from tests.children import ran
 from tests.planner.cli.given import ROOT
 
@@ -77,7 +77,7 @@ def test_every_command_explains_itself_with_examples_that_are_understood(name: s
     command = commands()[name]
     assert command.description
     assert len(command.description.splitlines()) == 1
-    assert command.epilog is not None, f"add examples to the docstring of {module_of(name).__file__}"
+    assert command.epilog is not None, f"add examples to the docstring of {command_module(name).__file__}"
     lines = command.epilog.splitlines()
     assert lines[0] == "examples:"
     assert lines[1].startswith(f"  planner {name}")

@@ -13,7 +13,7 @@ from planner.cli.training_run import compare_step
 from planner.plans.files import load_plan
 from planner.plans.runs import load_run
 from planner.problem.problem import Goal
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import stage_layout
 from simulator.placement import Placement
 from simulator.timeline import Timeline
 from tests.costmodels.parts import table_with
@@ -88,7 +88,7 @@ def test_what_runs_as_predicted_is_off_by_nothing() -> None:
         ("cpu0: stage 1, b … c", 6),
     ]
     assert {one.error for one in (*found.totals, *found.devices, *found.stages)} == {0}
-    assert layout_of(plan).members == ((0,), (1, 2))  # what is trained
+    assert stage_layout(plan).members == ((0,), (1, 2))  # what is trained
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from costmodels.cluster.cluster import Cluster, Device
 from costmodels.cluster.links import Level
 from costmodels.workload import RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
-from planner.cli.explain_ import lines
+from planner.cli.explain_ import explanation_lines
 from planner.explanations.explain import explain
 from planner.explanations.recomputing import RecomputationEffect, recomputed
 from planner.planning.find_plan import plan
@@ -50,7 +50,7 @@ def test_it_says_what_is_kept_and_what_runs_again(mode: RecomputeMode) -> None:
     assert found.again_s == pytest.approx(
         sum(own.costs.again_s(mode)[op, d] for op, d in enumerate(own.placement.device))
     )
-    told = "\n".join(lines(explain(own), 0))
+    told = "\n".join(explanation_lines(explain(own), 0))
     assert f"Recomputation: {mode}" in told
     assert "Runs again: 3 aten.linear, 2 aten.tanh" in told or mode == "selective"
     assert "and the fullest device holds" in told.replace("\n", " ")

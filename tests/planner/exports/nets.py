@@ -10,7 +10,7 @@ from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
-from planner.exports.device_map import spread
+from planner.exports.device_map import op_devices
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
 from simulator.placement import Placement
@@ -39,7 +39,7 @@ def plan_of(
 ) -> Plan:
     """A plan with each module, or each operator, where the test says."""
     workload = workload or Workload(batch=2)
-    placed = device if isinstance(device, tuple) else spread(graph, device)
+    placed = device if isinstance(device, tuple) else op_devices(graph, device)
     return Plan(
         graph=graph,
         cluster=on,

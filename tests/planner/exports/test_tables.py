@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from graphs.importers.from_torch import program_from_module
 from planner.exports import export
-from planner.exports.device_map import spread
+from planner.exports.device_map import op_devices
 from planner.exports.tables import tables
 from tests.planner.exports.nets import GPUS, plan_of
 
@@ -66,7 +66,7 @@ def test_what_is_computed_of_an_image_is_no_table() -> None:
 
 @pytest.mark.parametrize("target", ["hf-device-map", "torch-split-spec"])
 def test_tables_on_any_device_stop_no_export(target: str) -> None:
-    usual, apart = spread(GRAPH, MODULES), tables(GRAPH)
+    usual, apart = op_devices(GRAPH, MODULES), tables(GRAPH)
     wanted = export(plan_of(GRAPH, usual, GPUS), target)
     for moved in (*combinations(apart, 1), *combinations(apart, 2), apart):
         homes = tuple(1 - home if number in moved else home for number, home in enumerate(usual))

@@ -30,7 +30,7 @@ from planner.planning.autotune import (
     run_turn,
     try_out,
 )
-from planner.planning.cpu_partitions import PartitionChoice, choose, tried
+from planner.planning.cpu_partitions import PartitionChoice, choose_partition, tried
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
 from planner.runtime.benchmark import measure
@@ -68,7 +68,7 @@ def network() -> Program:
 
 
 def choice_of(program: Program, goal: str, *clusters: Cluster, workload: Workload | None = None) -> PartitionChoice:
-    return choose(clusters, lambda one: planner.plan(program, cluster=one, goal=goal, workload=workload))
+    return choose_partition(clusters, lambda one: planner.plan(program, cluster=one, goal=goal, workload=workload))
 
 
 class Turns:

@@ -307,9 +307,9 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_records_are_what_json_can_hold() -> None:
     operators = Operators("cpu", 1, 0, (Noise("k", 0.5, 1.0),), {"k": ("a",)}, 1.0)
-    from planner.cli.calibrate_ import document
+    from planner.cli.calibrate_ import calibration_document
 
-    told = document(Calibration(HOST.cluster, HOST.spread, False, (operators,), ("odd",)))
+    told = calibration_document(Calibration(HOST.cluster, HOST.spread, False, (operators,), ("odd",)))
     assert json.loads(json.dumps(told))["calibration"]["operators"][0]["noise"] == [
         {"key": "k", "spread": 0.5, "share": 1.0}
     ]

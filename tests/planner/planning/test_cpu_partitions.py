@@ -18,7 +18,7 @@ from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.planning.autotune import TIE, Autotuning
-from planner.planning.cpu_partitions import AUTO, MARGIN, PartitionChoice, choose, widths
+from planner.planning.cpu_partitions import AUTO, MARGIN, PartitionChoice, choose_partition, widths
 from planner.plans.plan import Plan
 from planner.problem.constraints import forbid, pin
 from planner.problem.problem import Goal
@@ -202,26 +202,26 @@ def no_plan(cluster: Cluster) -> Plan:
 
 class TestChoose:
     def test_fewest_devices_come_first_whatever_the_order(self) -> None:
-        choice = choose([division(4), division(1), division(2)], lambda one: plan_of(len(one.devices), 1.0))
+        choice = choose_partition([division(4), division(1), division(2)], lambda one: plan_of(len(one.devices), 1.0))
         assert [len(plan.cluster.devices) for plan in choice.plans] == [1, 2, 4]
         assert choice.plan is choice.plans[0]
 
     def test_a_division_without_a_plan_is_left_out(self) -> None:
-        choice = choose(
+        choice = choose_partition(
             [division(1), division(2)], lambda one: plan_of(2, 1.0) if len(one.devices) > 1 else no_plan(one)
         )
         assert [len(plan.cluster.devices) for plan in choice.plans] == [2]
 
     def test_without_any_plan_the_largest_devices_say_why(self) -> None:
         with pytest.raises(NoPlanError, match="1 too small"):
-            choose([division(2), division(1)], no_plan)
+            choose_partition([division(2), division(1)], no_plan)
 
     def test_devices_that_a_constraint_names_must_be_there(self) -> None:
         divisions = [division(1), division(2), division(4)]
 
         def counts(*names: str) -> list[int]:
             asked = [pin("a", *names), forbid("b", "cpu0")]
-            plans = choose(divisions, lambda one: plan_of(len(one.devices), 1.0), asked).plans
+            plans = choose_partition(divisions, lambda one: plan_of(len(one.devices), 1.0), asked).plans
             return [len(plan.cluster.devices) for plan in plans]
 
         assert counts("cpu1") == [2, 4]

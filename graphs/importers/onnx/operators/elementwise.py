@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Compute, Node, dtype_of, enter_all, operator, plain, to_dtype
+from graphs.importers.onnx.operators.registry import Compute, Node, dtype_of, enter_all, lift, operator, to_dtype
 
 _OF_TORCH = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Relu Round Sigmoid Sign "
@@ -17,15 +17,15 @@ _OF_TORCH = (
 )
 """Operators that have the name of PyTorch's function, but for capitals."""
 
-enter_all({kind: plain(getattr(torch, kind.lower())) for kind in _OF_TORCH.split()})
-enter_all({kind: plain(getattr(torch, f"logical_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
-enter_all({f"Bitwise{kind}": plain(getattr(torch, f"bitwise_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
-enter_all({kind: plain(getattr(functional, kind.lower())) for kind in ("HardSwish", "Mish", "Softplus", "Softsign")})
+enter_all({kind: lift(getattr(torch, kind.lower())) for kind in _OF_TORCH.split()})
+enter_all({kind: lift(getattr(torch, f"logical_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
+enter_all({f"Bitwise{kind}": lift(getattr(torch, f"bitwise_{kind.lower()}")) for kind in ("And", "Not", "Or", "Xor")})
+enter_all({kind: lift(getattr(functional, kind.lower())) for kind in ("HardSwish", "Mish", "Softplus", "Softsign")})
 
 
 def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
     """An operator on any number of operands."""
-    return plain(lambda *operands: functools.reduce(function, operands))
+    return lift(lambda *operands: functools.reduce(function, operands))
 
 
 def _with_alpha(function: Callable[[Tensor, float], Tensor], default: float) -> Compute:
@@ -70,9 +70,9 @@ enter_all(
         "HardSigmoid": lambda node, x: torch.clamp(x * node.number("alpha", 0.2) + node.number("beta", 0.5), 0.0, 1.0),
         "LeakyRelu": _with_alpha(functional.leaky_relu, 0.01),
         "Max": _folded(torch.maximum),
-        "Mean": plain(lambda *operands: functools.reduce(torch.add, operands) / len(operands)),
+        "Mean": lift(lambda *operands: functools.reduce(torch.add, operands) / len(operands)),
         "Min": _folded(torch.minimum),
-        "PRelu": plain(_prelu),
+        "PRelu": lift(_prelu),
         "Selu": _selu,
         "Sum": _folded(torch.add),
         "Swish": _with_alpha(
@@ -83,23 +83,23 @@ enter_all(
 )
 enter_all(
     {
-        "Add": plain(python.add),  # Python's operators accept a number on either side
-        "Div": plain(_divide),
-        "Equal": plain(python.eq),
-        "Greater": plain(python.gt),
-        "GreaterOrEqual": plain(python.ge),
-        "Less": plain(python.lt),
-        "LessOrEqual": plain(python.le),
-        "Mul": plain(python.mul),
-        "Sub": plain(python.sub),
+        "Add": lift(python.add),  # Python's operators accept a number on either side
+        "Div": lift(_divide),
+        "Equal": lift(python.eq),
+        "Greater": lift(python.gt),
+        "GreaterOrEqual": lift(python.ge),
+        "Less": lift(python.lt),
+        "LessOrEqual": lift(python.le),
+        "Mul": lift(python.mul),
+        "Sub": lift(python.sub),
     },
     scalars=(0, 1),
 )
-operator("Pow", scalars=(1,))(plain(_power))  # a base that is a number would lose its type
-operator("Identity", holds=True)(plain(lambda x: x))
-operator("Where", scalars=(1, 2))(plain(torch.where))
+operator("Pow", scalars=(1,))(lift(_power))  # a base that is a number would lose its type
+operator("Identity", holds=True)(lift(lambda x: x))
+operator("Where", scalars=(1, 2))(lift(torch.where))
 operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))(
-    plain(lambda x, like: to_dtype(x, like.dtype))
+    lift(lambda x, like: to_dtype(x, like.dtype))
 )
 
 

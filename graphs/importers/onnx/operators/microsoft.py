@@ -135,7 +135,7 @@ def _attended(node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
 
 
 @operator(f"{DOMAIN}::Attention")
-def attention(
+def projected_attention(
     node: Node,
     x: Tensor,
     weight: Tensor,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Node, operator, plain, to_dtype
+from graphs.importers.onnx.operators.registry import Node, lift, operator, to_dtype
 
-operator("MatMul")(plain(torch.matmul))
-operator("Det")(plain(torch.det))
+operator("MatMul")(lift(torch.matmul))
+operator("Det")(lift(torch.det))
 operator("Einsum")(lambda node, *operands: torch.einsum(node.text("equation"), *operands))
 
 

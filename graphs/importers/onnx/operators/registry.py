@@ -62,7 +62,7 @@ def tensor_of(proto: TensorProto, folder: Path | None = None) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def kind_of(proto: NodeProto) -> str:
+def node_kind(proto: NodeProto) -> str:
     """The kind of a node: "Gelu" of the standard, "com.microsoft::Gelu" of another domain."""
     return str(proto.op_type) if proto.domain in STANDARD else f"{proto.domain}::{proto.op_type}"
 
@@ -228,6 +228,6 @@ def enter_all(table: Mapping[str, Compute], **traits: Any) -> None:
         operator(kind, **traits)(compute)
 
 
-def plain(function: Callable[..., Any]) -> Compute:
+def lift(function: Callable[..., Any]) -> Compute:
     """A function of the operands only, without the node's attributes."""
     return lambda _node, *operands: function(*operands)

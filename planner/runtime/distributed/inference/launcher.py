@@ -22,7 +22,7 @@ from planner.runtime.checkpoint.shard_folder import PLAN
 from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, rank_layout
 from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
@@ -39,7 +39,7 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
     Raise InputError if a process cannot have its device or its weights, RankError if one ends or does not come within
     ``timeout_s``.
     """
-    layout = layout_of(plan, len(plan.placement.used) + 1)
+    layout = rank_layout(plan, len(plan.placement.used) + 1)
     with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
         launcher = LocalLauncher(layout, plan, program, Path(folder))
         undo.callback(launcher.close)
@@ -67,7 +67,7 @@ class LocalLauncher:
             for rank in layout.others:
                 n_threads = max(len(plan.cluster.devices[device].cores) for device in layout.devices[rank])
                 self._processes[rank] = subprocess.Popen(
-                    command_of(shards, program),
+                    rank_command(shards, program),
                     env=environment(rank, len(layout.devices), self.store.port, max(1, n_threads)),
                     stdin=subprocess.PIPE,
                     stdout=self._logs[rank],
@@ -125,7 +125,7 @@ class LocalLauncher:
                 log.close()
 
 
-def command_of(shards: Path, program: Program) -> list[str]:
+def rank_command(shards: Path, program: Program) -> list[str]:
     """Return the command that runs a rank; it imports the modules of the classes that the model takes and returns."""
     imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
     start = [sys.executable, "-m", "planner", "rank", "--hosted", numerics_to_text(), *imports]

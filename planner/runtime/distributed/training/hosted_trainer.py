@@ -32,7 +32,7 @@ from planner.runtime.distributed.training.worker import (
     STEP,
     RankSetup,
     SharedBuffer,
-    file_of,
+    file_at,
     key_of,
     opened,
     payload_file,
@@ -47,7 +47,7 @@ from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
 from planner.runtime.training.options import check_training
 from planner.runtime.training.prepare import check_alone, check_trained
-from planner.runtime.training.states import check_state, joined
+from planner.runtime.training.states import check_state, join_states
 from planner.runtime.training.step import MicroBatch
 from planner.runtime.training.trainer import CLOSED, CLOSED_MEANWHILE
 from simulator.timeline import Timeline
@@ -126,7 +126,7 @@ class HostedTrainer(AnyTrainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on, with this plan or another one of the same model, for `torch.save`."""
-        return joined(self._parts("state_dict"))
+        return join_states(self._parts("state_dict"))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, as if there had been no break."""
@@ -174,7 +174,7 @@ class HostedTrainer(AnyTrainer):
             shared = command in (STEP, GRADIENTS)
             if shared:
                 self._shared_buffer.put(content)
-            given = nullcontext() if shared or content is None else payload_file(content, file_of(self._folder, number))
+            given = nullcontext() if shared or content is None else payload_file(content, file_at(self._folder, number))
             with given:
                 self._said, self._broken = number + 1, True  # until all have answered
                 with asking():

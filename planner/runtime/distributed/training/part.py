@@ -23,7 +23,7 @@ from graphs.common.errors import InputError
 from graphs.ir import STATE, Role
 from graphs.program.program import Program, on_device
 from planner.plans.plan import Plan
-from planner.runtime.checkpoint.names import hold
+from planner.runtime.checkpoint.names import register_tensor
 from planner.runtime.checkpoint.shards import names_held, with_counters
 from planner.runtime.distributed.training.engine import EngineStage, divides, quiet_schedules, runtime_of
 from planner.runtime.errors import StageError
@@ -32,7 +32,7 @@ from planner.runtime.stages.recomputation import selective_contexts
 from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import LossShare, Mean, MeanRecorder, Outcome, Weights
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.prepare import check_trained, layout_of
+from planner.runtime.training.prepare import check_trained, stage_layout
 from planner.runtime.training.stages import TrainingStage, compile_training_stage, keeps_precision, wire
 from planner.runtime.training.step import Loss, MicroBatch, checked_loss, judged, mixed_precision
 from planner.runtime.training.wiring import OUTSIDE, Wiring, check_owners
@@ -137,7 +137,7 @@ class PipelineModule(nn.Module):
         self.means: list[Sequence[Mean]] = []  # of each micro-batch, in their order
         self.counting = MeanRecorder()  # of the latest micro-batch
         for name, tensor in zip(stage.wired.state, stage.state, strict=True):
-            hold(self, name, tensor)
+            register_tensor(self, name, tensor)
 
     def forward(self, *args: torch.Tensor, micro_batch: int) -> tuple[torch.Tensor, ...]:
         """Run the stage on tensors from the previous stage; return those for the next one, or the network's outputs.
@@ -188,7 +188,7 @@ class RankStages:
         InputError if this host does not have the device, or its weights have no values.
         """
         self._program, self._loss, self._trainer_options, self._group = program, loss, trainer_options, group
-        self.layout = layout = layout_of(plan)  # the stages of all ranks
+        self.layout = layout = stage_layout(plan)  # the stages of all ranks
         self.device = layout.devices[row]
         self.torch_device = torch_device_of(self.device)
         wiring = wire(program, layout.members)

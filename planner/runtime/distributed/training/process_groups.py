@@ -24,7 +24,7 @@ from planner.runtime.distributed.transport.failure_detector import FailureDetect
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
-from planner.runtime.training.prepare import StageLayout, replicas_of
+from planner.runtime.training.prepare import StageLayout, replica_count
 
 FIRST = 0  # the rank that gathers
 UNUSED_TAG = 2**16
@@ -54,7 +54,7 @@ class ProcessGroups(Closing):
             raise InputError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
         check_ranks(plan, layout, dist.get_world_size())
         _check_one_kind(layout)
-        n_replicas, n_rows = replicas_of(plan), len(layout.devices)
+        n_replicas, n_rows = replica_count(plan), len(layout.devices)
         replica, row = divmod(dist.get_rank(), n_rows)
         ranks = [range(first, first + n_rows) for first in range(0, n_replicas * n_rows, n_rows)]
         with ExitStack() as undo:
@@ -143,7 +143,7 @@ def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
 
 def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:
     """Check that there is a rank for each device of each replica; raise InputError if not."""
-    n_devices, count = len(layout.devices), replicas_of(plan)
+    n_devices, count = len(layout.devices), replica_count(plan)
     if n_ranks == count * n_devices:
         return
     names = ", ".join(device.name for device in layout.devices)

@@ -1,7 +1,7 @@
 """Training across processes: a plan's stages and schedule, on torch.distributed.pipelining as the engine.
 
 Every rank has one device and runs the same program: rank 0 has the device of the first stage, and so on. The parts that
-the ranks save are one state (`planner.runtime.training.states.joined`), from which any trainer goes on. A plan for
+the ranks save are one state (`planner.runtime.training.states.join_states`), from which any trainer goes on. A plan for
 replicas needs its ranks once for each replica (`process_groups`); each replica takes its part of the batch.
 
 As long as it is open, the ranks watch each other (`planner.runtime.distributed.transport.failure_detector`). When one
@@ -40,8 +40,8 @@ from planner.runtime.training.device_threads import DeviceContext
 from planner.runtime.training.means import UNEVEN, Outcome
 from planner.runtime.training.optimizers import Factory, Optimizers, clip_factor, copies
 from planner.runtime.training.options import TrainerOptions, check_training
-from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
+from planner.runtime.training.prepare import stage_layout
+from planner.runtime.training.states import TrainingProgress, join_states, progress_of, state_of
 from planner.runtime.training.step import Loss, MicroBatch
 from simulator.timeline import Timeline
 
@@ -79,7 +79,7 @@ class PipelineTrainer(AnyTrainer):
         program = rewritten_for(plan, program)
         check_training(plan, program, loss, optimizer, trainer_options)
         checks.seconds(silence_s, "the time without a heartbeat")
-        layout = layout_of(plan)
+        layout = stage_layout(plan)
         self.plan, self.program = plan, program
         self.trainer_options = trainer_options = trainer_options.under(plan.workload)
         with ExitStack() as undo:
@@ -195,7 +195,7 @@ class PipelineTrainer(AnyTrainer):
     def whole_state_dict(self) -> dict[str, Any] | None:
         """Return the parts of all ranks in one, on rank 0; None on the others. All ranks ask for it together."""
         parts = self._groups.at_first(self.state_dict())
-        return None if parts is None else joined(parts)
+        return None if parts is None else join_states(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; all ranks do so together, and each reads its part.

@@ -81,7 +81,7 @@ def payload_file(content: Any, path: Path) -> Iterator[None]:
     """Write content for other processes into a file for a ``with`` statement; raise InputError if that fails."""
     try:
         with writing(path):
-            torch.save(pytree.tree_map_only(torch.Tensor, alone, content), path)
+            torch.save(pytree.tree_map_only(torch.Tensor, cpu_copy, content), path)
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def opened(path: Path, mmap: bool = False) -> Any:
     return torch.load(path, weights_only=False, mmap=mmap)
 
 
-def alone(tensor: torch.Tensor) -> torch.Tensor:
+def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor to the CPU, with the same strides, into memory that holds nothing else."""
     tensor = on_cpu(tensor)
     packing = Packing.of(tensor)
@@ -208,7 +208,7 @@ def key_of(number: int, rank: int | None = None) -> str:
     return f"command {number}" if rank is None else f"answer {number} of {rank}"
 
 
-def file_of(folder: Path, number: int, rank: int | None = None) -> Path:
+def file_at(folder: Path, number: int, rank: int | None = None) -> Path:
     """Return the file of a command, or of the answer of a rank."""
     return folder / (f"{number}.pt" if rank is None else f"{number}-{rank}.pt")
 
@@ -258,7 +258,7 @@ class CommandLoop:
             start_s = time.perf_counter()
             loss = trainer.step_through(batches)
             return [loss.item(), time.perf_counter() - start_s]
-        given, found = file_of(self.folder, number), file_of(self.folder, number, self.rank)
+        given, found = file_at(self.folder, number), file_at(self.folder, number, self.rank)
         args, options = opened(given, mmap=True) if given.exists() else ((), {})
         result = getattr(trainer, command)(*([self._batches()] if command == GRADIENTS else args), **options)
         if result is None:

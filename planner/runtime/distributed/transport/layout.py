@@ -46,7 +46,7 @@ class RankLayout:
         return f"rank {rank} ({' and '.join(names) or 'the coordinator'})"
 
 
-def layout_of(plan: Plan, n_ranks: int) -> RankLayout:
+def rank_layout(plan: Plan, n_ranks: int) -> RankLayout:
     """Divide the devices of an inference plan among processes; raise InputError if these are too few or too many."""
     used = plan.placement.used
     names = tuple(device.name for device in plan.cluster.devices)
@@ -67,7 +67,7 @@ def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:
     With ``coordinator`` there is one more rank before them, without a device.
     """
     devices, replicas = plan.cluster.devices, plan.cluster.replicas
-    rows = tuple((devices.index(device),) for device in prepare.layout_of(plan).devices)
+    rows = tuple((devices.index(device),) for device in prepare.stage_layout(plan).devices)
     rows *= 1 if replicas is None else replicas.count
     return RankLayout(((), *rows) if coordinator else rows, tuple(device.name for device in devices))
 

@@ -23,7 +23,7 @@ from graphs.program.program import Program
 from planner.plans.files import save_plan
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint import shards
-from planner.runtime.checkpoint.shard_folder import TensorFile, file_of, write_tensors
+from planner.runtime.checkpoint.shard_folder import TensorFile, shard_file, write_tensors
 from planner.runtime.checkpoint.shards import is_shards, names_held, read_shard, write_shards
 from planner.runtime.stages.compile import compile_stages
 from simulator.placement import Placement
@@ -236,7 +236,7 @@ def test_devices_of_any_name(tmp_path: Path) -> None:
     name = "../host 1/gpu:0"
     plan = make_plan(program, Placement((0, 0, 0, 0)), Cluster("odd", (cpu(name),)))
     (path,) = write_shards(plan, program, tmp_path / "shards")
-    assert path.name == file_of(name) == "..%2Fhost 1%2Fgpu%3A0.safetensors"
+    assert path.name == shard_file(name) == "..%2Fhost 1%2Fgpu%3A0.safetensors"
     _, shard = read_shard(tmp_path / "shards", name)
     assert real(shard).keys() == program.state.keys()
 

@@ -30,8 +30,8 @@ from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.errors import RankError
 from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.states import joined
+from planner.runtime.training.prepare import stage_layout
+from planner.runtime.training.states import join_states
 from planner.runtime.training.trainer import Trainer
 from simulator.placement import Placement
 from tests.planner.runtime.small import desk, make_plan
@@ -319,7 +319,7 @@ def work(cases: Sequence[Case], rank: int, n_ranks: int, port: int) -> list[Done
 def rank_of(case: Case, rank: int) -> Done:
     """Gradients of a first step, and what becomes of the weights."""
     if case.folder:
-        device = layout_of(load_plan(Path(case.folder) / "plan.json")).devices[rank % case.n_devices]
+        device = stage_layout(load_plan(Path(case.folder) / "plan.json")).devices[rank % case.n_devices]
         plan, program = read_shard(Path(case.folder), device.name)
     else:
         program = program_for(case)
@@ -347,7 +347,7 @@ def rank_of(case: Case, rank: int) -> Done:
 def saved_in(path: str) -> dict[str, Any]:
     """A state that was saved whole, or in parts."""
     files = sorted(Path(path).glob("*.pt")) if Path(path).is_dir() else [Path(path)]
-    return joined(torch.load(file, weights_only=True, mmap=True) for file in files)
+    return join_states(torch.load(file, weights_only=True, mmap=True) for file in files)
 
 
 def run(cases: Sequence[Case]) -> list[list[Done]]:

@@ -13,7 +13,7 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank, Worker
-from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, layout_of
+from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, rank_layout
 from planner.runtime.distributed.transport.rendezvous import join, meet, peer_info_of
 from planner.runtime.inference.runner import Runner
 from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, make_plan, program_of
@@ -45,7 +45,7 @@ def joined(
         clocks: names of the ranks' clocks; one and the same if left out.
         seed: of random operators, which only the coordinator is told.
     """
-    layout = layout_of(plan, len(plan.placement.used) + (not beside))
+    layout = rank_layout(plan, len(plan.placement.used) + (not beside))
     n_ranks = len(layout.devices)
     store = served_store()
     ranks = [rank_of(plan, program, layout, number) for number in range(n_ranks)]

@@ -13,7 +13,7 @@ from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.kernels import rows
 from graphs.program.program import Program
-from planner.cli.explain_ import lines
+from planner.cli.explain_ import explanation_lines
 from planner.explanations.explain import explain
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs
@@ -145,7 +145,7 @@ def test_the_plan_says_so(program: Program) -> None:
     assert "micro-batches of 2 in pairs through 2 copies, 4 in flight" in str(plan_of(program))
     assert "micro-batches of 2 through 2 copies, 3 in flight" in str(plan_of(program, in_flight=3))
     for in_flight, pairs in ((4, " in pairs, which read large weights once"), (3, "")):
-        text = "\n".join(lines(explain(plan_of(program, in_flight)), 3))
+        text = "\n".join(explanation_lines(explain(plan_of(program, in_flight)), 3))
         assert f"2 copies × 1 device: micro-batches take turns{pairs}.\n" in text
 
 

@@ -13,8 +13,8 @@ from planner.plans.plan import Plan
 from planner.runtime.start import train
 from planner.runtime.training.any_trainer import divide
 from planner.runtime.training.check import differing_gradients, example_batches, mean_square, reference_gradients
-from planner.runtime.training.prepare import layout_of
-from planner.runtime.training.states import joined, state_of
+from planner.runtime.training.prepare import stage_layout
+from planner.runtime.training.states import join_states, state_of
 from planner.runtime.training.trainer import Trainer
 from planner.runtime.verification.verify import verify
 from tests.planner.runtime.training.loops import OPTIMIZERS, assert_state, loop
@@ -55,7 +55,7 @@ def test_gradients_have_the_networks_names() -> None:
     with train(split_plan(), program, loss=mean_square, optimizer=OPTIMIZERS["adam"]) as trainer:
         assert trainer.program.state.keys() >= {"enter.weight[0:3]", "enter.weight[3:6]", "leave.weight[:, 4:8]"}
         got = trainer.gradients(batches)
-        expected = reference_gradients(trainer.program, layout_of(trainer.plan), mean_square, batches)
+        expected = reference_gradients(trainer.program, stage_layout(trainer.plan), mean_square, batches)
     assert got.keys() == expected.keys() == dict(program.module.named_parameters()).keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(got[name], gradient, rtol=1e-9, atol=1e-12)
@@ -107,4 +107,4 @@ def test_a_ranks_part_of_a_state_is_no_state() -> None:
         with pytest.raises(InputError, match=r"the state is one rank's, with parts such as 'enter.weight\[0:3\]'; put"):
             trainer.load_state_dict(part)
     with pytest.raises(InputError, match=r"of 'enter.bias' there are only the parts enter.bias\[0:3\]; give those of"):
-        joined([part])
+        join_states([part])

@@ -8,10 +8,17 @@ from torch import nn
 
 from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
-from planner.runtime.checkpoint.names import entries_to_dict, hold, model_state, module_from_dict, unread, values_of
+from planner.runtime.checkpoint.names import (
+    entries_to_dict,
+    model_state,
+    module_from_dict,
+    register_tensor,
+    unread,
+    values_of,
+)
 from planner.runtime.training.optimizers import Optimizers
 from planner.runtime.training.options import Scale, Scaling
-from planner.runtime.training.states import TrainingProgress, joined, progress_of, state_of
+from planner.runtime.training.states import TrainingProgress, join_states, progress_of, state_of
 from tests.planner.runtime.distributed.pipelines import Odd
 from tests.planner.runtime.training.nets import program_of
 
@@ -26,7 +33,7 @@ def part(name: str, kind: str = "SGD", **more: Any) -> dict[str, Any]:
 
 
 def test_parts_become_one() -> None:
-    found = joined([part("a"), part("b", "none"), part("c")])
+    found = join_states([part("a"), part("b", "none"), part("c")])
     assert found == {
         **part("a"),
         "model": {"a": ONE, "b": ONE, "c": ONE},
@@ -37,13 +44,13 @@ def test_parts_become_one() -> None:
         },
     }
     assert found["model"]["a"] is ONE
-    assert joined([found]) == found
-    assert joined([part("a", "none")])["optimizer"]["kind"] == "none"
+    assert join_states([found]) == found
+    assert join_states([part("a", "none")])["optimizer"]["kind"] == "none"
 
 
 def test_what_several_have_is_the_first_ones() -> None:
     other = torch.zeros(1)
-    assert joined([part("a"), part("a") | {"model": {"a": other}}])["model"]["a"] is ONE
+    assert join_states([part("a"), part("a") | {"model": {"a": other}}])["model"]["a"] is ONE
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_what_several_have_is_the_first_ones() -> None:
 )
 def test_parts_that_do_not_fit(parts: list[dict[str, Any]], text: str) -> None:
     with pytest.raises(InputError) as error:
-        joined(parts)
+        join_states(parts)
     assert str(error.value) == text
 
 
@@ -132,9 +139,9 @@ def test_a_part_of_the_state() -> None:
 def test_names_become_modules() -> None:
     root = nn.Module()
     weight = nn.Parameter(torch.ones(2))
-    hold(root, "layers.0.conv.weight", weight)
-    hold(root, "layers.0.running", torch.zeros(1))
-    hold(root, "alone", torch.zeros(1))
+    register_tensor(root, "layers.0.conv.weight", weight)
+    register_tensor(root, "layers.0.running", torch.zeros(1))
+    register_tensor(root, "alone", torch.zeros(1))
     assert root.get_parameter("layers.0.conv.weight") is weight
     assert sorted(root.state_dict()) == ["alone", "layers.0.conv.weight", "layers.0.running"]
     assert [name for name, _ in root.named_parameters()] == ["layers.0.conv.weight"]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.runtime.verification.deviation import TOLERANCE, Deviation, alike, deviation
+from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, round_alike
 from tests.planner.runtime.small import cpu
 
 NAN, INF = float("nan"), float("inf")
@@ -97,16 +97,16 @@ def test_what_is_within_is_within(values: list[float], tolerance: float, data: s
 
 def test_what_devices_are_alike() -> None:
     one, two = cpu("cpu0", (0,)), cpu("cpu1", (1,))
-    assert alike([one, two], training=False)
-    assert alike([one], training=False)
-    assert not alike([one, cpu("wide", (0, 1))], training=False)  # sums depend on how many threads share them
-    assert not alike([one, replace(two, kind="other")], training=False)
+    assert round_alike([one, two], training=False)
+    assert round_alike([one], training=False)
+    assert not round_alike([one, cpu("wide", (0, 1))], training=False)  # sums depend on how many threads share them
+    assert not round_alike([one, replace(two, kind="other")], training=False)
     gpu = replace(cpu("gpu0", ()), cuda=0)
-    assert alike([gpu, replace(gpu, name="gpu1", cuda=1)], training=False)
-    assert not alike([one, gpu], training=False)
+    assert round_alike([gpu, replace(gpu, name="gpu1", cuda=1)], training=False)
+    assert not round_alike([one, gpu], training=False)
     quick = [replace(each, kernels="quick") for each in (one, two)]
-    assert not alike(quick, training=False)
-    assert alike(quick, training=True)  # gradients have exact kernels
+    assert not round_alike(quick, training=False)
+    assert round_alike(quick, training=True)  # gradients have exact kernels
 
 
 def test_every_floating_type_of_a_graph_has_a_tolerance() -> None:

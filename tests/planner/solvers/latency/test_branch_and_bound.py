@@ -14,7 +14,7 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Budget
 from planner.solvers.latency.branch_and_bound import BranchAndBound, channels_apart
-from planner.solvers.latency.branch_kernel import branch, root, tails
+from planner.solvers.latency.branch_kernel import explore, root, tails
 from planner.solvers.latency.makespan_data import costs_of, work_for
 from planner.solvers.solve import solve
 from tests.planner.problem.problems import make_table, value
@@ -28,7 +28,7 @@ def least_without_waiting(table: CostTable) -> float:
     """The least makespan if transfers never wait for each other, as in the literature."""
     costs, work = costs_of(table), work_for(table)
     tree = root(merge_blocks(table), costs, inf)
-    branch(costs, work, tree, 10_000_000, False)
+    explore(costs, work, tree, 10_000_000, False)
     assert tree.depth[0] == -1
     return float(tree.seconds[0])
 

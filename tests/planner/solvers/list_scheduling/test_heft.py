@@ -16,8 +16,8 @@ from planner.solvers.list_scheduling.heft import CPOP, HEFT, PEFT
 from planner.solvers.list_scheduling.schedule import (
     ListSchedule,
     ListScheduler,
-    critical_path,
     downward_rank,
+    longest_path,
     optimistic_costs,
     upward_rank,
 )
@@ -104,7 +104,7 @@ def test_the_critical_path_stays_on_the_device_that_computes_it_fastest() -> Non
     # the path op0, op1, op3: 3 + 3 + 3 on dev0, 1 + 4 + 2 on dev1; HEFT ends op1 first on dev0: 1 + 3 < 1 + 4
     table = make_table([[3, 1], [3, 4], [1, 1], [3, 2]], [(0, (1, 2), 0), (1, (3,), 0), (2, (3,), 0)])
     assert schedule(table).placement.device[1] == 0
-    assert critical_path(
+    assert longest_path(
         table, [up + down for up, down in zip(upward_rank(table), downward_rank(table), strict=True)]
     ) == [
         0,

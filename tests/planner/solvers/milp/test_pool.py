@@ -9,7 +9,7 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Budget, objective_of
 from planner.solvers.milp.ilp import ILP
-from planner.solvers.milp.offload import divide, pool_of
+from planner.solvers.milp.offload import karmarkar_karp, pool_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from tests.planner.problem.offloads import make_offload
@@ -53,7 +53,7 @@ def test_there_is_nothing_to_pool_without_two_devices_alike_that_pay_nothing() -
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))
 def test_parts_have_everything_once_and_differ_by_one_number_at_most(numbers: list[int], n_parts: int) -> None:
-    parts = divide(numbers, n_parts)
+    parts = karmarkar_karp(numbers, n_parts)
     assert len(parts) == n_parts
     assert sorted(one for part in parts for one in part) == list(range(len(numbers)))
     sums = [sum(numbers[one] for one in part) for part in parts]

@@ -255,7 +255,7 @@ def test_a_plan_for_another_model_starts_no_process(monkeypatch: pytest.MonkeyPa
 
 def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        launcher, "command_of", lambda *_: [sys.executable, "-c", "print('first', flush=True); exit('no luck')"]
+        launcher, "rank_command", lambda *_: [sys.executable, "-c", "print('first', flush=True); exit('no luck')"]
     )
     with pytest.raises(RankError) as error:
         start_processes(plan_of(), program_of("tied"))
@@ -266,7 +266,7 @@ def test_a_process_that_ends_before_it_comes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_process_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "command_of", lambda *_: ["sleep", "100"])
+    monkeypatch.setattr(launcher, "rank_command", lambda *_: ["sleep", "100"])
     with pytest.raises(RankError, match=r"rank 1 \('cpu0'\) did not come within 1 s; see that its process runs"):
         start_processes(plan_of(), program_of("tied"), timeout_s=0.6)
 

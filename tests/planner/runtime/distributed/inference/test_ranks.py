@@ -20,7 +20,7 @@ from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.distributed.inference import rank as rank_module
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
-from planner.runtime.distributed.transport.layout import layout_of
+from planner.runtime.distributed.transport.layout import rank_layout
 from planner.runtime.distributed.transport.liveness import Heartbeats, SilentPeer
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import peer_info_of
@@ -336,7 +336,7 @@ def test_over_a_slow_link_a_piece_of_a_message_may_take_its_time() -> None:
 def test_how_long_a_rank_of_another_host_may_be_silent_can_be_said() -> None:
     program = program_of("tied")
     plan = make_plan(program, alternating(program))
-    rank = Rank(plan, program, layout_of(plan, 4), 0, silence_s=9.0)
+    rank = Rank(plan, program, rank_layout(plan, 4), 0, silence_s=9.0)
     own = peer_info_of(plan)
     try:
         assert rank._heartbeats(1, (own, replace(own, clock="elsewhere"))) == Heartbeats(9.0)

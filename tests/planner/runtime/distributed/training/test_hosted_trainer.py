@@ -23,7 +23,7 @@ from planner.runtime.distributed.training.worker import RankSetup
 from planner.runtime.errors import RankError, RemoteError, StageError
 from planner.runtime.training.check import differing, example_batches, mean_square, reference_gradients
 from planner.runtime.training.options import TrainerOptions
-from planner.runtime.training.prepare import layout_of
+from planner.runtime.training.prepare import stage_layout
 from tests.planner.runtime.distributed.inference.test_launcher import SOON_S
 from tests.planner.runtime.distributed.leftovers import left, processes
 from tests.planner.runtime.distributed.pipelines import (
@@ -91,7 +91,7 @@ def begun_to_train(ranks: HostedTrainer) -> "Future[None]":
 def test_the_whole_life() -> None:
     with HostedTrainer(PLAN, PROGRAM, TOOLS) as ranks:
         assert len(processes() & set(ranks.pids)) == 2
-        expected = reference_gradients(PROGRAM, layout_of(PLAN), mean_square, BATCHES)
+        expected = reference_gradients(PROGRAM, stage_layout(PLAN), mean_square, BATCHES)
         found = ranks.gradients(BATCHES)
         assert expected.keys() == found.keys()
         assert all(one.share < one.allowed for one in differing(expected, found))

@@ -13,7 +13,7 @@ from planner.runtime.distributed.inference.launcher import ROOT
 from planner.runtime.distributed.training.worker import (
     TOOLS,
     RankSetup,
-    alone,
+    cpu_copy,
     opened,
     payload_file,
     read_tools,
@@ -115,7 +115,7 @@ def test_a_tensor_alone_has_its_strides() -> None:
         torch.zeros(0, 3),
         torch.complex(torch.ones(2), torch.ones(2)).conj(),
     ):
-        found = alone(tensor)
+        found = cpu_copy(tensor)
         assert torch.equal(found, tensor)
         assert found.stride() == tensor.stride()
-    assert alone(torch.ones(1000)[:2]).untyped_storage().nbytes() == 8
+    assert cpu_copy(torch.ones(1000)[:2]).untyped_storage().nbytes() == 8

@@ -23,7 +23,7 @@ from planner.runtime.distributed.transport.connections import FOREVER
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
 from planner.runtime.distributed.transport.layout import RankLayout
 from planner.runtime.distributed.transport.rendezvous import join, peer_info_of
-from planner.runtime.training.prepare import layout_of, replicas_of
+from planner.runtime.training.prepare import replica_count, stage_layout
 from tests.planner.runtime.distributed.inference.test_launcher import plan_of
 from tests.planner.runtime.distributed.pipelines import CONTEXT, Case, plan_for, program_for
 from tests.planner.runtime.small import PATIENCE_S, begin
@@ -35,15 +35,15 @@ PROGRAM = program_for(HALVES)
 @pytest.mark.parametrize(("replicas", "n_ranks"), [(1, 2), (3, 6)])
 def test_a_rank_for_each_device_of_each_replica(replicas: int, n_ranks: int) -> None:
     plan = plan_for(replace(HALVES, replicas=replicas), PROGRAM)
-    assert replicas_of(plan) == replicas
-    check_ranks(plan, layout_of(plan), n_ranks)
+    assert replica_count(plan) == replicas
+    check_ranks(plan, stage_layout(plan), n_ranks)
     with pytest.raises(InputError, match=f"and there are 4 ranks; start {n_ranks}, one for each"):
-        check_ranks(plan, layout_of(plan), 4)
+        check_ranks(plan, stage_layout(plan), 4)
 
 
 def test_devices_of_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for(HALVES, PROGRAM)
-    layout = layout_of(plan)
+    layout = stage_layout(plan)
     mixed = replace(layout, devices=(layout.devices[0], replace(layout.devices[1], cores=(), cuda=0)))
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from graphs.common.errors import InputError
-from planner.runtime.distributed.transport.layout import RankLayout, layout_of, training_layout
+from planner.runtime.distributed.transport.layout import RankLayout, rank_layout, training_layout
 from simulator.placement import Placement
 from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for
 from tests.planner.runtime.small import make_plan, program_of
@@ -19,7 +19,7 @@ def test_devices_that_are_used() -> None:
 
 
 def test_the_front_beside_the_first_device() -> None:
-    layout = layout_of(PLAN, 2)
+    layout = rank_layout(PLAN, 2)
     assert layout == RankLayout(((0,), (2,)), ("cpu0", "cpu1", "cpu2"))
     assert layout.rank_of == {0: 0, 2: 1}
     assert layout.others == (1,)
@@ -27,7 +27,7 @@ def test_the_front_beside_the_first_device() -> None:
 
 
 def test_the_front_alone() -> None:
-    layout = layout_of(PLAN, 3)
+    layout = rank_layout(PLAN, 3)
     assert layout.devices == ((), (0,), (2,))
     assert layout.rank_of == {0: 1, 2: 2}
     assert layout.others == (1, 2)
@@ -37,7 +37,7 @@ def test_the_front_alone() -> None:
 @pytest.mark.parametrize("n_ranks", [0, 1, 4])
 def test_any_other_number_is_refused(n_ranks: int) -> None:
     with pytest.raises(InputError) as error:
-        layout_of(PLAN, n_ranks)
+        rank_layout(PLAN, n_ranks)
     assert str(error.value) == (
         f"the plan uses 2 devices, there are {n_ranks} ranks; start one rank for each device "
         "(torchrun --nproc-per-node=2), or one more for the caller alone"

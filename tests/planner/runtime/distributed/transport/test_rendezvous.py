@@ -10,7 +10,7 @@ import torch
 from costmodels.host.stores import HERE, served_store, visited_store
 from graphs.common.errors import InputError
 from planner.plans.plan import Plan
-from planner.runtime.distributed.transport.layout import layout_of
+from planner.runtime.distributed.transport.layout import rank_layout
 from planner.runtime.distributed.transport.rendezvous import (
     PeerInfo,
     join,
@@ -24,7 +24,7 @@ from simulator.placement import Placement
 from tests.planner.runtime.small import PATIENCE_S, begin, cpu, make_plan, program_of, with_device
 
 PLAN = make_plan(program_of("tied"), Placement((0, 1, 2, 1)))
-LAYOUT = layout_of(PLAN, 3)
+LAYOUT = rank_layout(PLAN, 3)
 
 
 def test_all_come_and_get_each_others_cards() -> None:

@@ -18,7 +18,7 @@ from planner.runtime.distributed.transport.layout import (
     RankLayout,
     Routes,
     find_routes,
-    layout_of,
+    rank_layout,
 )
 from planner.runtime.stages.compile import outputs_of
 from simulator.placement import Placement
@@ -38,7 +38,7 @@ class Skips(nn.Module):
 
 
 def found(plan: Plan, extra: int) -> tuple[RankLayout, tuple[Stage, ...], Routes]:
-    layout = layout_of(plan, len(plan.placement.used) + extra)
+    layout = rank_layout(plan, len(plan.placement.used) + extra)
     stages = split_stages(plan.table, plan.placement)
     return layout, stages, find_routes(plan.graph, stages, layout)
 
