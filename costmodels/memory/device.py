@@ -29,7 +29,7 @@ LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's 
 def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
     """[n_ops], bytes of each operator's parameters, buffers and, in training, gradients and optimizer states.
 
-    A parameter with several readers counts once, at the first reader, since they share a device (see `tied_ops`). A
+    A parameter with several readers counts once, at the first reader, since they share a device (see `together`). A
     buffer counts for each of its readers, since it is copied to them. A frozen parameter has no gradient and no state.
     """
     trains = workload is not None and workload.trains
@@ -48,7 +48,7 @@ def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
     return result
 
 
-def tied_ops(graph: Graph) -> tuple[tuple[int, ...], ...]:
+def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
     """Groups of two or more operators that share a device because they share parameters, directly or transitively.
 
     Indices ascend within a group, and groups ascend by their first index.
