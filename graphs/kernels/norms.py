@@ -28,7 +28,7 @@ class Norm(Writer):
     def __init__(
         self, kernel: Callable[..., int | None], others: str, x: Strided, images: bool, result: Strided | None = None
     ) -> None:
-        """Prepare a norm by a kernel, whose further parameters are ``others`` (`graphs.common.compiled.compiled_kernel`).
+        """Prepare a norm by a kernel with further parameters ``others`` (`graphs.common.compiled.compiled_kernel`).
 
         The result has the layout of ``x`` if ``result`` is left out.
         """
