@@ -393,8 +393,8 @@ def _check_contention(table: CostTable) -> None:
             raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
     if table.offload and table.contention.slowdown.any():
         raise InputError(
-            "the cost table has both offload and slowdown; accelerators beside a host do not share its memory: leave "
-            "out the slowdown"
+            "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave out "
+            "the slowdown"
         )
 
 

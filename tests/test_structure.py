@@ -93,7 +93,7 @@ LINES = {
     "costmodels/memory": 587,
     "costmodels/operators": 797,
     "graphs": 733,
-    "graphs/common": 934,
+    "graphs/common": 937,
     "graphs/importers": 3750,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1963,
@@ -132,7 +132,7 @@ LINES = {
     "planner/runtime/stages": 694,
     "planner/runtime/training": 2765,
     "planner/runtime/verification": 801,
-    "planner/solvers": 1646,
+    "planner/solvers": 1647,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 869,
     "planner/solvers/dp/downsets": 1247,
@@ -149,7 +149,7 @@ LINES = {
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
 TOO_LONG, TOO_BRANCHING, TOO_WIDE = 1, 8, 12
-NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 7, 0
+NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
 
 

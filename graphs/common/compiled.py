@@ -47,7 +47,7 @@ def compiled_kernel(kernel: Callable[..., int | None], parameters: str) -> Any:
     for each in called:
         register_jitable(**options)(each)
     with signals_held():
-        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(_versioned(kernel, called))
+        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(versioned(kernel, called))
     function = ctypes.CFUNCTYPE(c_returned, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function
@@ -66,11 +66,14 @@ def _called(kernel: Callable[..., int | None]) -> set[FunctionType]:
     return found
 
 
-def _versioned(kernel: Callable[..., int | None], called: Iterable[FunctionType]) -> FunctionType:
-    """A kernel named by a digest of the files that it is made of, since numba's cache knows the kernel's own only."""
-    files = sorted({__file__, *(each.__code__.co_filename for each in called)})
-    digest = sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:12]
+def versioned(kernel: Callable[..., object], called: Iterable[FunctionType] = ()) -> FunctionType:
+    """Return a function named by a digest of the files that it is made of, for numba's cache.
+
+    The cache itself knows the function's own file only, and cannot read entries with classes that have been renamed.
+    """
     assert isinstance(kernel, FunctionType)
+    files = sorted({__file__, *(each.__code__.co_filename for each in (kernel, *called))})
+    digest = sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:12]
     copy = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__, kernel.__defaults__, kernel.__closure__)
     copy.__qualname__ = f"{kernel.__qualname__}_{digest}"
     return copy

@@ -9,6 +9,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from graphs.common.arrays import Ints
+from graphs.common.compiled import versioned
 from graphs.common.signals import signals_held
 from planner.problem.deadline import loading
 
@@ -29,7 +30,7 @@ def compiled(function: F) -> F:
     up to twenty times as fast without them. The references of the caller keep the arrays alive. Compiling is not
     searching, see `planner.problem.deadline`.
     """
-    fast: Any = njit(cache=True, **OPTIONS)(function)
+    fast: Any = njit(cache=True, **OPTIONS)(versioned(function))
     fast.compile = loading()(signals_held()(fast.compile))
     return cast(F, fast)
 

@@ -27,14 +27,14 @@ PROGRAM = """
 from functools import partial
 from pathlib import Path
 import torch
-from planner.runtime.distributed.training.worker import Tools, write_tools
+from planner.runtime.distributed.training.worker import RankSetup, write_tools
 from planner.runtime.training.options import TrainerOptions
 
 def loss(result, target):
     return result + target
 
 if __name__ == "__main__":
-    write_tools(Tools(loss, partial(torch.optim.SGD, lr=0.5), TrainerOptions(seed=3)), Path())
+    write_tools(RankSetup(loss, partial(torch.optim.SGD, lr=0.5), TrainerOptions(seed=3)), Path())
 """
 READER = """
 from pathlib import Path
