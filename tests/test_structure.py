@@ -93,7 +93,7 @@ LINES = {
     "costmodels/memory": 587,
     "costmodels/operators": 797,
     "graphs": 733,
-    "graphs/common": 937,
+    "graphs/common": 943,
     "graphs/importers": 3750,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1963,
@@ -101,7 +101,7 @@ LINES = {
     "graphs/program": 1393,
     "graphs/rewrites": 1920,
     "planner": 160,
-    "planner/cli": 4673,
+    "planner/cli": 4675,
     "planner/cli/solve": 410,
     "planner/explanations": 2051,
     "planner/exports": 1289,
@@ -116,7 +116,7 @@ LINES = {
     "planner/parallelism/exports": 368,
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 750,
-    "planner/planning": 2995,
+    "planner/planning": 3017,
     "planner/plans": 1327,
     "planner/plans/schemas": 32,
     "planner/problem": 1716,
@@ -129,10 +129,10 @@ LINES = {
     "planner/runtime/distributed/transport": 1070,
     "planner/runtime/hybrid": 1533,
     "planner/runtime/inference": 1131,
-    "planner/runtime/stages": 694,
-    "planner/runtime/training": 2765,
+    "planner/runtime/stages": 695,
+    "planner/runtime/training": 2758,
     "planner/runtime/verification": 801,
-    "planner/solvers": 1647,
+    "planner/solvers": 1656,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 869,
     "planner/solvers/dp/downsets": 1247,
@@ -148,7 +148,7 @@ LINES = {
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
-TOO_LONG, TOO_BRANCHING, TOO_WIDE = 1, 8, 12
+TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 7, 12
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
 

@@ -116,12 +116,7 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         if options.hosted:
             with asking():
                 store.wait([READY])
-        for name in options.modules:  # a shard alone leads to no module with classes of the model
-            try:
-                import_module(name)
-            except (Exception, SystemExit) as error:  # whatever the module's code raises
-                why = f"{type(error).__name__}: {first_line(error)}"
-                raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
+        _import_classes(options.modules)
         plan = load_plan(options.plan)
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank  # late: inference does without
@@ -148,6 +143,16 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     beside = [] if is_shards(Path(options.model)) else [plan.cluster.devices[device] for device in near]
     with Runner(plan, program, Coordinator(rank, group, peer_infos), options.seed) as runner:
         return run_with(runner, options, Console(json=options.json), beside)
+
+
+def _import_classes(modules: Sequence[str]) -> None:
+    """Import the modules with classes that the model takes or returns, to which a shard alone does not lead."""
+    for name in modules:
+        try:
+            import_module(name)
+        except (Exception, SystemExit) as error:  # whatever the module's code raises
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
 
 
 def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan) -> tuple[Program, Rank]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from graphs.common import checks
 from graphs.common.errors import InputError, nearest
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Solver
@@ -86,6 +87,9 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
     Raises:
         InputError: for an unknown solver, or a solver that cannot solve the problem.
     """
+    checks.instance(problem, Problem, "the problem", "a Problem")
+    if not hasattr(solver, "search"):
+        checks.instance(solver, str, "the solver", "the name of one, or a Solver")
     if not isinstance(solver, str):
         return [(_able(solver, problem), 1.0)]
     if solver == AUTO:

@@ -1,7 +1,7 @@
 """solve: the front door. It picks solvers, judges every answer again and puts the proofs together."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -131,9 +131,6 @@ def solve(
         Interrupted: on Ctrl-C, with the best result until then.
     """
     start_s = now_s()
-    checks.instance(problem, Problem, "the problem", "a Problem")
-    if not hasattr(solver, "search"):
-        checks.instance(solver, str, "the solver", "the name of one, or a Solver")
     order = turns(problem, solver)
     asked = solver if isinstance(solver, str) else solver.name
     checks.seconds(time_limit_s, "the time limit")
@@ -148,14 +145,7 @@ def solve(
     if advice:
         return search.nothing(Status.INFEASIBLE, asked, advice)
     try:
-        search.try_single_devices()
-        for number, (turn, share) in enumerate(order):
-            if solver == AUTO and search.ends(first=number == 0):
-                break
-            search.run(turn, share, last=number + 1 == len(order))
-        search.spare()
-        if solver == AUTO:
-            search.climb()
+        search.take(order, auto=solver == AUTO)
     except KeyboardInterrupt as stopped:
         if heard.placement is None:
             raise
@@ -216,6 +206,21 @@ class _SearchState:
         self._alone: tuple[Placement | None, float] = None, inf
         self._left = 1.0  # of the time, by the solvers' own count
         self._runs = Counter[str]()
+
+    def take(self, turns: Sequence[tuple[Solver, float]], auto: bool) -> None:
+        """Take the turns of a search: single devices, the solvers, and what makes the best placement better.
+
+        Each solver has a share of the time that is left. With ``auto``, no solver runs once the placement is good
+        enough, and single operators move at the end.
+        """
+        self.try_single_devices()
+        for number, (solver, share) in enumerate(turns):
+            if auto and self.ends(first=number == 0):
+                break
+            self.run(solver, share, last=number + 1 == len(turns))
+        self.spare()
+        if auto:
+            self.climb()
 
     def try_single_devices(self) -> None:
         """Try each single device that could be the best placement.
