@@ -4,7 +4,7 @@ A call from Python takes two microseconds; one with arrays takes ten, most of it
 """
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -43,18 +43,17 @@ def compiled_kernel(kernel: Callable[..., int | None], parameters: str) -> Any:
     types, prototype = zip(*(PARAMETERS[letter] for letter in parameters), strict=True)
     returned, c_returned = RETURNED[kernel.__annotations__["return"]]
     options: dict[str, Any] = {"fastmath": FREEDOMS, "error_model": "numpy"}
-    called = _called(kernel)
-    for each in called:
+    for each in _called(kernel):
         register_jitable(**options)(each)
     with signals_held():
-        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(versioned(kernel, called))
+        made = cfunc(f"{returned}({', '.join(types)})", cache=True, **options)(versioned(kernel))
     function = ctypes.CFUNCTYPE(c_returned, *prototype)(made.address)
     function.kernel = made  # type: ignore[attr-defined]  # keeps the code in memory
     return function
 
 
-def _called(kernel: Callable[..., int | None]) -> set[FunctionType]:
-    """The functions of its module that a kernel calls, and those that they call."""
+def _called(kernel: Callable[..., object]) -> set[FunctionType]:
+    """Return the functions that a kernel calls by name, and those that they call."""
     found: set[FunctionType] = set()
     waiting = [kernel]
     while waiting:
@@ -66,14 +65,20 @@ def _called(kernel: Callable[..., int | None]) -> set[FunctionType]:
     return found
 
 
-def versioned(kernel: Callable[..., object], called: Iterable[FunctionType] = ()) -> FunctionType:
-    """Return a function named by a digest of the files that it is made of, for numba's cache.
+def versioned(kernel: Callable[..., object]) -> FunctionType:
+    """Return a function named by a digest of the files that it and what it calls are made of, for numba's cache.
 
     The cache itself knows the function's own file only, and cannot read entries with classes that have been renamed.
     """
     assert isinstance(kernel, FunctionType)
-    files = sorted({__file__, *(each.__code__.co_filename for each in (kernel, *called))})
-    digest = sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:12]
+    files = sorted({__file__, *(each.__code__.co_filename for each in (kernel, *_called(kernel)))})
+    digest = sha256(b"".join(map(_digest, files))).hexdigest()[:12]
     copy = FunctionType(kernel.__code__, kernel.__globals__, kernel.__name__, kernel.__defaults__, kernel.__closure__)
     copy.__qualname__ = f"{kernel.__qualname__}_{digest}"
     return copy
+
+
+@cache
+def _digest(file: str) -> bytes:
+    """Return the digest of a file, which is read once for all functions that it holds."""
+    return sha256(Path(file).read_bytes()).digest()
