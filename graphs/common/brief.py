@@ -16,6 +16,7 @@ class Brief:
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         # in each class itself, or the decorator dataclass writes another
         cls.__repr__ = brief  # type: ignore[method-assign]
 

@@ -27,7 +27,7 @@ from planner.cli.models import declare_sizes
 from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
-from planner.parallelism.closed_form.config import PRECISIONS, STEP_SCHEDULES, TrainingSetting
+from planner.parallelism.closed_form.config import PRECISIONS, TrainingSetting
 from planner.parallelism.closed_form.config_file import config_to_dict
 from planner.parallelism.closed_form.search import ConfigRow, ConfigTable
 from planner.parallelism.closed_form.throughput import model_flops_share
@@ -43,6 +43,7 @@ from planner.planning.choose import (
     save_config,
     worthwhile,
 )
+from planner.planning.choose_options import check_closed_form_schedule
 from planner.plans.given import NamedModel
 from planner.view.choices import choices_page
 
@@ -160,11 +161,7 @@ def _check_options(path: Path, options: argparse.Namespace) -> None:
     """Refuse options that do not fit the closed forms."""
     if options.sizes:
         raise InputError(f"'{path}' has no symbolic dimension '{options.sizes[0][0]}'; leave --size out")
-    if options.schedule not in (None, *STEP_SCHEDULES):
-        raise InputError(
-            f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; --schedule "
-            f"{options.schedule} is for networks that are priced operator by operator"
-        )
+    check_closed_form_schedule(options.schedule, "--schedule ")
 
 
 def _document(

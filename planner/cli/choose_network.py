@@ -63,7 +63,7 @@ def run_network(options: argparse.Namespace, asked: ChooseOptions, console: Cons
     if options.row or options.output:
         choice = picked(found.rows(options.all), options)
         output = options.output or Path("plan.json" if choice.config is None else "row.json")
-        found.save_choice(choice, output)
+        found.save_row(choice, output)
         ranks = f"torchrun --nproc-per-node={choice.used} -m planner rank"
         trains = ranks if choice.config is None and choice.replicas > 1 else "planner run"
         console.say(f"row {options.row or 1} → {output}; {trains} {output} {options.model} trains it")

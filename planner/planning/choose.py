@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.fabric import fabric_of
@@ -21,7 +22,7 @@ from graphs.files import write_text
 from graphs.importers.sources import model_file
 from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
-from planner.parallelism.closed_form.config import STEP_SCHEDULES, ParallelConfig, TrainingSetting, training_setting
+from planner.parallelism.closed_form.config import ParallelConfig, TrainingSetting, training_setting
 from planner.parallelism.closed_form.config_file import config_to_dict
 from planner.parallelism.closed_form.model_file import transformer_of
 from planner.parallelism.closed_form.room import what_fits
@@ -29,7 +30,12 @@ from planner.parallelism.closed_form.search import ConfigRow, ConfigTable, choos
 from planner.parallelism.exports.parallel_config import target_limits
 from planner.parallelism.network.schedule_sweep import trade_offs
 from planner.parallelism.network.training_rows import Choice, TradeOffs, undominated
-from planner.planning.choose_options import ChooseOptions, check_for_transformers_only, limited
+from planner.planning.choose_options import (
+    ChooseOptions,
+    check_closed_form_schedule,
+    check_for_transformers_only,
+    limited,
+)
 from planner.planning.make_plan import Search
 from planner.planning.question import graph_for
 from planner.planning.training_choice import choice_plan
@@ -51,8 +57,34 @@ NO_TIME = "nothing was found in time; allow more with --time-limit"
 NO_ROOM = "nothing fits into memory; take more or larger devices, or a smaller batch"
 
 
+class Choices(Brief, ABC, Generic[RowT]):
+    """Ways to train, of which a user takes one."""
+
+    @abstractmethod
+    def rows(self, all: bool = False) -> tuple[RowT, ...]:
+        """Return the ways, the fastest first; unless ``all``, those that are worth choosing between."""
+
+    @abstractmethod
+    def save_row(self, row: RowT, output: Path) -> None:
+        """Write one of the ways for ``planner run``."""
+
+    def save(self, output: str | PathLike[str], row: int = 1, all: bool = False) -> None:
+        """Write a row for ``planner run``: a configuration, or a plan where no devices share layers or states.
+
+        Args:
+            output: the file.
+            row: its number among the `rows`, from 1.
+            all: whether the number counts all rows.
+
+        Raises:
+            InputError: if there is no such row, or the file cannot be written.
+        """
+        path = checks.path(output, "the output", "the path of a file")
+        self.save_row(row_of(self.rows(all), row), path)
+
+
 @dataclass(frozen=True)
-class TransformerChoices(Brief):
+class TransformerChoices(Choices[ConfigRow]):
     """Ways to train a transformer, priced in closed form.
 
     Attributes:
@@ -80,22 +112,13 @@ class TransformerChoices(Brief):
         way_out = f"{' or '.join(changes)} fits; or " if changes else ""
         return f"nothing fits{takes}{room}; {way_out}add devices or memory, or leave more open"
 
-    def save(self, output: str | PathLike[str], row: int = 1, all: bool = False) -> None:
-        """Write a row for ``planner run``.
-
-        Args:
-            output: the file.
-            row: its number among the `rows`, from 1.
-            all: whether the number counts all rows.
-
-        Raises:
-            InputError: if there is no such row, or the file cannot be written.
-        """
-        save_config(row_of(self.rows(all), row).config, checks.path(output, "the output", "the path of a file"))
+    def save_row(self, row: ConfigRow, output: Path) -> None:
+        """Write the configuration of a row."""
+        save_config(row.config, output)
 
 
 @dataclass(frozen=True)
-class NetworkChoices(Brief):
+class NetworkChoices(Choices[Choice]):
     """Ways to train any network, priced operator by operator.
 
     Attributes:
@@ -121,27 +144,13 @@ class NetworkChoices(Brief):
             return ""
         return NO_TIME if self.sweep.unsearched else NO_ROOM
 
-    def save(self, output: str | PathLike[str], row: int = 1, all: bool = False) -> None:
-        """Write a row for ``planner run``: a plan, or a configuration where devices share layers or states.
-
-        Args:
-            output: the file.
-            row: its number among the `rows`, from 1.
-            all: whether the number counts all rows.
-
-        Raises:
-            InputError: if there is no such row, or the file cannot be written.
-        """
-        path = checks.path(output, "the output", "the path of a file")
-        self.save_choice(row_of(self.rows(all), row), path)
-
-    def save_choice(self, choice: Choice, output: Path) -> None:
-        """Write one of the ways."""
-        if choice.config is None:
-            graph = self.graph_of.imported(choice.samples)
-            save_plan(choice_plan(graph, self.cluster, choice, self.optimizer), output)
+    def save_row(self, row: Choice, output: Path) -> None:
+        """Write the plan of a row, or its configuration where devices share layers or states."""
+        if row.config is None:
+            graph = self.graph_of.imported(row.samples)
+            save_plan(choice_plan(graph, self.cluster, row, self.optimizer), output)
         else:
-            save_config(choice.config, output)
+            save_config(row.config, output)
 
 
 def choose(
@@ -205,11 +214,7 @@ def row_of(rows: Sequence[RowT], number: int) -> RowT:
 
 
 def _transformer(path: Path, cluster: Cluster, batch: int, options: ChooseOptions) -> TransformerChoices:
-    if options.schedule not in (None, *STEP_SCHEDULES):
-        raise InputError(
-            f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; {options.schedule} is for "
-            "networks that are priced operator by operator"
-        )
+    check_closed_form_schedule(options.schedule)
     document = read_json(path, "model", finite=False)
     try:
         network = transformer_of(document, options.sequence, options.flash_attention)

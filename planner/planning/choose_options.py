@@ -8,7 +8,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import TRAINING_SCHEDULES, ZERO_STAGES, RecomputeMode
 from graphs.common import checks
 from graphs.common.errors import InputError
-from planner.parallelism.closed_form.config import Demands, Precision
+from planner.parallelism.closed_form.config import STEP_SCHEDULES, Demands, Precision
 from planner.parallelism.exports.parallel_config import CONFIG_TARGETS
 from planner.problem.reporter import SILENT, Reporter
 
@@ -99,6 +99,23 @@ class ChooseOptions:
             recompute=self.recompute,
             precision=self.precision,
             gradients=self.gradients,
+        )
+
+
+def check_closed_form_schedule(schedule: str | None, option: str = "") -> None:
+    """Refuse a schedule that the closed forms of a transformer do not have.
+
+    Args:
+        schedule: its name; None if it is left open.
+        option: the name of the option that a message gives before the schedule.
+
+    Raises:
+        InputError: for another schedule.
+    """
+    if schedule not in (None, *STEP_SCHEDULES):
+        raise InputError(
+            f"the schedules of a transformer in closed form are {', '.join(STEP_SCHEDULES)}; {option}{schedule} is for "
+            "networks that are priced operator by operator"
         )
 
 
