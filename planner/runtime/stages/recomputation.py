@@ -72,12 +72,13 @@ def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
     The first pass computes as with gradients, too: without, PyTorch takes other kernels, which round differently (of an
     LSTM) or lay out results differently (of a pooling), and sums after them then differ.
     """
+    first: Context = torch.enable_grad()
+    again: Context | None = None
     if recompute == "selective":
         first, again = selective_contexts()
-        return _forgetting(first), again
-    return (
-        (_forgetting(torch.enable_grad()), torch.enable_grad()) if recompute == "full" else (torch.enable_grad(), None)
-    )
+    elif recompute == "full":
+        again = torch.enable_grad()
+    return (first if again is None else _forgetting(first)), again
 
 
 @contextmanager

@@ -71,11 +71,6 @@ class Mailbox:
             self._changed.notify_all()
 
 
-LEARNED = (
-    "the loss is a quotient whose denominator is learned, so micro-batches cannot be weighed by it; divide by a number "
-    "of targets, or plan with one micro-batch"
-)
-
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """Takes what the model returns and the target; returns a tensor of one element."""
 
@@ -275,9 +270,7 @@ class StepRun:
     ) -> _Kept:
         """Run a stage forward once more, and return what its backward pass needs."""
         with again:
-            sent, loss, means = self._call(context, stage, batch, kept.received, again=True)
-        if loss is not None and not means and self._shares[batch].weight is not None:
-            raise InputError(LEARNED)  # which a first pass without gradients does not show
+            sent, loss, _ = self._call(context, stage, batch, kept.received, again=True)
         return _Kept(kept.leaves, kept.received, sent, loss)
 
     def _call(
