@@ -12,6 +12,7 @@ these it trains a random network too (`tests.planner.runtime.training.random_ste
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,32 +81,34 @@ def random_problems(count: int, seed: int) -> list[Bar]:
 
 
 def random_networks(count: int, seed: int) -> list[Bar]:
-    """Run default plans of random networks; print the least network of every seed that goes wrong, to be repeated."""
-    from tests.planner.runtime.random_answers import failure, shrunk
+    """Run default plans of random networks, and train a tenth of the number; print every seed that goes wrong."""
+    from tests.planner.runtime import random_answers
+    from tests.planner.runtime.training import random_steps
 
-    wrong = 0
-    for own in range(APART * seed, APART * seed + count):
-        if said := failure(own):
-            wrong += 1
-            print(f"wrong: seed {own}, {[step.words for step in shrunk(own).steps]}: {said}", flush=True)
+    def least(own: int) -> str:
+        return str([step.words for step in random_answers.shrunk(own).steps])
+
+    def layers(own: int) -> str:
+        step = random_steps.drawn(own)
+        return f"{step.words} with {step.case.schedule}"
+
+    first, n_trained = APART * seed, -(-count // 10)
     return [
-        at_least("answer: random networks run", count, 1),
-        at_most("answer: random networks with a wrong answer or an error", wrong, 0),
+        *_answers("run", range(first, first + count), random_answers.failure, least),
+        *_answers("trained", range(first, first + n_trained), random_steps.failure, layers),
     ]
 
 
-def random_steps(count: int, seed: int) -> list[Bar]:
-    """Train random networks; print the layers of every seed that goes wrong."""
-    from tests.planner.runtime.training.random_steps import drawn, failure
-
+def _answers(what: str, seeds: range, failure: Callable[[int], str], words: Callable[[int], str]) -> list[Bar]:
+    """Judge the network of each seed; print those that go wrong in words, to be repeated."""
     wrong = 0
-    for own in range(APART * seed, APART * seed + count):
-        if said := failure(own):
+    for seed in seeds:
+        if said := failure(seed):
             wrong += 1
-            print(f"wrong: seed {own}, {drawn(own).words} with {drawn(own).case.schedule}: {said}", flush=True)
+            print(f"wrong: seed {seed}, {words(seed)}: {said}", flush=True)
     return [
-        at_least("answer: random networks trained", count, 1),
-        at_most("answer: random networks with wrong steps or an error", wrong, 0),
+        at_least(f"answer: random networks {what}", len(seeds), 1),
+        at_most(f"answer: random networks {what} that go wrong", wrong, 0),
     ]
 
 
@@ -123,8 +126,7 @@ def main() -> int:
     bars = attacks(promises, arguments.quick)
     bars += random_problems(count, arguments.seed) if "proof" in promises else []
     n_networks = arguments.networks if arguments.networks is not None else FEW_NETWORKS if arguments.quick else NETWORKS
-    if "answer" in promises:
-        bars += random_networks(n_networks, arguments.seed) + random_steps(-(-n_networks // 10), arguments.seed)
+    bars += random_networks(n_networks, arguments.seed) if "answer" in promises else []
     return report(bars, arguments.json)
 
 
