@@ -93,8 +93,8 @@ PACKAGES = (
             (
                 Room("problem", "the placement problem, its", "evaluator and bounds"),
                 Room("solvers", "one frozen value each,", "and a portfolio"),
-                Room("parallelism", "training on many devices", "(planner choose)"),
                 Room("plans", "Plan, plan.json, run.json,", "predictions"),
+                Room("parallelism", "training on many devices", "(planner choose)"),
                 Room("runtime", "runs, trains and verifies:", "threads, processes, ranks"),
                 Room("planning", "from a model to a plan;", "autotuning, tuning"),
             ),

@@ -29,3 +29,9 @@ def test_a_decision_has_all_of_its_parts_and_is_short(path: Path) -> None:
 def test_every_decision_is_listed_once_in_order() -> None:
     listed = re.findall(r"^- \[(\d{4})\]\((.+?)\): ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert listed == [(path.name[:4], path.name) for path in RECORDS]
+
+
+@pytest.mark.parametrize("path", [*RECORDS, ROOT / "ARCHITECTURE.md"], ids=name_of)
+def test_every_path_that_is_named_exists(path: Path) -> None:
+    named = re.findall(r"`((?:graphs|costmodels|simulator|planner|tests)/[\w/.]+)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
