@@ -29,7 +29,7 @@ class Copies:
     def of(cls, asked: Plan, gap: float) -> Copies | None:
         """Return the copies of a plan; None for other goals than throughput, one device, or accelerators of a host."""
         table = asked.table
-        if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops or table.offload:
+        if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops:
             return None
         bound_s = lower_bound(asked.problem)
         everything = copies_of_everything(asked.problem, gap)
