@@ -134,7 +134,7 @@ LINES = {
     "planner/runtime/verification": 801,
     "planner/solvers": 1704,
     "planner/solvers/dp": 1,
-    "planner/solvers/dp/chains": 978,
+    "planner/solvers/dp/chains": 981,
     "planner/solvers/dp/downsets": 1247,
     "planner/solvers/latency": 1104,
     "planner/solvers/list_scheduling": 473,

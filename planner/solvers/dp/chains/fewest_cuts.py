@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 from math import inf
 
 import numpy as np
@@ -19,18 +20,19 @@ from planner.solvers.dp.chains.chain import Chain, chains, crossing, with_places
 from simulator.placement import Placement
 
 MOST_PLACES = 1000  # of a line, where cuts are tried
+MOST_PERMUTED = 3  # devices that are tried in any order
 
 
 def fewest_cuts(problem: Problem, placement: Placement, most_s: float) -> Iterator[Placement]:
-    """Yield a placement for each line of blocks, with the fewest tensors between devices and then the fewest bytes.
+    """Yield a placement for each line of blocks and order of devices, with the fewest tensors and then the fewest bytes.
 
     ``F[k, j]`` is the least price of the cuts when the first k devices have taken the blocks before place j::
 
         F[0, 0] = 0     F[k, j] = min(F[k - 1, j], min over i < j of F[k - 1, i] + price(i))
 
-    where the k-th device computes, hands over and holds [i, j) within the limits. Devices are in the order in which
-    they follow one another in the given placement, and one that gets no block is spared. Traffic is charged as that of
-    neighbours, so a placement has to be evaluated.
+    where the k-th device computes, hands over and holds [i, j) within the limits. Up to three devices are tried in any
+    order, more in the order in which they follow one another in the given placement and in the reverse one. A device
+    that gets no block is spared. Traffic is charged as that of neighbours, so a placement has to be evaluated.
 
     Args:
         problem: the costs, of inference.
@@ -39,19 +41,20 @@ def fewest_cuts(problem: Problem, placement: Placement, most_s: float) -> Iterat
     """
     for line in chains(merge_blocks(problem.table)):
         chain = with_places(line, MOST_PLACES)
-        order = _in_order(chain, placement)
-        ends = _cheapest_ends(chain, order, most_s)
-        if ends is not None:
-            home = np.empty(chain.blocks.n, dtype=np.int64)
-            home[chain.line] = np.repeat(order, np.diff(ends))
-            yield chain.blocks.spread(home)
+        for order in _orders(chain, placement):
+            ends = _cheapest_ends(chain, order, most_s)
+            if ends is not None:
+                home = np.empty(chain.blocks.n, dtype=np.int64)
+                home[chain.line] = np.repeat(order, np.diff(ends))
+                yield chain.blocks.spread(home)
 
 
-def _in_order(chain: Chain, placement: Placement) -> list[int]:
-    """Return the devices in use, by the mean position of their blocks on the line."""
+def _orders(chain: Chain, placement: Placement) -> list[tuple[int, ...]]:
+    """Return orders of the devices in use, first by the mean position of their blocks on the line."""
     device = chain.blocks.devices_of(placement)[chain.line]
     mean = {number: float(np.flatnonzero(device == number).mean()) for number in sorted(set(device.tolist()))}
-    return sorted(mean, key=lambda number: mean[number])
+    first = tuple(sorted(mean, key=lambda number: mean[number]))
+    return list(permutations(first)) if len(first) <= MOST_PERMUTED else [first, first[::-1]]
 
 
 def _cheapest_ends(chain: Chain, order: Sequence[int], most_s: float) -> Ints | None:
