@@ -24,7 +24,7 @@ MOST_PERMUTED = 3  # devices that are tried in any order
 
 
 def fewest_cuts(problem: Problem, placement: Placement, most_s: float) -> Iterator[Placement]:
-    """Yield a placement for each line of blocks and order of devices, with the fewest tensors and then the fewest bytes.
+    """Yield a placement for each line and order of devices, with the fewest tensors and then the fewest bytes.
 
     ``F[k, j]`` is the least price of the cuts when the first k devices have taken the blocks before place j::
 
