@@ -59,7 +59,7 @@ class Copies:
 
 def _answered(asked: Plan, placement: Placement, solver: str, bound_s: float) -> Plan:
     """Return the plan with a placement, and the bound for any number of copies."""
-    plan = replace(asked, placement=placement, solver=solver, robustness=None)
+    plan = replace(asked, placement=placement, solver=solver, robustness=None, simplification=None)
     bound_s = min(bound_s, plan.objective_s)
     proved = plan.objective_s <= bound_s * (1 + PROOF_TOLERANCE)
     return replace(plan, bound_s=bound_s, status=str(Status.OPTIMAL if proved else Status.FEASIBLE))
