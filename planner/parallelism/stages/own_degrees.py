@@ -121,7 +121,10 @@ class OwnDegrees:
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
         known = (shape for shape in ways.values() if self._divides(graph, shape, deadline))
-        costs = {degrees: each for shape in known for degrees, each in self._costs(shape, kinds)}
+        priced = (pair for shape in known for pair in self._costs(shape, kinds))
+        costs = {degrees: each for degrees, each in priced if len(each) == len(kinds)}
+        if StageDegrees(1, 1) not in costs:  # time ran out; all stages are compared with it
+            return None
         networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
         known_kinds = [_kind(device) for _, device in kinds]
         return StageProblem(
