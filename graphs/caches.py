@@ -13,7 +13,13 @@ from graphs.ir import Graph
 
 WRITERS: Mapping[str, str] = {
     f"aten.{name}": f"aten.{name.replace('.', '_.', 1)}"
-    for name in ("index_put.default", "index_copy.default", "scatter.src", "index_add.default", "masked_scatter.default")
+    for name in (
+        "index_put.default",
+        "index_copy.default",
+        "scatter.src",
+        "index_add.default",
+        "masked_scatter.default",
+    )
 }
 """Kinds of operators that return their first argument with some elements replaced, and the same in place."""
 
@@ -29,14 +35,15 @@ def in_place(graph: Graph) -> dict[str, tuple[str, str]]:
             readers.setdefault(name, []).append(op.name)
     found = {}
     for cache, after in graph.caches:
-        op = graph.ops[graph.writer[after]] if after in graph.writer else None
-        if op and op.kind in WRITERS and op.inputs[0] == cache and readers[cache] == [op.name]:
-            found[op.name] = (cache, after)
+        if after in graph.writer:
+            writer = graph.ops[graph.writer[after]]
+            if writer.kind in WRITERS and writer.inputs[0] == cache and readers[cache] == [writer.name]:
+                found[writer.name] = (cache, after)
     return found
 
 
 def users(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Return for each cache the operators that share its device: its readers, and its successor's writer and readers."""
+    """Return for each cache the operators on its device: its readers, and the writer and readers of its successor."""
     numbers: dict[str, set[int]] = {}
     for number, op in enumerate(graph.ops):
         for name in (*op.inputs, *op.outputs):

@@ -18,8 +18,8 @@ from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.workload import Workload
-from graphs.common.arrays import Floats
 from graphs.caches import users
+from graphs.common.arrays import Floats
 from graphs.common.groups import least_members
 from graphs.ir import STATE, Graph, Role
 
@@ -51,7 +51,7 @@ def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
 
 
 def lasting_bytes(graph: Graph) -> Floats:
-    """[n_ops], bytes of the caches of one micro-batch that live from call to call, at the first operators that use them.
+    """[n_ops], bytes of the caches of one micro-batch that live from call to call, at their first operators.
 
     See `graphs.ir.Graph.caches`; zeros for a network that keeps nothing.
     """

@@ -84,7 +84,7 @@ class FixedLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]  # transfor
         self.keys, self.values = self.held["keys"], self.held["values"]
         return self.keys, self.values
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002  # transformers passes it by name
         """Return how many keys there are, and the position of the first one."""
         return self.context, 0
 
@@ -215,9 +215,7 @@ class FixedCacheModel(nn.Module):
         rows = _Rows(positions, active, first)
         cache = self._cache(rows, caches)
         with masks_by_position(positions), _last_hidden(self.model, last) as taken:
-            result = self.model(
-                input_ids=ids, use_cache=True, **{self.keyword: cache}, **self._given(positions)
-            )
+            result = self.model(input_ids=ids, use_cache=True, **{self.keyword: cache}, **self._given(positions))
         logits = result.logits
         logits = logits[:, 0] if taken else logits[torch.arange(ids.shape[0]), last]
         return logits, self._after(cache)
@@ -246,8 +244,11 @@ class FixedCacheModel(nn.Module):
 
     def _after(self, cache: Any) -> list[Tensor]:
         found = []
-        after = {n: layer.after() if isinstance(layer, LinearLayer) else layer.held
-                 for n, layer in enumerate(cache.layers) if isinstance(layer, FixedLayer | LinearLayer)}
+        after = {
+            n: layer.after() if isinstance(layer, LinearLayer) else layer.held
+            for n, layer in enumerate(cache.layers)
+            if isinstance(layer, FixedLayer | LinearLayer)
+        }
         for about in self.tensors:
             found.append(after[about.layer][about.kind])
         return found
@@ -283,7 +284,6 @@ def masks_by_position(positions: Tensor) -> Iterator[None]:
         batch_size: int,
         q_length: int,
         kv_length: int,
-        q_offset: Any = 0,
         kv_offset: int = 0,
         mask_function: Callable[..., Tensor] = masking_utils.causal_mask_function,
         **_: Any,

@@ -17,8 +17,9 @@ from graphs.importers.from_config import META, module_of
 from graphs.importers.from_torch import program_from_exported
 from graphs.importers.source_location import untraceable
 from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
-from graphs.ir import Role
+from graphs.ir import Op, Role
 from graphs.program.arguments import Arguments
+from graphs.program.expectations import KIND
 from graphs.program.language_model import LanguageModel, Phase, unlike
 from graphs.program.program import Program
 
@@ -74,11 +75,11 @@ def language_model(
                 phase = Phase(tokens, length)
                 if tokens <= length <= context and phase not in programs:
                     program = _phase(module, tensors, rows, phase)
-                    if unlike(program.graph, decode.graph) is None:
+                    if unlike(program.graph, decode.graph) is None and _same_state(program, decode):
                         programs[phase] = program
     _check_positions(decode, rows, type(module).__name__)
     growing = {name for (name, _), about in zip(decode.graph.caches, tensors, strict=True) if about.grows}
-    config: Any = module.config.get_text_config(decoder=True)
+    config: Any = _config(module).get_text_config(decoder=True)
     return LanguageModel(module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module))
 
 
@@ -104,7 +105,7 @@ def _check_model(module: nn.Module) -> None:
             f"'{name}' is no language model of transformers, so its cache is not known; give one with a head, such as "
             "AutoModelForCausalLM, or plan for throughput or latency of one pass"
         )
-    if module.config.is_encoder_decoder:
+    if _config(module).is_encoder_decoder:
         raise InputError(
             f"'{name}' has an encoder, and only decoders generate here; plan for throughput or latency of one pass"
         )
@@ -113,6 +114,11 @@ def _check_model(module: nn.Module) -> None:
             f"'{name}' takes {', '.join(accepted)}, and no cache from token to token; plan for throughput or latency "
             "of one pass instead"
         )
+
+
+def _config(module: Any) -> Any:
+    """Return the config of a model of transformers, which has no type here."""
+    return module.config
 
 
 def _context(module: Any, context: int | None) -> int:
@@ -124,7 +130,9 @@ def _context(module: Any, context: int | None) -> int:
         return min(CONTEXT, most or CONTEXT)
     integer(context, "the context", least=2)
     if most is not None and context > most:
-        raise InputError(f"the context is {context:,} positions, and '{type(module).__name__}' has {most:,}; ask for less")
+        raise InputError(
+            f"the context is {context:,} positions, and '{type(module).__name__}' has {most:,}; ask for less"
+        )
     return context
 
 
@@ -142,42 +150,41 @@ def _phase(module: nn.Module, tensors: "Sequence[CacheTensor]", rows: int, phase
 
     name = type(module).__name__
     wrapper = FixedCacheModel(module, tensors, phase.length).eval()
-    inputs = example_inputs(tensors, rows, phase, next(module.parameters()).device)
-    failure: Exception | None = None
-    for masked in (False, True):  # some models take positions or biases from a mask
+    inputs = first_inputs(tensors, rows, phase, next(module.parameters()).device)
+    found: list[Program] = []
+    failures: list[BaseException] = []
+    for masked in (False, True):  # some models take positions or biases from a mask, others from the cache
         wrapper.masked = masked
         try:
-            exported = _exported(wrapper, inputs)
-            break
+            program = without_dead_operators(program_from_exported(_exported(wrapper, inputs), name, wrapper))
         except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-            failure = failure or (error if isinstance(error, Exception) else None)
-    else:
-        assert failure is not None
-        raise InputError(
-            f"model '{name}' cannot be traced with its cache{untraceable(failure, wrapper, Arguments((), inputs))}"
-        ) from failure
-    return _with_caches(program_from_exported(exported, name, wrapper), len(tensors))
+            failures.append(error)
+            continue
+        found.append(_with_caches(program, len(tensors)))
+        if not _reads_one_position(program):
+            return found[-1]
+    if not found:
+        reason = untraceable(failures[0], wrapper, Arguments((), inputs))
+        raise InputError(f"model '{name}' cannot be traced with its cache{reason}") from failures[0]
+    return found[0]
 
 
 def _exported(wrapper: "FixedCacheModel", inputs: Mapping[str, Any]) -> ExportedProgram:
     with tracing(), contiguous_shown(), torch.no_grad():
-        exported = torch.export.export(wrapper, (), dict(inputs), strict=False)
-        exported.graph_module.graph.eliminate_dead_code()
-    return exported
+        return torch.export.export(wrapper, (), dict(inputs), strict=False)
 
 
-def example_inputs(
+def first_inputs(
     tensors: "Sequence[CacheTensor]", rows: int, phase: Phase, device: torch.device
 ) -> dict[str, Tensor | list[Tensor]]:
     """Return inputs of one pass, with empty caches."""
-    whole = {"dtype": torch.long, "device": device}
     caches = [torch.zeros(each.shape_at(phase.length), dtype=each.dtype, device=device) for each in tensors]
     return {
-        "ids": torch.zeros(rows, phase.tokens, **whole),
-        "positions": torch.arange(phase.tokens, **whole).repeat(rows, 1),
-        "last": torch.zeros(rows, **whole),
+        "ids": torch.zeros(rows, phase.tokens, dtype=torch.long, device=device),
+        "positions": torch.arange(phase.tokens, device=device).repeat(rows, 1),
+        "last": torch.zeros(rows, dtype=torch.long, device=device),
         "active": torch.ones(rows, dtype=torch.bool, device=device),
-        ONE_POSITION: torch.zeros((), **whole),
+        ONE_POSITION: torch.zeros((), dtype=torch.long, device=device),
         "caches": caches,
     }
 
@@ -191,10 +198,36 @@ def _with_caches(program: Program, count: int) -> Program:
     return replace(program, graph=replace(program.graph, tensors=tensors, caches=pairs))
 
 
+def _reads_one_position(program: Program) -> bool:
+    """Return whether an operator reads the position that all rows would have to share."""
+    return any(ONE_POSITION in op.inputs for op in program.graph.ops)
+
+
+def without_dead_operators(program: Program) -> Program:
+    """Return a program without the operators whose results nobody reads; checks of values stay."""
+    graph, needed = program.graph, set(program.graph.outputs)
+    kept: list[Op] = []
+    for op in reversed(graph.ops):
+        if op.kind == KIND or not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    used = {*graph.inputs, *graph.outputs, *(name for op in kept for name in (*op.inputs, *op.outputs))}
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.name in used)
+    state = {name: tensor for name, tensor in program.state.items() if name in used}
+    return replace(program, graph=replace(graph, ops=tuple(kept[::-1]), tensors=tensors), state=state)
+
+
+def _same_state(one: Program, other: Program) -> bool:
+    """Return whether two programs hold the same parameters, buffers and constants."""
+    if one.state.keys() != other.state.keys():
+        return False
+    pairs = ((tensor, other.state[name]) for name, tensor in one.state.items())
+    return all(a is b or (a.shape == b.shape and (a.is_meta or torch.equal(a, b))) for a, b in pairs)
+
+
 def _check_positions(decode: Program, rows: int, name: str) -> None:
     """Check that a model takes the positions of all rows, if there are several; raise InputError if it does not."""
-    read = {each for op in decode.graph.ops for each in op.inputs}
-    if rows > 1 and ONE_POSITION in read:
+    if rows > 1 and _reads_one_position(decode):
         raise InputError(
             f"model '{name}' takes one position for all sequences of a pass, so they cannot be of unequal lengths; "
             "import it with rows=1"
