@@ -127,7 +127,7 @@ LINES = {
     "planner/runtime/distributed/inference": 543,
     "planner/runtime/distributed/training": 1539,
     "planner/runtime/distributed/transport": 1070,
-    "planner/runtime/generation": 450,
+    "planner/runtime/generation": 470,
     "planner/runtime/hybrid": 1533,
     "planner/runtime/inference": 1142,
     "planner/runtime/stages": 720,

@@ -59,12 +59,14 @@ def next_phase(model: LanguageModel, rows: Sequence[Continuation]) -> Phase:
     """
     need = max(len(one.pending) for one in rows)
     farthest = max(one.position for one in rows)
-    sizes = [size for size in model.sizes if farthest + size <= model.context]
-    full = [size for size in sizes if size <= need]
-    above = [size for size in sizes if size > need]
-    tokens = full[0] if need == 1 or full[0] > 1 or not above else above[-1]
-    length = next(each for each in model.lengths if each >= farthest + tokens and Phase(tokens, each) in model.phases)
-    return Phase(tokens, length)
+    fitting: dict[int, Phase] = {}  # the largest first, each with as few positions as possible
+    for tokens in model.sizes:
+        enough = (length for length in model.lengths if length >= farthest + tokens)
+        if found := next((Phase(tokens, length) for length in enough if Phase(tokens, length) in model.phases), None):
+            fitting[tokens] = found
+    full = [size for size in fitting if size <= need]
+    above = [size for size in fitting if size > need]
+    return fitting[above[-1] if full[0] == 1 < need and above else full[0]]
 
 
 def pass_inputs(model: LanguageModel, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:

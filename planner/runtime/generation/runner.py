@@ -30,9 +30,11 @@ from planner.runtime.closing import Closing, Ending
 from planner.runtime.generation.groups import Continuation, RowGroup, advance, next_phase, pass_inputs, views
 from planner.runtime.generation.sampling import Sampling
 from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.runner import check_surroundings
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs
 from planner.runtime.stages.compile import compile_phases
+from planner.runtime.stages.numerics import ON_THREADS, check_numerics, numerics
 
 GREEDY = Sampling()
 
@@ -68,6 +70,8 @@ class GenerationRunner(Closing):
                 "with search=Search(rewrites='none')"
             )
         self.plan, self.model = plan, model
+        self._kinds = {"cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.used}
+        self._numerics = numerics(ON_THREADS)
         settle(max(program.graph.largest_bytes for program in self._programs.values()))
         devices, used = plan.cluster.devices, plan.placement.used
         compiled, self._state = compile_phases(
@@ -124,6 +128,8 @@ class GenerationRunner(Closing):
         stops: Collection[int] | None = None,
     ) -> Generator[tuple[int, int], None, None]:
         """Yield tokens as they come, each after the number of its sequence; arguments and errors as `generate`."""
+        check_surroundings(self._kinds)
+        check_numerics(self._numerics, ON_THREADS)
         checks.instance(sampling, Sampling, "the sampling", "a planner.Sampling")
         checks.integer(max_new_tokens, "max_new_tokens", least=1)
         ends = self.model.stops if stops is None else frozenset(checks.integer(each, "a stop token") for each in stops)

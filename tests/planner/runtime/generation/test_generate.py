@@ -1,7 +1,10 @@
 """Generation on one to three devices: the tokens of transformers' generate, and caches as large as planned."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import transformers
 
 import planner
 from costmodels.memory.device import op_bytes
@@ -9,7 +12,10 @@ from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.program.language_model import Phase
 from planner.runtime.generation import runner as runner_module
+from planner.runtime.generation.groups import Continuation, next_phase
 from tests.planner.runtime.generation.tiny import CONTEXT, MORE, PROMPTS, WORDS, cut, expected, imported, module
+
+T5 = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": WORDS}
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3])
@@ -131,6 +137,44 @@ def test_bad_requests_are_named() -> None:
         assert runner.generate([[1] * 39], 10, stops=())[0] != []  # the whole context
 
 
+@pytest.mark.parametrize(
+    ("needs", "phase"),  # pending tokens and position of each sequence
+    [
+        ([(1, 5)], Phase(1, 16)),
+        ([(1, 15)], Phase(1, 16)),
+        ([(1, 16)], Phase(1, 48)),
+        ([(20, 0)], Phase(8, 16)),
+        ([(3, 0)], Phase(8, 16)),  # filled up
+        ([(3, 9)], Phase(8, 48)),
+        ([(1, 40), (3, 9)], Phase(8, 48)),
+        ([(1, 41), (3, 9)], Phase(1, 48)),  # eight tokens from position 41 on would leave the cache
+    ],
+)
+def test_a_pass_is_as_large_as_its_sequences_need(needs: list[tuple[int, int]], phase: Phase) -> None:
+    generator = torch.Generator()
+    rows = [Continuation(0, [1] * pending, 1, generator, position) for pending, position in needs]
+    assert next_phase(imported("llama"), rows) == phase
+
+
+def test_a_config_is_imported_as_its_model_is(tmp_path: Path) -> None:
+    config = module("mamba").config
+    config.architectures = ["MambaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    model = planner.language_model(tmp_path / "config.json", rows=2, context=CONTEXT, chunks=(8,))
+    assert model.decode.graph.fingerprint == imported("mamba").decode.graph.fingerprint
+    with pytest.raises(InputError, match="has a shape but no values"):
+        planner.GenerationRunner(cut(model, 1), model)
+
+
+def test_a_plan_for_another_number_of_rows_is_refused() -> None:
+    model = imported("mamba")
+    one = planner.language_model(module("mamba"), rows=1, context=CONTEXT)
+    with pytest.raises(
+        InputError, match=r"the plan is for 'MambaForCausalLM' .* 'ids' \[1, 1\] int64 of the plan meets"
+    ):
+        planner.GenerationRunner(cut(one, 1), model)
+
+
 def test_what_cannot_generate_is_named() -> None:
     with pytest.raises(InputError, match="'Linear' is no language model of transformers, so its cache is not known"):
         planner.language_model(torch.nn.Linear(1, 1))
@@ -138,5 +182,10 @@ def test_what_cannot_generate_is_named() -> None:
         InputError, match="the context is 4,096 positions, and 'LlamaForCausalLM' has 2,048; ask for less"
     ):
         planner.language_model(module("llama"), context=4096)
+    t5 = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5))
+    with pytest.raises(
+        InputError, match="'T5ForConditionalGeneration' has an encoder, and only decoders generate here"
+    ):
+        planner.language_model(t5)
     with pytest.raises(InputError, match="a chunk is 1; give a whole number of 2 or more"):
         planner.language_model(module("llama"), chunks=(1,))
