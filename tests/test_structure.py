@@ -92,13 +92,13 @@ LINES = {
     "costmodels/learning": 714,
     "costmodels/memory": 612,
     "costmodels/operators": 797,
-    "graphs": 820,
+    "graphs": 810,
     "graphs/common": 943,
     "graphs/importers": 4320,
     "graphs/importers/onnx": 894,
-    "graphs/importers/onnx/operators": 1963,
-    "graphs/kernels": 3177,
-    "graphs/program": 1535,
+    "graphs/importers/onnx/operators": 1981,
+    "graphs/kernels": 3200,
+    "graphs/program": 1526,
     "graphs/rewrites": 1920,
     "planner": 166,
     "planner/cli": 4685,
@@ -111,11 +111,11 @@ LINES = {
     "planner/literature/layouts": 237,
     "planner/literature/placement": 1790,
     "planner/literature/strategies": 695,
-    "planner/parallelism": 62,
-    "planner/parallelism/closed_form": 3039,
+    "planner/parallelism": 153,
+    "planner/parallelism/closed_form": 3010,
     "planner/parallelism/exports": 368,
     "planner/parallelism/network": 1063,
-    "planner/parallelism/stages": 750,
+    "planner/parallelism/stages": 720,
     "planner/planning": 3125,
     "planner/plans": 1401,
     "planner/plans/schemas": 34,
@@ -127,10 +127,10 @@ LINES = {
     "planner/runtime/distributed/inference": 543,
     "planner/runtime/distributed/training": 1539,
     "planner/runtime/distributed/transport": 1070,
-    "planner/runtime/generation": 470,
+    "planner/runtime/generation": 440,
     "planner/runtime/hybrid": 1533,
-    "planner/runtime/inference": 1142,
-    "planner/runtime/stages": 720,
+    "planner/runtime/inference": 1143,
+    "planner/runtime/stages": 716,
     "planner/runtime/training": 2758,
     "planner/runtime/verification": 801,
     "planner/solvers": 1734,
@@ -148,7 +148,7 @@ LINES = {
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
-TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 7, 12
+TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
 
