@@ -94,7 +94,7 @@ LINES = {
     "costmodels/operators": 797,
     "graphs": 810,
     "graphs/common": 943,
-    "graphs/importers": 4328,
+    "graphs/importers": 4330,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1981,
     "graphs/kernels": 3200,

@@ -20,7 +20,7 @@ from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
 from graphs.ir import Op, Role
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import KIND
-from graphs.program.language_model import LanguageModel, Phase, unlike
+from graphs.program.generation import GenerationProgram, Phase, unlike
 from graphs.program.program import Program
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ CHUNKS = (128, 16)  # tokens of a pass over a prompt by default
 ONE_POSITION = "first"  # the input that only models with one position for all rows read
 
 
-def language_model(
+def generation_program(
     model: nn.Module | Path | str,
     *,
     rows: int = 1,
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
     lengths: Sequence[int] = (),
-) -> LanguageModel:
+) -> GenerationProgram:
     """Import a causal language model that generates, with its cache.
 
     Args:
@@ -83,7 +83,9 @@ def language_model(
     _check_positions(decode, rows, type(module).__name__)
     growing = {name for (name, _), about in zip(decode.graph.caches, tensors, strict=True) if about.grows}
     config: Any = _config(module).get_text_config(decoder=True)
-    return LanguageModel(module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module))
+    return GenerationProgram(
+        module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module)
+    )
 
 
 def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:

@@ -94,8 +94,8 @@ CASES: dict[str, Case] = {
         {"temperature": 1.0, "top_k": 2, "top_p": 0.5, "seed": 0},
         {"temperature": (-1, float("inf"), float("nan")), "top_k": (-1, 0.5), "top_p": (0, 1.5), "seed": (-1, 0.5)},
     ),
-    "language_model": (
-        planner.language_model,
+    "generation_program": (
+        planner.generation_program,
         {"model": "no.json", "rows": 1, "context": 8, "chunks": (4,), "lengths": (4,)},
         {"rows": (0, "2", 1.5), "context": (1, "8"), "chunks": ((1,), 4, "4"), "lengths": ((0,), 4)},
     ),
@@ -278,7 +278,7 @@ CASES: dict[str, Case] = {
 }
 """By name: what is called, right arguments, and values of each of them that are wrong besides those of no type."""
 
-NEVER_RUN = {"calibrate", "divisions", "language_model", "shard", "start", "train", "tune", "verify"}
+NEVER_RUN = {"calibrate", "divisions", "generation_program", "shard", "start", "train", "tune", "verify"}
 """Right arguments of these would take time, or other things."""
 
 
