@@ -115,7 +115,7 @@ LINES = {
     "planner/parallelism/closed_form": 3010,
     "planner/parallelism/exports": 368,
     "planner/parallelism/network": 1063,
-    "planner/parallelism/stages": 723,
+    "planner/parallelism/stages": 728,
     "planner/planning": 3147,
     "planner/plans": 1446,
     "planner/plans/schemas": 34,
