@@ -50,7 +50,7 @@ def hf_device_map(plan: Plan) -> Export:
 
 
 def op_devices(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
-    """[n_ops], the device on which accelerate runs each operator, by module or parameter path → device (not empty).
+    """Return [n_ops], the device on which accelerate runs each operator, by path → device (not empty).
 
     This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
     reads, or of the first operator that reads from it: the first of these that exists. The longest path of an operator
