@@ -59,10 +59,8 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
         return _attention(program, op)
     dtypes = {tensor.dtype for tensor in inside.tensors}
-    if onednn() and dtypes == {"bfloat16"} and not op.members and _target(program, op) in PRODUCTS:
-        return _half_product(program, op)
     if not onednn() or dtypes != {"float32"}:
-        return None
+        return _half_product(program, op) if dtypes == {"bfloat16"} and not op.members else None
     if not op.members and (build := SINGLE.get(_target(program, op))):
         return build(program, op)
     return _chained(program, op, Readers.in_graph(inside))
@@ -264,9 +262,11 @@ def _half_product(program: Program, op: Op) -> Kernel | None:
 
     A weight that is not packed is packed again at each call, which takes as long as the product of a few rows.
     """
+    if _target(program, op) not in PRODUCTS or not (onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return None
     args, kwargs = program.arguments(op, str)
     factors = None if kwargs else _factors(program, op, args)
-    if factors is None or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if factors is None:
         return None
     x, weight, bias, transposed = factors
 
