@@ -300,7 +300,7 @@ def _writes_what_it_reads(op: Op) -> bool:
 
 
 def unchanging(graph: Graph, given: Set[str] = frozenset()) -> list[int]:
-    """Return the operators whose results are always the same, without those that read or write what is given."""
+    """Return the operators whose results are always the same, without those that read or write given tensors."""
     names = {tensor.name for tensor in graph.tensors if tensor.role is Role.BUFFER} - given
     found = []
     for number, op in enumerate(graph.ops):
@@ -365,7 +365,7 @@ def _passes(graph: Graph, op: Op, tensor: str, convolves: bool) -> bool:
 
 
 def _folds(graph: Graph, op: Op) -> bool:
-    """Return whether a batch norm multiplies by and adds what never changes."""
+    """Return whether a batch norm multiplies by and adds constants."""
     held = all(graph.tensor[name].role in STATE for name in op.inputs[1:])
     return held and len(op.inputs) == 5 and op.attrs.get("training") is False
 

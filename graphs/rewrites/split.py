@@ -214,7 +214,7 @@ class _Splitting:
         return SplitGraph(graph, self.writer.slices, self.parts)
 
     def _add_whole(self, op: Op) -> None:
-        """Add an operator as it is; what it reads is put together under the names that it knows."""
+        """Add an operator as it is; its inputs are put together under the names that it knows."""
         for name in op.inputs:
             self.writer.piece(name, None, Reader())
         if any(name in self.moved for name in op.inputs):
@@ -309,7 +309,7 @@ def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, 
 
 
 def _part_name(tensor: str, choice: _Chosen, part: int) -> str:
-    """Return the name of what a part writes; the first of equal tensors keeps the name."""
+    """Return the name of a tensor that a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
     return part_name(tensor, part, choice.parts)

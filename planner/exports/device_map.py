@@ -97,7 +97,7 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
 
 
 def _divided(plan: Plan, number: int, modules: Modules) -> InputError:
-    """That the module of an operator is on several devices, or that it is in none and what it meets is elsewhere."""
+    """Return the error for a module on several devices, or an operator in none with neighbours elsewhere."""
     graph, device = plan.graph, plan.placement.device
     op = graph.ops[number]
     for module in modules.layers(op.module) if op.module else ():
