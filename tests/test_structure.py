@@ -136,7 +136,7 @@ LINES = {
     "planner/solvers": 1734,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 982,
-    "planner/solvers/dp/downsets": 1249,
+    "planner/solvers/dp/downsets": 1371,
     "planner/solvers/latency": 1102,
     "planner/solvers/list_scheduling": 473,
     "planner/solvers/local_search": 695,
