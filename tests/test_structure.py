@@ -147,7 +147,7 @@ LINES = {
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
-AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
+AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 4
 TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
