@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
 from graphs.common.arrays import Floats, Ints
+from planner.literature.placement.offload import offload_of
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.deadline import loading
 
@@ -31,7 +32,7 @@ SAFETY = 1e-6  # relative; far more than all that is lost by rounding to integer
 def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
     """Merge operators such that some placement of the blocks is as good as any that is better than ``upper_s``.
 
-    The table must have an ``offload``. `bound_together` and `cohesive_sets` repeat until nothing changes.
+    The table must be an `OffloadTable`. `bound_together` and `cohesive_sets` repeat until nothing changes.
     """
     forced: list[tuple[int, int]] = []
     while True:
@@ -70,7 +71,7 @@ class Hypergraph:
         return start, end, capacity
 
     def min_cut(self, source: int, sink: int) -> tuple[float, NDArray[np.bool_]]:
-        """The cost of a minimum cut between two vertices, rounded down, and [n], the vertices on the first side."""
+        """Return the cost of a minimum cut between two vertices, rounded down, and [n], the first one's side."""
         with loading():
             from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see `linear_bounds`
 
@@ -83,7 +84,7 @@ class Hypergraph:
         return float(flow.flow_value) / self.scale, side
 
     def cut_tree(self) -> Iterator[tuple[int, int, float]]:
-        """The edges of an equivalent flow tree and their cuts (Gusfield, SIAM Journal on Computing 19(1), 1990).
+        """Yield the edges of an equivalent flow tree and their cuts (Gusfield, SIAM Journal on Computing 19(1), 1990).
 
         The minimum cut between two vertices is the least on the path between them.
         """
@@ -95,7 +96,7 @@ class Hypergraph:
             parent[later & side & (parent == parent[vertex])] = vertex
 
     def feeds(self, root: int, demand: Floats) -> bool:
-        """Whether one flow from the root through the sets meets the demands of all vertices, [n]."""
+        """Return whether one flow from the root through the sets meets the demands of all vertices, [n]."""
         demand = np.where(np.arange(self.n) == root, 0.0, demand)
         wanted = float(demand.sum())
         if wanted <= 0 or wanted > self.cost.sum():
@@ -127,9 +128,8 @@ class AcceleratorCosts:
     """The costs of blocks on the accelerators of a host, each the least over all accelerators."""
 
     def __init__(self, blocks: Blocks, upper_s: float) -> None:
-        assert blocks.table.offload is not None
         self.blocks, self.upper_s = blocks, upper_s  # every device is to stay below it
-        offload: Offload = blocks.table.offload
+        offload = offload_of(blocks.table)
         # [n_devices], devices that pay for no transfer: the hosts
         self.free = ~(offload.store_s.any(axis=0) | offload.fetch_s.any(axis=0))
         seconds = np.where(blocks.fits, blocks.forward_s, np.inf)
@@ -227,7 +227,7 @@ def cohesive_sets(view: AcceleratorCosts) -> Iterator[tuple[int, int]]:
 
 
 def cohesive(view: AcceleratorCosts, members: Sequence[int]) -> bool:
-    """Whether some best placement has a set of blocks C on one device.
+    """Return whether some best placement has a set of blocks C on one device.
 
     It does if for every part Y of C, ``cut inside C between Y and the rest >= work(Y) + nets from Y out of C``: to move
     Y to the accelerator of the rest then relieves both devices. This holds for all Y without a root r exactly if a flow
@@ -255,7 +255,7 @@ def cohesive(view: AcceleratorCosts, members: Sequence[int]) -> bool:
 
 
 def _pairs(chosen: Ints, piece: Ints) -> Iterator[tuple[int, int]]:
-    """Each chosen block with the first one of its piece."""
+    """Yield each chosen block with the first one of its piece."""
     first: dict[int, int] = {}
     for block in chosen.tolist():
         leader = first.setdefault(int(piece[block]), block)
