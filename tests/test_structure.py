@@ -89,6 +89,7 @@ LINES = {
     "costmodels/calibrate": 2402,
     "costmodels/cluster": 1927,
     "costmodels/host": 672,
+    "costmodels/language_model": 2400,
     "costmodels/learning": 714,
     "costmodels/memory": 587,
     "costmodels/operators": 797,
