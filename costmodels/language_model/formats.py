@@ -88,6 +88,7 @@ PLAIN = (
 """Types of single elements, by PyTorch's names."""
 
 BLOCKS = (
+    _block("q1_0", 1, 128, 2),
     _block("q4_0", 4, 32, 2),
     _block("q4_1", 4, 32, 4),
     _block("q5_0", 5, 32, 2),

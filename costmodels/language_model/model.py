@@ -96,6 +96,7 @@ class LanguageModel(Brief):
     vocabulary: int  # words
     layers: tuple[DecoderLayer, ...]
     tensors: tuple[WeightTensor, ...]  # besides the layers: embedding, head, last norm, vision, ...
+    layer_prefix: str = "model.layers."  # of a layer's tensors, before its number: "model.layers.", "blk."
     tied: bool = False  # whether the head is the embedding's weights, which are there once
     trained_tokens: int = 0  # context that the model was trained for; 0 if the file does not say
     architecture: Architecture | None = None  # what costs do not depend on, if it is known
@@ -109,11 +110,13 @@ class LanguageModel(Brief):
         if not any(tensor.part == "embedding" for tensor in self.tensors):
             raise InputError(f"the language model '{self.name}' has no embedding; give the tensor of words")
 
-    def all_tensors(self) -> Iterator[WeightTensor]:
-        """Yield every tensor: those besides the layers, then layer by layer."""
-        yield from self.tensors
-        for layer in self.layers:
-            yield from layer.tensors
+    def named_tensors(self) -> Iterator[tuple[str, WeightTensor]]:
+        """Yield every tensor by its whole name: those besides the layers, then layer by layer."""
+        for tensor in self.tensors:
+            yield tensor.name, tensor
+        for number, layer in enumerate(self.layers):
+            for tensor in layer.tensors:
+                yield f"{self.layer_prefix}{number}.{tensor.name}", tensor
 
     @cached_property
     def parameters(self) -> int:

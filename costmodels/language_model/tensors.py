@@ -32,7 +32,7 @@ class WeightTensor(Brief):
         InputError: for an unknown part, or an axis below 1.
     """
 
-    name: str  # in the file, from the start: "model.layers.0.self_attn.q_proj.weight"
+    name: str  # within its layer: "self_attn.q_proj.weight"; besides layers the whole name
     shape: tuple[int, ...]  # outputs before inputs, as PyTorch has it
     format: WeightFormat
     part: Part
