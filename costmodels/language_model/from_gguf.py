@@ -123,7 +123,7 @@ class GgufFacts:
 
     def _is_delta(self, names: Mapping[str, WeightTensor]) -> bool:
         """Whether a product of queries, keys and values belongs to linear attention."""
-        return "ssm_a" in names or any(name.startswith(("ssm_beta", "ssm_ba")) for name in names)
+        return any(name.startswith(("ssm_beta", "ssm_ba", "ssm_alpha")) for name in names)
 
     def _attention(self, layer: int, names: Mapping[str, WeightTensor]) -> GroupedAttention:
         heads = self._of_layer("attention.head_count", layer)
