@@ -3,7 +3,7 @@
 ::
 
     config.json ────► from_config ────┐
-    *.safetensors ──► from_safetensors├──► LanguageModel = layers (mixers, feed-forward part, tensors) + other tensors
+    *.safetensors ──► from_safetensors├──► ModelDescription = layers (mixers, feed-forward part, tensors) + other tensors
     *.gguf ─────────► from_gguf ──────┘
 
 `read.read_language_model` recognises the file; `model` has the record, `mixers` and `feed_forward` the parts of a

@@ -3,7 +3,7 @@
 ::
 
     tensors ─► by layer ─► part of each ─► experts of a layer as one ─► DecoderLayer ─┐
-    facts   ─► mixers of a layer, sizes ──────────────────────────────────────────────┴─► LanguageModel
+    facts   ─► mixers of a layer, sizes ──────────────────────────────────────────────┴─► ModelDescription
 
 Facts come from a config.json or from the keys of a .gguf; tensors come from the network that transformers builds, or
 from headers. Equal layers become one object.
@@ -18,7 +18,7 @@ from typing import Protocol
 from costmodels.architecture import Architecture
 from costmodels.language_model.feed_forward import Dense, Experts, FeedForward
 from costmodels.language_model.mixers import Mixer
-from costmodels.language_model.model import DecoderLayer, LanguageModel
+from costmodels.language_model.model import DecoderLayer, ModelDescription
 from costmodels.language_model.parts import part_besides_layers, part_in_layer
 from costmodels.language_model.stored_tensor import StoredTensor
 from costmodels.language_model.tensors import Part, WeightTensor
@@ -48,7 +48,7 @@ class Facts(Protocol):
         """Return the mixers of a layer that has these tensors in its mixers."""
 
 
-def assembled(tensors: Iterable[StoredTensor], facts: Facts) -> LanguageModel:
+def assembled(tensors: Iterable[StoredTensor], facts: Facts) -> ModelDescription:
     """Return the language model of these tensors and facts.
 
     Raises:
@@ -66,7 +66,7 @@ def assembled(tensors: Iterable[StoredTensor], facts: Facts) -> LanguageModel:
         layers.append(made[key])
     outer = tuple(WeightTensor(each.name, each.shape, each.format, _outer_part(each.name, prefix)) for each in besides)
     has_head = any(tensor.part == "head" for tensor in outer)
-    return LanguageModel(
+    return ModelDescription(
         name=facts.name,
         hidden=facts.hidden,
         vocabulary=facts.vocabulary,

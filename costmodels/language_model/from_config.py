@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.language_model.assembly import IN_LAYER, assembled
 from costmodels.language_model.config_facts import ConfigFacts
 from costmodels.language_model.formats import FORMATS
-from costmodels.language_model.model import LanguageModel
+from costmodels.language_model.model import ModelDescription
 from costmodels.language_model.quantised import Quantised
 from costmodels.language_model.stored_tensor import StoredTensor
 from graphs.common.errors import InputError
@@ -17,7 +17,7 @@ from graphs.common.errors import InputError
 QUANTISED = ("quantization_config", "compression_config")
 
 
-def model_of_config(document: Mapping[str, Any], name: str = "") -> LanguageModel:
+def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescription:
     """Return the language model that the content of a config.json describes.
 
     Raises:

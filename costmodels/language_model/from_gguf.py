@@ -20,7 +20,7 @@ from costmodels.architecture import Architecture
 from costmodels.language_model.assembly import assembled
 from costmodels.language_model.gguf_header import GgufHeader, read_gguf_header
 from costmodels.language_model.mixers import GroupedAttention, LatentAttention, Mixer, Recurrence
-from costmodels.language_model.model import LanguageModel
+from costmodels.language_model.model import ModelDescription
 from costmodels.language_model.stored_tensor import StoredTensor
 from costmodels.language_model.tensors import WeightTensor
 from graphs.common.errors import InputError, nearest
@@ -59,7 +59,7 @@ ENCODERS = (
 )
 
 
-def model_of_gguf(path: Path) -> LanguageModel:
+def model_of_gguf(path: Path) -> ModelDescription:
     """Return the language model of a .gguf; any shard stands for all.
 
     Raises:

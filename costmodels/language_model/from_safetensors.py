@@ -11,13 +11,13 @@ from typing import Any
 from costmodels.language_model.assembly import assembled
 from costmodels.language_model.config_facts import ConfigFacts
 from costmodels.language_model.from_config import QUANTISED
-from costmodels.language_model.model import LanguageModel
+from costmodels.language_model.model import ModelDescription
 from costmodels.language_model.packed import PackedAs, unpacked
 from costmodels.language_model.safetensors_header import read_safetensors
 from graphs.common.errors import InputError
 
 
-def model_of_safetensors(path: Path, document: Mapping[str, Any], name: str) -> LanguageModel:
+def model_of_safetensors(path: Path, document: Mapping[str, Any], name: str) -> ModelDescription:
     """Return the language model whose weights lie at a path: a file, an index or a folder.
 
     Args:
@@ -50,7 +50,7 @@ def _packing(about: Mapping[str, Any], hidden: int) -> PackedAs:
     return PackedAs(bits if isinstance(bits, int) else 0, method, hidden)
 
 
-def _check(model: LanguageModel) -> None:
+def _check(model: ModelDescription) -> None:
     """Check the sizes that config and tensors both have."""
     words = [tensor for tensor in model.tensors if tensor.part == "embedding"]
     fits = any(tensor.shape[-1] == model.hidden or tensor.shape[0] == model.hidden for tensor in words)

@@ -1,4 +1,4 @@
-"""LanguageModel: a network that generates text, as far as its memory and its time depend on it. Layers may differ."""
+"""ModelDescription: a network that generates text, as far as its memory and its time depend on it. Layers may differ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ class DecoderLayer(Brief):
 
 
 @dataclass(frozen=True)
-class LanguageModel(Brief):
+class ModelDescription(Brief):
     """A network that generates text.
 
     Raises:
@@ -167,7 +167,7 @@ class LanguageModel(Brief):
         """Return the bytes that a sequence of this length keeps, at ``value_bytes`` for each cached value."""
         return sum(layer.cache_bytes(tokens, value_bytes) for layer in self.layers)
 
-    def with_weights(self, weights: WeightFormat) -> "LanguageModel":
+    def with_weights(self, weights: WeightFormat) -> "ModelDescription":
         """Return the model with its products and embeddings in another format; routers, norms and vectors stay."""
         changed: dict[int, DecoderLayer] = {}
         for layer in self.layers:

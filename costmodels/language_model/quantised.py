@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.language_model.formats import FORMATS, ROW, WeightFormat, grouped_integers
-from costmodels.language_model.model import DecoderLayer, LanguageModel
+from costmodels.language_model.model import DecoderLayer, ModelDescription
 from costmodels.language_model.tensors import Part, WeightTensor
 from graphs.common.errors import InputError, nearest
 from graphs.common.json_object import JsonObject
@@ -54,7 +54,7 @@ class Quantised:
         parts: tuple[Part, ...] = ("experts",) if method == "mxfp4" else PRODUCTS
         return Quantised(weights, (*parts, "head") if _with_head(top, method) else parts, _skipped(top))
 
-    def applied(self, model: LanguageModel) -> LanguageModel:
+    def applied(self, model: ModelDescription) -> ModelDescription:
         """Return the model with its quantised weights in their format."""
         made: dict[tuple[WeightTensor, ...], DecoderLayer] = {}
         layers = []

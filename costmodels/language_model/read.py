@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from costmodels.language_model.model import LanguageModel
+from costmodels.language_model.model import ModelDescription
 from graphs.common import checks
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError
@@ -17,7 +17,7 @@ WAY_OUT = (
 )
 
 
-def read_language_model(source: str | PathLike[str] | Mapping[str, Any]) -> LanguageModel:
+def read_language_model(source: str | PathLike[str] | Mapping[str, Any]) -> ModelDescription:
     """Return the language model of a file or folder, or of the content of a config.json. No weights are read.
 
     Args:
@@ -39,7 +39,7 @@ def read_language_model(source: str | PathLike[str] | Mapping[str, Any]) -> Lang
     return _of_file(path)
 
 
-def _of_file(path: Path) -> LanguageModel:
+def _of_file(path: Path) -> ModelDescription:
     if path.suffix == ".gguf":
         from costmodels.language_model.from_gguf import model_of_gguf  # late: only one of the readers is needed
 
@@ -53,7 +53,7 @@ def _of_file(path: Path) -> LanguageModel:
     raise InputError(f"'{path}' is no language model; give {WAY_OUT}")
 
 
-def _of_folder(folder: Path) -> LanguageModel:
+def _of_folder(folder: Path) -> ModelDescription:
     if next(folder.glob("*.safetensors*"), None) is not None:
         return _of_weights(folder, folder)
     if (folder / CONFIG).exists():
@@ -67,7 +67,7 @@ def _of_folder(folder: Path) -> LanguageModel:
     raise InputError(f"the folder '{folder}' has no language model; give {WAY_OUT}")
 
 
-def _of_weights(path: Path, folder: Path) -> LanguageModel:
+def _of_weights(path: Path, folder: Path) -> ModelDescription:
     from costmodels.language_model.from_safetensors import model_of_safetensors  # late: as above
 
     if not (folder / CONFIG).exists():

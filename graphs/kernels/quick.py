@@ -21,7 +21,7 @@ from graphs.ir import Op, Role
 from graphs.kernels import norms
 from graphs.kernels.attention import Attention
 from graphs.kernels.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
-from graphs.kernels.multiply import PackedConvolution, PackedProduct, SequenceConvolution
+from graphs.kernels.multiply import PackedProduct, SequenceConvolution, TiledConvolution
 from graphs.kernels.onednn import onednn, packs_recurrent
 from graphs.kernels.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
 from graphs.kernels.rows import PAIR_BYTES, row_product, row_products
@@ -157,7 +157,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     folds = [step.function for step in steps[:1]] == ["batch_norm"]
     around = border(program.graph, pads) if pads else None
     given = shape, filters, others[1:], folds or bool(bias), steps[1 if folds else 0 :]
-    convolution = SequenceConvolution(*given) if len(shape) == 3 else PackedConvolution(*given, around, winograd=True)
+    convolution = SequenceConvolution(*given) if len(shape) == 3 else TiledConvolution(*given, around)
     growth = convolution.primitive.growth
     if not folds:
         packs = {weight: Pack((weight,), convolution.pack, growth=growth)}

@@ -29,7 +29,7 @@ class Copies:
     def of(cls, asked: Plan, gap: float) -> Copies | None:
         """Return the copies of a plan; None for other goals than throughput, one device, or accelerators of a host."""
         table = asked.table
-        if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops or table.offload:
+        if asked.goal is not Goal.THROUGHPUT or table.n_devices == 1 or not table.n_ops:
             return None
         bound_s = lower_bound(asked.problem)
         everything = copies_of_everything(asked.problem, gap)
@@ -59,7 +59,7 @@ class Copies:
 
 def _answered(asked: Plan, placement: Placement, solver: str, bound_s: float) -> Plan:
     """Return the plan with a placement, and the bound for any number of copies."""
-    plan = replace(asked, placement=placement, solver=solver, robustness=None)
+    plan = replace(asked, placement=placement, solver=solver, robustness=None, simplification=None)
     bound_s = min(bound_s, plan.objective_s)
     proved = plan.objective_s <= bound_s * (1 + PROOF_TOLERANCE)
     return replace(plan, bound_s=bound_s, status=str(Status.OPTIMAL if proved else Status.FEASIBLE))

@@ -15,6 +15,7 @@ from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.copies import Copies
 from planner.planning.last_moves import SCATTER_MARGIN, settled
+from planner.planning.parsimony import simplest
 from planner.planning.rewriting import (
     AUTO_REWRITES,
     COPIES,
@@ -191,7 +192,7 @@ def search_plan(asked: Plan, search: Search) -> Plan:
             if copies:
                 single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
             chosen = found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
-            return settled(chosen, CLIMB * search.time_limit_s)
+            return _finished(chosen, search)
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
         placement, robustness = harden(asked.problem, result, draws, quick.solve)
@@ -199,6 +200,13 @@ def search_plan(asked: Plan, search: Search) -> Plan:
         return replace(steady, status=str(Status.FEASIBLE), robustness=robustness)
     except KeyboardInterrupt as stopped:
         raise Interrupted(asked.answered(result)) from stopped
+
+
+def _finished(plan: Plan, search: Search) -> Plan:
+    """Return a plan after its last steps: single moves, and the simplest plan unless the optimum was asked for."""
+    time_limit_s = CLIMB * search.time_limit_s
+    best = settled(plan, time_limit_s)
+    return simplest(best, time_limit_s) if search.gap > 0 and search.solver == AUTO else best
 
 
 def _contiguous(found: Plan, search: Search) -> Plan:

@@ -19,6 +19,7 @@ from graphs.rewrites.imported_names import number_of
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split
 from planner.plans.ranges import Range, Spread, spreads_of
+from planner.plans.simplification import Simplification, sent_tensors
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
@@ -60,6 +61,7 @@ class Plan:
         rewrites: the changes that turned the imported network into the graph, in order.
         whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
+        simplification: the time that the plan gave away for fewer tensors between devices; None if it gave nothing.
     """
 
     graph: Graph
@@ -78,6 +80,7 @@ class Plan:
     rewrites: tuple[Rewrite, ...] = ()
     whole_share: float = 1.0
     network: str = ""
+    simplification: Simplification | None = None
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -105,7 +108,8 @@ class Plan:
         """Return the plan with a solver's placement, its status and its bound."""
         assert result.placement is not None
         status, solver = str(result.status), result.solver
-        return replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
+        found = replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
+        return replace(found, simplification=None)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -227,6 +231,12 @@ class Plan:
         return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
+    def simpler(self) -> str:
+        """Return what the plan gave away for simplicity, in words; empty if it gave nothing away."""
+        record = self.simplification
+        return record.compared(sent_tensors(self.table, self.placement)) if record else ""
+
+    @property
     def n_used(self) -> int:
         """The number of devices that have work."""
         return len(self.placement.used)
@@ -332,7 +342,8 @@ def plan_by_hand(found: Plan, placement: Placement) -> Plan:
         InputError: if an operator cannot run where it is placed, or a tensor has no link to take.
     """
     placement.check(found.table)
-    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE), robustness=None)
+    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE))
+    plan = replace(plan, robustness=None, simplification=None)
     return plan if plan.evaluation.feasible else replace(plan, status=str(Status.UNKNOWN))
 
 

@@ -317,7 +317,7 @@ def test_every_public_name_is_tried() -> None:
     results = {
         "Evaluation",
         "InputError",
-        "LanguageModel",
+        "ModelDescription",
         "NoPlanError",
         "Plan",
         "Result",

@@ -19,12 +19,13 @@ from costmodels.cluster.cluster import Cluster, Device
 from costmodels.workload import RECOMPUTE_MODES
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from planner.parallelism.best_first import best_first
 from planner.parallelism.closed_form.config import Demands, StageDegrees, StageLayers, zero_degrees
 from planner.parallelism.network.shape_tables import ShapeCosts, Tables
 from planner.parallelism.network.training_rows import Choice, choice_of
 from planner.parallelism.network.training_shapes import Shape, of_this_host, searched_shapes, uniform
 from planner.parallelism.stages.own_stages import StageProblem, StageSolution
-from planner.parallelism.stages.stage_degrees import DegreeSearch
+from planner.parallelism.stages.stage_degrees import MOST_STEPS, SimulatedStages
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
@@ -52,7 +53,7 @@ class OwnDegrees:
             if deadline.over:
                 return
             self._reporter.on_step("comparing degrees of each stage", 0, 0)
-            best, least_s = DegreeSearch(problem, most_bytes).best(deadline)
+            best, least_s = best_first(SimulatedStages(problem, most_bytes), inf, MOST_STEPS, deadline)
             yield [] if best is None or self._elsewhere(best) else [self.choice(best, problem)], least_s
             if best is not None:
                 waiting.append((problem, best.peak_bytes / LESS_MEMORY))

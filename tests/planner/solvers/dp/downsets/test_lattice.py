@@ -18,7 +18,7 @@ from planner.solvers.dp.downsets.kernel import Parts, extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice, elements_of
 from planner.solvers.dp.downsets.reduce import kinds_of, reduce, unordered
 from planner.solvers.dp.downsets.sweep import DownsetSweep, SearchSpace, UnorderedBlocks, Windows
-from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
+from tests.planner.literature.placement.offloads import contiguous_problems, make_offload, offloads
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 
 EVERYTHING = np.asarray([[-inf, inf]])
