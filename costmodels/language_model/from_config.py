@@ -23,7 +23,7 @@ def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescrip
     Raises:
         InputError: if the config names no network that transformers knows, or its layers are not known here.
     """
-    from graphs.importers.from_config import language_model  # late: transformers takes seconds
+    from graphs.importers.from_config import headed_module  # late: transformers takes seconds
 
     model_type = document.get("model_type")
     if not isinstance(model_type, str):
@@ -31,7 +31,7 @@ def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescrip
             f"the config{f' of {name}' if name else ''} names no architecture: it has no model_type; add it, as "
             "transformers writes it, such as 'llama'"
         )
-    module: Any = language_model({key: value for key, value in document.items() if key not in QUANTISED})
+    module: Any = headed_module({key: value for key, value in document.items() if key not in QUANTISED})
     name = name or str(document.get("_name_or_path") or model_type)
     _check_own_weights(module, name)
     tensors = list(_tensors(module))

@@ -1,4 +1,4 @@
-"""ModelDescription: a network that generates text, as far as its memory and its time depend on it. Layers may differ."""
+"""ModelDescription: a network that generates text, as far as memory and time depend on it. Layers may differ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

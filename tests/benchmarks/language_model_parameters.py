@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from costmodels.language_model.from_config import model_of_config
-from graphs.importers.from_config import language_model
+from graphs.importers.from_config import headed_module
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.language_models import MODELS, PARAMETERS
 
@@ -36,7 +36,7 @@ def main() -> int:
     equal, families = 0, set()
     for name in names:
         model = model_of_config(MODELS[name], name)
-        have = sum(weight.numel() for weight in language_model(MODELS[name]).parameters())
+        have = sum(weight.numel() for weight in headed_module(MODELS[name]).parameters())
         same = model.parameters == have == PARAMETERS.get(name, have)
         equal += same
         families |= {MODELS[name]["model_type"]} if same else set()

@@ -8,7 +8,7 @@ from costmodels.language_model.feed_forward import Dense, Experts
 from costmodels.language_model.from_config import model_of_config
 from costmodels.language_model.mixers import GroupedAttention, LatentAttention, Recurrence
 from graphs.common.errors import InputError
-from graphs.importers.from_config import language_model
+from graphs.importers.from_config import headed_module
 from tests.language_models import MODELS, PARAMETERS
 
 FEW = (
@@ -23,7 +23,7 @@ FEW = (
 @pytest.mark.parametrize("name", FEW)
 def test_parameters_are_those_of_transformers_and_the_published_ones(name: str) -> None:
     model = model_of_config(MODELS[name], name)
-    network = language_model(MODELS[name])
+    network = headed_module(MODELS[name])
     assert model.parameters == sum(weight.numel() for weight in network.parameters())
     assert model.parameters == PARAMETERS.get(name, model.parameters)
     names = {whole for whole, _ in model.named_tensors()}
