@@ -13,6 +13,7 @@ from planner.parallelism.closed_form.config import (
     ParallelConfig,
     StageLayers,
     TrainingSetting,
+    training_setting,
 )
 from planner.parallelism.closed_form.config_file import config_from_dict, config_to_dict
 from planner.parallelism.closed_form.layer_book import ExpertGroup, LayerBook
