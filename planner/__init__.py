@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from costmodels.language_model.read import read_language_model as read_language_model
     from costmodels.workload import Workload as Workload
     from graphs.common.errors import InputError as InputError
-    from graphs.importers.generation import language_model as language_model
+    from graphs.importers.generation import generation_program as generation_program
     from planner.explanations.diff import diff as diff
     from planner.explanations.elsewhere import elsewhere as elsewhere
     from planner.explanations.explain import explain as explain
@@ -115,7 +115,7 @@ HOMES = {
     "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
-    "language_model": "graphs.importers.generation",
+    "generation_program": "graphs.importers.generation",
     "load_config": "planner.parallelism.closed_form.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",

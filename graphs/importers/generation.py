@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from graphs.common.checks import integer
+from graphs.common.checks import instance, integer, path
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError, first_line
 from graphs.importers.from_config import META, module_of
@@ -20,7 +20,7 @@ from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
 from graphs.ir import Op, Role
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import KIND
-from graphs.program.language_model import LanguageModel, Phase, unlike
+from graphs.program.generation import GenerationProgram, Phase, unlike
 from graphs.program.program import Program
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ CHUNKS = (128, 16)  # tokens of a pass over a prompt by default
 ONE_POSITION = "first"  # the input that only models with one position for all rows read
 
 
-def language_model(
+def generation_program(
     model: nn.Module | Path | str,
     *,
     rows: int = 1,
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
     lengths: Sequence[int] = (),
-) -> LanguageModel:
+) -> GenerationProgram:
     """Import a causal language model that generates, with its cache.
 
     Args:
@@ -57,20 +57,23 @@ def language_model(
         InputError: if the model is no causal language model, keeps its state in another way than in tensors of fixed
             size, or cannot be traced; or a number is out of range.
     """
-    module = model if isinstance(model, nn.Module) else _of_config(Path(model))
-    _check_model(module)
     integer(rows, "the number of rows", least=1)
+    if context is not None:
+        integer(context, "the context", least=2)
+    chunks, lengths = _sizes(chunks, "a chunk", 2), _sizes(lengths, "a length", 1)
+    named = "a module of transformers, or the path of a config.json"
+    module = model if isinstance(model, nn.Module) else _of_config(path(model, "the model", named))
+    _check_model(module)
     context = _context(module, context)
     with in_mode(module, training=False):
         from graphs.importers.fixed_cache import cache_tensors  # late: loads transformers' caches
 
         tensors = cache_tensors(module, rows, context)
         recurrent = any(not tensor.grows for tensor in tensors)
-        sizes = () if recurrent else tuple(integer(size, "a chunk", least=2) for size in chunks)
+        sizes = () if recurrent else chunks
         decode = _phase(module, tensors, rows, Phase(1, context))
         programs = {Phase(1, context): decode}
-        known = () if recurrent else tuple(integer(each, "a length", least=1) for each in lengths)
-        for length in sorted({*known, context}):
+        for length in sorted({*(() if recurrent else lengths), context}):
             for tokens in sorted({1, *sizes}, reverse=True):
                 phase = Phase(tokens, length)
                 if tokens <= length <= context and phase not in programs:
@@ -80,20 +83,28 @@ def language_model(
     _check_positions(decode, rows, type(module).__name__)
     growing = {name for (name, _), about in zip(decode.graph.caches, tensors, strict=True) if about.grows}
     config: Any = _config(module).get_text_config(decoder=True)
-    return LanguageModel(module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module))
+    return GenerationProgram(
+        module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module)
+    )
 
 
-def _of_config(path: Path) -> nn.Module:
+def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:
+    """Return numbers of tokens, checked."""
+    instance(given, (tuple, list), f"{what}s", "a tuple of whole numbers")
+    return tuple(integer(each, what, least) for each in given)
+
+
+def _of_config(file: Path) -> nn.Module:
     """Return the module of a config.json with its head, without weights."""
-    document = read_json(path, "config", finite=False)
+    document = read_json(file, "config", finite=False)
     if not isinstance(document.get("model_type"), str):
-        raise InputError(f"'{path}' has no 'model_type'; it is no transformers config")
+        raise InputError(f"'{file}' has no 'model_type'; it is no transformers config")
     try:
         return module_of(document, META, head=True)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{file}: {error}") from error
     except Exception as error:  # a foreign library's constructors raise many kinds
-        raise InputError(f"transformers cannot build '{path}': {first_line(error)}") from error
+        raise InputError(f"transformers cannot build '{file}': {first_line(error)}") from error
 
 
 def _check_model(module: nn.Module) -> None:
@@ -128,7 +139,6 @@ def _context(module: Any, context: int | None) -> int:
     most = next((int(found) for name in names if (found := getattr(config, name, None))), None)
     if context is None:
         return min(CONTEXT, most or CONTEXT)
-    integer(context, "the context", least=2)
     if most is not None and context > most:
         raise InputError(
             f"the context is {context:,} positions, and '{type(module).__name__}' has {most:,}; ask for less"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from graphs.common.promises import Promise
-from graphs.program.language_model import LanguageModel, Phase
+from graphs.program.generation import GenerationProgram, Phase
 from planner.runtime.inference.tasks import Tensors
 
 
@@ -52,7 +52,7 @@ class RowGroup:
                 cache[row].zero_()
 
 
-def next_phase(model: LanguageModel, rows: Sequence[Continuation]) -> Phase:
+def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
     """Return the sizes of the next pass of some sequences: the largest that one of them fills, or else the smallest.
 
     The rest of a prompt is filled up to the next smaller size above it: one pass reads all weights, whatever its size.
@@ -69,8 +69,8 @@ def next_phase(model: LanguageModel, rows: Sequence[Continuation]) -> Phase:
     return fitting[above[-1] if full[0] == 1 < need and above else full[0]]
 
 
-def pass_inputs(model: LanguageModel, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:
-    """Return the inputs of the next pass of a group besides its caches, by the names of `LanguageModel`."""
+def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:
+    """Return the inputs of the next pass of a group besides its caches, by the names of `GenerationProgram`."""
     ids = torch.zeros(model.rows, phase.tokens, dtype=torch.long)
     positions = torch.arange(phase.tokens).repeat(model.rows, 1)
     last = torch.zeros(model.rows, dtype=torch.long)

@@ -21,8 +21,8 @@ from graphs.caches import in_place, users
 from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.common.promises import Promise
+from graphs.program.generation import GenerationProgram, Phase, unlike
 from graphs.program.in_place import writing_in_place
-from graphs.program.language_model import LanguageModel, Phase, unlike
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from planner.plans.plan import Plan
@@ -44,7 +44,7 @@ class GenerationRunner(Closing):
 
     ::
 
-        model = planner.language_model(module, rows=2)
+        model = planner.generation_program(module, rows=2)
         plan = planner.plan(model.decode, cluster=cluster, search=planner.Search(rewrites="none"))
         with planner.GenerationRunner(plan, model) as runner:
             continuations = runner.generate([[5, 8, 2], [7]], max_new_tokens=64)
@@ -54,7 +54,7 @@ class GenerationRunner(Closing):
         model: the model, imported.
     """
 
-    def __init__(self, plan: Plan, model: LanguageModel, share_weights: bool = False) -> None:
+    def __init__(self, plan: Plan, model: GenerationProgram, share_weights: bool = False) -> None:
         """Start the devices as threads of this process, with empty caches for all sequences in flight.
 
         They have copies of the model's weights, unless these are shared with the model, which must not change then.
@@ -62,7 +62,7 @@ class GenerationRunner(Closing):
         Raises:
             InputError: if the plan is for another model or for copies of it, or a device is not on this host.
         """
-        checks.instance(model, LanguageModel, "the model", "what planner.language_model returns")
+        checks.instance(model, GenerationProgram, "the model", "what planner.generation_program returns")
         self._programs = _programs(plan, model)
         if len(plan.placement.copies) > 1:
             raise InputError(
@@ -259,7 +259,7 @@ class GenerationRunner(Closing):
         return found
 
 
-def _programs(plan: Plan, model: LanguageModel) -> dict[Phase, Program]:
+def _programs(plan: Plan, model: GenerationProgram) -> dict[Phase, Program]:
     """Return the programs of the phases after the rewrites of a plan.
 
     Raises:

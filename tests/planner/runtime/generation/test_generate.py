@@ -10,7 +10,7 @@ import planner
 from costmodels.memory.device import op_bytes
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
-from graphs.program.language_model import Phase
+from graphs.program.generation import Phase
 from planner.runtime.generation import runner as runner_module
 from planner.runtime.generation.groups import Continuation, next_phase
 from tests.planner.runtime.generation.tiny import CONTEXT, MORE, PROMPTS, WORDS, cut, expected, imported, module
@@ -160,7 +160,7 @@ def test_a_config_is_imported_as_its_model_is(tmp_path: Path) -> None:
     config = module("mamba").config
     config.architectures = ["MambaForCausalLM"]
     config.save_pretrained(tmp_path)
-    model = planner.language_model(tmp_path / "config.json", rows=2, context=CONTEXT, chunks=(8,))
+    model = planner.generation_program(tmp_path / "config.json", rows=2, context=CONTEXT, chunks=(8,))
     assert model.decode.graph.fingerprint == imported("mamba").decode.graph.fingerprint
     with pytest.raises(InputError, match="has a shape but no values"):
         planner.GenerationRunner(cut(model, 1), model)
@@ -168,7 +168,7 @@ def test_a_config_is_imported_as_its_model_is(tmp_path: Path) -> None:
 
 def test_a_plan_for_another_number_of_rows_is_refused() -> None:
     model = imported("mamba")
-    one = planner.language_model(module("mamba"), rows=1, context=CONTEXT)
+    one = planner.generation_program(module("mamba"), rows=1, context=CONTEXT)
     with pytest.raises(
         InputError, match=r"the plan is for 'MambaForCausalLM' .* 'ids' \[1, 1\] int64 of the plan meets"
     ):
@@ -177,15 +177,24 @@ def test_a_plan_for_another_number_of_rows_is_refused() -> None:
 
 def test_what_cannot_generate_is_named() -> None:
     with pytest.raises(InputError, match="'Linear' is no language model of transformers, so its cache is not known"):
-        planner.language_model(torch.nn.Linear(1, 1))
+        planner.generation_program(torch.nn.Linear(1, 1))
     with pytest.raises(
         InputError, match="the context is 4,096 positions, and 'LlamaForCausalLM' has 2,048; ask for less"
     ):
-        planner.language_model(module("llama"), context=4096)
+        planner.generation_program(module("llama"), context=4096)
     t5 = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5))
     with pytest.raises(
         InputError, match="'T5ForConditionalGeneration' has an encoder, and only decoders generate here"
     ):
-        planner.language_model(t5)
+        planner.generation_program(t5)
     with pytest.raises(InputError, match="a chunk is 1; give a whole number of 2 or more"):
-        planner.language_model(module("llama"), chunks=(1,))
+        planner.generation_program(module("llama"), chunks=(1,))
+
+
+def test_heads_that_share_keys_do_not_copy_the_cache() -> None:
+    graph = imported("llama").decode.graph
+    keys = {graph.tensor[after].n_bytes for _, after in graph.caches}
+    attentions = [op for op in graph.ops if "scaled_dot_product" in op.kind]
+    assert len(attentions) == 2
+    for op in attentions:
+        assert all(graph.tensor[name].n_bytes in keys for name in op.inputs[1:3])  # as the cache lies, for two heads

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import planner
-from graphs.program.language_model import LanguageModel
+from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
 from simulator.placement import Placement
 from tests.planner.runtime.small import desk, make_plan
@@ -35,10 +35,10 @@ def module(family: str) -> Any:
 
 
 @cache
-def imported(family: str) -> LanguageModel:
+def imported(family: str) -> GenerationProgram:
     """The model for two rows; the llama may attend to 16 positions alone."""
     lengths = (16,) if family == "llama" else ()
-    return planner.language_model(module(family), rows=2, context=CONTEXT, chunks=(8,), lengths=lengths)
+    return planner.generation_program(module(family), rows=2, context=CONTEXT, chunks=(8,), lengths=lengths)
 
 
 @cache
@@ -48,7 +48,7 @@ def expected(family: str) -> list[list[int]]:
     return [module(family).generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
 
 
-def cut(model: LanguageModel, n_devices: int, in_flight: int = 2) -> Plan:
+def cut(model: GenerationProgram, n_devices: int, in_flight: int = 2) -> Plan:
     """A plan with each layer on a device of its own, as far as there are devices, and the rest before and after it."""
     graph, device, current = model.decode.graph, [], 0
     for op in graph.ops:

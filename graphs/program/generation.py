@@ -30,7 +30,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LanguageModel(Brief):
+class GenerationProgram(Brief):
     """A causal language model as programs with a cache.
 
     The programs take, in this order, ``ids`` and ``positions`` [rows, tokens] int64, ``last`` [rows] int64 (which token
