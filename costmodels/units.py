@@ -117,6 +117,7 @@ _BYTES_PER_S = _Quantity(
     example="25 GB/s",
     limited=False,
 )
+_HERTZ = _Quantity(_scaled(_DECIMAL, "Hz"), shown=tuple(_scaled(_DECIMAL, "Hz")), base="Hz", example="1695 MHz")
 _FLOPS_PER_S = _Quantity(
     _scaled(_DECIMAL, "FLOP/s") | _scaled(_DECIMAL, "FLOPS"),
     shown=tuple(_scaled(_DECIMAL, "FLOP/s")),
@@ -129,6 +130,7 @@ parse_bytes, write_bytes, format_bytes = _BYTES.parse, _BYTES.write, _BYTES.form
 parse_seconds, write_seconds, format_seconds = _SECONDS.parse, _SECONDS.write, _SECONDS.format
 parse_bytes_per_s, write_bytes_per_s, format_bytes_per_s = _BYTES_PER_S.parse, _BYTES_PER_S.write, _BYTES_PER_S.format
 parse_flops_per_s, write_flops_per_s, format_flops_per_s = _FLOPS_PER_S.parse, _FLOPS_PER_S.write, _FLOPS_PER_S.format
+parse_hertz, write_hertz, format_hertz = _HERTZ.parse, _HERTZ.write, _HERTZ.format
 
 
 def format_rate(value: float) -> str:

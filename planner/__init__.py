@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from costmodels.cluster.writer import write_cluster as write_cluster
     from costmodels.workload import Workload as Workload
     from graphs.common.errors import InputError as InputError
+    from graphs.importers.generation import generation_program as generation_program
     from planner.explanations.diff import diff as diff
     from planner.explanations.elsewhere import elsewhere as elsewhere
     from planner.explanations.explain import explain as explain
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from planner.problem.result import Status as Status
     from planner.runtime.checkpoint.shard import shard as shard
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
+    from planner.runtime.generation.runner import GenerationRunner as GenerationRunner
+    from planner.runtime.generation.sampling import Sampling as Sampling
     from planner.runtime.hybrid.trainer import HybridTrainer as HybridTrainer
     from planner.runtime.inference.runner import Runner as Runner
     from planner.runtime.start import start as start
@@ -74,6 +77,7 @@ HOMES = {
     "Device": "costmodels.cluster.cluster",
     "Evaluation": "planner.problem.evaluate",
     "Goal": "planner.problem.problem",
+    "GenerationRunner": "planner.runtime.generation.runner",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "HybridTrainer": "planner.runtime.hybrid.trainer",
     "InputError": "graphs.common.errors",
@@ -87,6 +91,7 @@ HOMES = {
     "Reporter": "planner.problem.reporter",
     "Result": "planner.problem.result",
     "Runner": "planner.runtime.inference.runner",
+    "Sampling": "planner.runtime.generation.sampling",
     "Search": "planner.planning.make_plan",
     "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
@@ -107,6 +112,7 @@ HOMES = {
     "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
+    "generation_program": "graphs.importers.generation",
     "load_config": "planner.parallelism.closed_form.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",

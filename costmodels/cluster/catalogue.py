@@ -13,6 +13,8 @@ from graphs.common.errors import InputError
 
 FILE = Path(__file__).with_name("catalogue.toml")
 
+LISTED = "one that `planner devices` lists"
+
 Section: TypeAlias = Literal["device", "link"]
 
 
@@ -36,13 +38,14 @@ def catalogue(section: Section) -> Mapping[str, Entry]:
 
 
 def entry_named(section: Section, text: str) -> Entry:
-    """An entry by its name, in any case, or by a beginning of it before a hyphen that no other name has.
+    """An entry by its name, in any case, or by a beginning or an end of it at a hyphen that no other name has.
 
     Raises:
         InputError: for an unknown name, or one that several have.
     """
-    key = text.lower()
+    key = instance(text, str, f"the name of a {section}", LISTED).lower()
     meant = [name for name in catalogue(section) if f"{name.lower()}-".startswith(f"{key}-")]
+    meant = meant or [name for name in catalogue(section) if name.lower().endswith(f"-{key}")]
     exact = [name for name in meant if name.lower() == key]
     if len(exact or meant) > 1:
         raise InputError(f"the catalogue has several {text}; say which: {', '.join(meant)}")
@@ -58,7 +61,7 @@ def entry(section: Section, name: str) -> Entry:
     entries = catalogue(section)
     if isinstance(name, str) and name in entries:
         return entries[name]
-    instance(name, str, f"the name of a {section}", "one that `planner devices` lists")
+    instance(name, str, f"the name of a {section}", LISTED)
     lowered = {other.lower(): other for other in entries}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.3)
     known = f"known: {', '.join(entries)}"

@@ -25,6 +25,7 @@ from costmodels.cluster.links import (
 )
 from costmodels.cluster.links import Link as Link  # re-exported: a cluster and its parts are found in one place
 from costmodels.cluster.prices import HourlyPrice, total_price
+from costmodels.cluster.sheet import DataSheet
 from costmodels.units import write_bytes
 from graphs.common.brief import Brief
 from graphs.common.checks import check_fields, fits, integer
@@ -102,6 +103,7 @@ class Device(Brief):
         kernels: "exact" for the bits of the reference model; "quick" allows a CPU other rounding in inference.
         host: name of its host in a cluster of several hosts; empty for this host.
         price: what it costs by the hour; None if that is unknown.
+        sheet: further figures of its data sheet; None if they are unknown, so that times follow from its peaks alone.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Device(Brief):
     host: str = ""
     price: HourlyPrice | None = None
     reserve_bytes: float = 0.0
+    sheet: DataSheet | None = None
 
     def __post_init__(self) -> None:
         where = f"device '{self.name}'"

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from costmodels.cluster.cluster import Cluster, Device, Link, Replicas
 from costmodels.cluster.links import Level
 from costmodels.cluster.prices import HourlyPrice
+from costmodels.cluster.sheet import DataSheet
 from graphs.common.documents import DAMAGED, check_version
 from graphs.common.errors import InputError
 
@@ -61,13 +62,15 @@ def _device_to_dict(device: Device) -> dict[str, Any]:
     document = {field.name: getattr(device, field.name) for field in fields(device)}
     document |= {"flops_per_s": dict(device.flops_per_s), "cores": list(device.cores)}
     document["price"] = list(device.price) if device.price else None
-    left_out = {"request_s": 0.0, "kernels": "exact", "host": "", "price": None, "reserve_bytes": 0.0}
+    document["sheet"] = asdict(device.sheet) if device.sheet else None
+    left_out = {"request_s": 0.0, "kernels": "exact", "host": "", "price": None, "reserve_bytes": 0.0, "sheet": None}
     return {key: value for key, value in document.items() if key not in left_out or value != left_out[key]}
 
 
 def _device_from_dict(document: dict[str, Any]) -> Device:
     price = {"price": HourlyPrice(*document["price"])} if "price" in document else {}
-    return Device(**(document | {"cores": tuple(document["cores"])} | price))
+    sheet = {"sheet": DataSheet(**document["sheet"])} if document.get("sheet") else {}
+    return Device(**(document | {"cores": tuple(document["cores"])} | price | sheet))
 
 
 def _written(bytes_per_s: float) -> float | None:

@@ -119,7 +119,7 @@ def catalogue_cluster(device: str, count: int, link: str, hosts: int = 1, networ
         raise InputError(f"{hosts} hosts need a network between them; give its name, for example 'InfiniBand-100'")
     inside = _level(entry("link", link), max(2, count))
     between = [_level(entry("link", network), count * hosts)] if hosts > 1 else []
-    devices = (_device(entry("device", device)),) * (count * hosts)
+    devices = (_device(entry_named("device", device)),) * (count * hosts)
     levels = (*([inside] if count > 1 else []), *between)
     name = f"{count} × {device}, {link}"
     name = f"{hosts} × ({name}), {network}" if hosts > 1 else name

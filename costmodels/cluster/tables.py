@@ -10,13 +10,15 @@ from costmodels.cluster.catalogue import Section, entry
 from costmodels.cluster.cluster import Device, Link, Replicas
 from costmodels.cluster.links import Level
 from costmodels.cluster.prices import HourlyPrice
-from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_seconds
+from costmodels.cluster.sheet import DataSheet
+from costmodels.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s, parse_hertz, parse_seconds
 from graphs.common import checks
 from graphs.common.errors import InputError, nearest
 
 KEYS = {
     "device": (
         *("name", "count", "hosts", "like", "kind", "memory", "reserve", "flops", "memory_bandwidth"),
+        *("family", "units", "clock", "cache"),
         *("launch", "overhead", "request", "cores", "cuda", "profile", "kernels", "host", "price"),
     ),
     "link": ("between", "from", "to", "like", "bandwidth", "latency", "channel", "points", "via"),
@@ -143,6 +145,19 @@ def device_of(content: Mapping[str, Any], i: int = 0) -> Device:
         kernels=table.get("kernels", str, "exact"),
         host=table.get("host", str, ""),
         price=HourlyPrice.parse(table.content["price"], f"{where}: price") if "price" in table.content else None,
+        sheet=_sheet(table),
+    )
+
+
+def _sheet(table: "Table") -> DataSheet | None:
+    """Return the figures of a data sheet; None without any of them."""
+    if not table.content.keys() & {"family", "units", "clock", "cache"}:
+        return None
+    return DataSheet(
+        family=table.need("family", str, '"Ampere"'),
+        units=table.need("units", int, "82"),
+        clock_hz=parse_hertz(*table.text("clock", "1695 MHz")),
+        cache_bytes=parse_bytes(*table.text("cache", "6 MiB")),
     )
 
 

@@ -57,7 +57,7 @@ def build(path: Path, device: torch.device = META) -> nn.Module:
         raise InputError(f"transformers cannot build '{path}' ({model_type}): {_why(error, document)}") from error
 
 
-def language_model(document: Mapping[str, Any]) -> nn.Module:
+def headed_module(document: Mapping[str, Any]) -> nn.Module:
     """The network of a config's content with shapes alone, and with its head of words if it names no architecture.
 
     Raise InputError as `read_config`.

@@ -12,7 +12,7 @@ from ctypes import c_int64
 from dataclasses import astuple, dataclass
 from math import ceil, isfinite, prod
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -263,6 +263,8 @@ class PackedConvolution(Multiply):
     """A convolution of images [n, channels, height, width]; images are in channels-last layout from then on."""
 
     memory_format = torch.channels_last
+    by_tiles: ClassVar[bool] = False
+    """Whether Winograd's algorithm computes it where that is quicker."""
 
     def __init__(
         self,
@@ -272,13 +274,11 @@ class PackedConvolution(Multiply):
         bias: bool,
         steps: Sequence[Step] = (),
         border: Sequence[int] | None = None,
-        winograd: bool = False,
     ) -> None:
         """Prepare the convolution of images of the shape ``x`` with filters of the shape ``filters``.
 
         ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
-        above and below, in addition to this padding. With ``winograd``, Winograd's algorithm computes it where that is
-        quicker; its rounding differs from PyTorch's.
+        above and below, in addition to this padding.
         """
         given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
         stride, padding, dilation, groups = given
@@ -297,7 +297,7 @@ class PackedConvolution(Multiply):
         tiled = Winograd(images, tuple(filters), y, before, tuple(steps))
         plain = tuple(stride) == tuple(dilation) == (1, 1) and groups == 1
         direct = Primitive("convolution", images, weight, y, added, tuple(steps), axes)
-        super().__init__(tiled if winograd and plain and tiled.gains() else direct, images, y)
+        super().__init__(tiled if self.by_tiles and plain and tiled.gains() else direct, images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the filters for PyTorch's operator."""
@@ -325,6 +325,12 @@ class PackedConvolution(Multiply):
         x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
         filters = weight.reshape(self.result.shape[1], -1, *weight.shape[-2:])
         return torch.conv2d(x.contiguous(), filters, bias, stride, padding, dilation, groups)
+
+
+class TiledConvolution(PackedConvolution):
+    """A convolution by Winograd's algorithm where that is quicker; its rounding differs from PyTorch's."""
+
+    by_tiles = True
 
 
 class SequenceConvolution(PackedConvolution):

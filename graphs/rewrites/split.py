@@ -210,7 +210,7 @@ class _Splitting:
         used.update(self.graph.inputs, self.graph.outputs)
         tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
         kept = tuple(tensor for name, tensor in tensors.items() if name in used)
-        graph = Graph(self.graph.name, tuple(self.writer.ops), kept, self.graph.inputs, self.graph.outputs)
+        graph = replace(self.graph, ops=tuple(self.writer.ops), tensors=kept)
         return SplitGraph(graph, self.writer.slices, self.parts)
 
     def _add_whole(self, op: Op) -> None:

@@ -17,7 +17,7 @@ from planner.cli.console import Console
 from planner.cli.statuses import DONE
 from planner.cli.text import aligned, wrapped
 
-HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits")
+HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits", "family", "units", "clock", "cache")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -71,4 +71,5 @@ def _device_row(entry: Entry) -> tuple[str, ...]:
         format_bytes_per_s(device.memory_bytes_per_s),
         format_flops_per_s(device.flops_per_s["float32"]),
         format_flops_per_s(short) if short else "",
+        *(str(entry.keys[key]) for key in ("family", "units", "clock", "cache")),
     )

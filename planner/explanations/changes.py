@@ -81,7 +81,7 @@ def replan(plan: Plan, search: Search) -> Plan:
     """
     own = None if obstacle(plan) else plan
     try:
-        return _better(own, search_plan(plan, search))
+        return _better(own, search_plan(plan.task, search))
     except NoPlanError:
         if own is None:
             raise

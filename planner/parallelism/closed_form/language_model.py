@@ -42,9 +42,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def language_model_of(document: Mapping[str, Any], sequence: int | None = None, flash: bool = False) -> Transformer:
     """Return the transformer that a config describes; arguments and errors are those of `model_file.transformer_of`."""
-    from graphs.importers.from_config import language_model
+    from graphs.importers.from_config import headed_module
 
-    module: Any = language_model(document)
+    module: Any = headed_module(document)
     config = module.config
     _check_kind(config, document)
     layer = _layer_of(module)

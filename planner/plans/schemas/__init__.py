@@ -5,6 +5,7 @@ from importlib.resources import files
 from typing import Any
 
 from costmodels.cluster.catalogue import catalogue
+from costmodels.cluster.sheet import FAMILIES
 from graphs.common.errors import InputError
 
 NAMES = ("plan", "cluster", "graph", "run")
@@ -26,6 +27,7 @@ def schema(name: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(files(__name__).joinpath(f"{name}.schema.json").read_text(encoding="utf-8"))
     if name == "cluster":
         document["$defs"]["device"]["properties"]["like"]["enum"] = list(catalogue("device"))
+        document["$defs"]["device"]["properties"]["family"]["enum"] = list(FAMILIES)
         document["$defs"]["link_like"]["enum"] = list(catalogue("link"))
     for other in CONTAINED.get(name, ()):
         document["$defs"][other] = schema(other)

@@ -8,6 +8,7 @@ import pytest
 from costmodels.cluster import catalogue as module
 from costmodels.cluster.catalogue import Section, catalogue, entry, entry_named
 from costmodels.cluster.file import cluster_of
+from costmodels.cluster.tables import device_of
 from costmodels.units import parse_bytes_per_s
 from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES
@@ -26,10 +27,50 @@ def test_everything_that_was_asked_for_is_there() -> None:
     ]
 
 
+def test_devices_that_people_plan_for_are_there() -> None:
+    known = catalogue("device")
+    for name in (
+        *("RTX-3060", "RTX-3070", "RTX-3080", "RTX-3090", "RTX-4060", "RTX-4070", "RTX-4080", "RTX-5070", "RTX-5080"),
+        *(
+            "RTX-PRO-6000",
+            "RTX-A4000",
+            "RTX-A5000",
+            "RTX-A6000",
+            "L40",
+            "B300-SXM-288GB",
+            "GB10",
+            "MI210",
+            "MI250X-die",
+        ),
+        *("MI325X", "MI350X", "MI355X", "Arc-A770", "Arc-B580", "Radeon-RX-7900-XTX", "Apple-M2-Max"),
+        *("Core-i9-10940X", "Core-i9-13900K", "Core-i7-13700H", "Ryzen-9-7950X", "Ryzen-7-7840HS"),
+    ):
+        assert name in known
+
+
+LANES = {"V100": 64, "T4": 64, "A100": 64, "A30": 64, "B": 128, "MI2": 64, "MI": 128, "GB10": 128, "RTX": 128, "H": 128}
+"""Multiply-adds that a unit starts in float32 in each cycle, by the beginning of a name."""
+
+
+@pytest.mark.parametrize("name", catalogue("device"))
+def test_a_peak_is_what_units_and_clock_say(name: str) -> None:
+    device = device_of({"name": name, "like": name})
+    assert device.sheet is not None
+    starts = sorted((start for start in LANES if name.startswith(start)), key=len)
+    if not starts:
+        return  # processors differ in their units and in clocks of large and small cores
+    units, clock = device.sheet.units, device.sheet.clock_hz
+    lanes = LANES[starts[-1]]
+    assert device.flops_per_s["float32"] == pytest.approx(2 * lanes * units * clock, rel=0.08)
+
+
 @pytest.mark.parametrize("name", catalogue("device"))
 def test_a_device_is_whole_and_plausible(name: str) -> None:
     found = entry("device", name)
-    assert found.keys.keys() == {"memory", "reserve", "flops", "memory_bandwidth", "launch"}
+    assert found.keys.keys() == {
+        *("memory", "reserve", "flops", "memory_bandwidth", "launch"),
+        *("family", "units", "clock", "cache"),
+    }
     assert len(found.source) > 20
     (device,) = cluster_of({"version": 1, "device": [{"name": "a", "like": name}]}).devices
     assert device.flops_per_s.keys() <= ITEM_BYTES.keys()
@@ -37,7 +78,7 @@ def test_a_device_is_whole_and_plausible(name: str) -> None:
     assert 1e9 < device.memory_bytes < 1e12
     assert 0.05 * device.memory_bytes < device.reserve_bytes < 0.3 * device.memory_bytes
     # each byte of float32 is computed with some 5 to 100 times, and the memory is read in some seconds
-    assert 2 < device.flops_per_s["float32"] / device.memory_bytes_per_s < 110
+    assert 2 < device.flops_per_s["float32"] / device.memory_bytes_per_s < 120
     assert 0.01 < device.memory_bytes / device.memory_bytes_per_s < 3
 
 
@@ -95,7 +136,15 @@ def test_an_unknown_name_lists_the_known_ones(section: Section, name: str, start
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [("h100-sxm", "H100-SXM-80GB"), ("A10", "A10"), ("apple-m1", "Apple-M1"), ("T4", "T4")]
+    ("text", "name"),
+    [
+        ("h100-sxm", "H100-SXM-80GB"),
+        ("A10", "A10"),
+        ("apple-m1", "Apple-M1"),
+        ("T4", "T4"),
+        ("pro-6000", "RTX-PRO-6000"),
+        ("a6000", "RTX-A6000"),
+    ],
 )
 def test_a_name_may_be_cut_where_one_name_goes_on(text: str, name: str) -> None:
     assert entry_named("device", text).name == name

@@ -1,6 +1,7 @@
 """cluster.toml in."""
 
 import json
+import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
 from costmodels.cluster.file import cluster_of, read_cluster
+from costmodels.cluster.sheet import DataSheet
 from costmodels.cluster.writer import write_cluster
 from graphs.common.errors import InputError
 from tests.costmodels.desks import CPU0, DESK, DOWN, GPU, UP
@@ -199,7 +201,8 @@ latency = "9 us"
 """
     a, b = read_cluster(written(tmp_path, text)).devices
     flops = {"float32": 19.5e12, "float64": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
-    assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6, reserve_bytes=8e9)
+    sheet = DataSheet("Ampere", units=108, clock_hz=1.41e9, cache_bytes=40 * 2**20)
+    assert a == Device("a", "A100-SXM-80GB", 80e9, flops, 2039e9, launch_s=5e-6, reserve_bytes=8e9, sheet=sheet)
     assert b == replace(a, name="b", kind="cut down", memory_bytes=40e9, reserve_bytes=4e9)
     assert read_cluster(written(tmp_path, text)).links[0] == Link("a", "b", 300e9, 9e-6, via="NVLink3")
 
@@ -290,3 +293,20 @@ def test_a_reserve_leaves_something(reserve: object, told: str) -> None:
     device = {"name": "gpu0", "like": "A100-SXM-80GB", "reserve": reserve}
     with pytest.raises(InputError, match=told):
         cluster_of({"version": 1, "device": [device]})
+
+
+def test_a_data_sheet_is_whole_or_left_out(tmp_path: Path) -> None:
+    sheet = 'family = "Ada"\nunits = 76\nclock = "2505 MHz"\ncache = "64 MiB"\n'
+    cluster = read_cluster(written(tmp_path, DESK.replace("cuda = 0\n", f"cuda = 0\n{sheet}")))
+    assert cluster.devices[1].sheet == DataSheet("Ada", 76, 2.505e9, 64 * 2**20)
+    write_cluster(cluster, tmp_path / "again.toml")
+    assert read_cluster(tmp_path / "again.toml") == cluster
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+    for old, new, message in (
+        ("units = 76\n", "", "device 'gpu' has no units; add units = 82"),
+        ("2505 MHz", "2505", "device 'gpu': clock is '2505'; write a number and a unit, for example '1695 MHz'"),
+        ('"Ada"', '"Lovelace"', "a data sheet has the unknown family 'Lovelace'; known: Volta, Turing, Ampere, Ada"),
+        ("units = 76", "units = 0", "a data sheet has units = 0; it must be a finite number above 0"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            read_cluster(written(tmp_path, DESK.replace("cuda = 0\n", f"cuda = 0\n{sheet.replace(old, new)}")))

@@ -44,8 +44,8 @@ def test_two_hosts_on_a_network() -> None:
         ({"hosts": -1}, "hosts is -1; give a whole number of 1 or more"),
         ({"hosts": 2}, "2 hosts need a network between them; give its name, for example 'InfiniBand-100'"),
         (
-            {"device": "H100-SXM"},
-            "the catalogue has no device 'H100-SXM'; did you mean 'H100-SXM-",
+            {"device": "H100-SXN"},
+            "the catalogue has no device 'H100-SXN'; did you mean 'H100-SXM-",
         ),
         ({"link": "NVLink"}, "the catalogue has no link 'NVLink'; did you mean 'NVLink"),
     ],

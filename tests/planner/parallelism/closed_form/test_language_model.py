@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from graphs.common.errors import InputError
-from graphs.importers.from_config import language_model
+from graphs.importers.from_config import headed_module
 from planner.parallelism.closed_form.model_file import transformer_of
 from planner.parallelism.closed_form.transformer import Transformer
 
@@ -50,7 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_has_the_parameters_of_its_network(name: str) -> None:
     # the last norm is left out, and so are norms of queries: under half a percent even of networks as small as these
-    own = sum(tensor.numel() for tensor in language_model(FAMILIES[name]).parameters())
+    own = sum(tensor.numel() for tensor in headed_module(FAMILIES[name]).parameters())
     assert transformer_of(FAMILIES[name], 256).parameters == pytest.approx(own, rel=0.005)
 
 

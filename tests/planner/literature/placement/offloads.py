@@ -1,29 +1,36 @@
-"""Small problems with accelerators beside a host: a builder, and random ones for hypothesis."""
+"""Small problems with accelerators next to a host: a builder, and random ones for hypothesis."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from math import inf
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
+from planner.literature.placement.offload import Offload, OffloadTable
 from planner.problem.problem import Goal, Problem
 from tests.planner.problem.problems import Matrix, make_table, tables
+
+
+def with_offload(table: CostTable, offload: Offload) -> OffloadTable:
+    """A table whose devices exchange tensors through a host instead."""
+    own = {field.name: getattr(table, field.name) for field in fields(table)}
+    return OffloadTable(**own | {"overlap": False, "overhead_s": np.zeros(table.n_devices)}, offload=offload)
 
 
 def make_offload(
     forward_s: Matrix,
     flows: Sequence[tuple[int, tuple[int, ...], float]] = (),
     hosts: Sequence[int] = (),
-    **fields: Any,
-) -> CostTable:
+    **values: Any,
+) -> OffloadTable:
     """A table in which a flow's number is what storing and fetching it takes, each, except on hosts."""
-    table = make_table(forward_s, flows, **fields)
+    table = make_table(forward_s, flows, **values)
     host = np.isin(np.arange(table.n_devices), hosts)
     seconds = np.where(host, 0.0, table.flow_bytes[:, None])
-    return replace(table, offload=Offload(seconds, seconds.copy(), host))
+    return with_offload(table, Offload(seconds, seconds.copy(), host))
 
 
 def offload_table(
@@ -31,17 +38,17 @@ def offload_table(
     flows: Sequence[tuple[int, tuple[int, ...], float]] = (),
     n_hosts: int = 1,
     capacity_bytes: float = inf,
-    **fields: Any,
-) -> CostTable:
+    **values: Any,
+) -> OffloadTable:
     """The same where so many of the last devices are hosts, with any amount of memory; accelerators have that much."""
     k = len(forward_s[0])
     hosts = range(k - n_hosts, k)
     capacity = [inf if device in hosts else capacity_bytes for device in range(k)]
-    return make_offload(forward_s, flows, hosts, capacity_bytes=capacity, **fields)
+    return make_offload(forward_s, flows, hosts, capacity_bytes=capacity, **values)
 
 
 @st.composite
-def offloads(draw: st.DrawFn, max_ops: int = 6, readers: int = 3) -> CostTable:
+def offloads(draw: st.DrawFn, max_ops: int = 6, readers: int = 3) -> OffloadTable:
     """Random tables in which devices exchange tensors through a host, every device at costs of its own or all alike."""
     table = draw(tables(max_ops=max_ops, uniform=True, readers=readers))
     shape = len(table.flows), table.n_devices
@@ -52,11 +59,11 @@ def offloads(draw: st.DrawFn, max_ops: int = 6, readers: int = 3) -> CostTable:
         numbers = draw(st.lists(st.integers(0, 6), min_size=shape[0] * width, max_size=shape[0] * width))
         seconds = np.broadcast_to(np.asarray(numbers, dtype=float).reshape(-1, width), shape)
         ways.append(np.where(host, 0.0, seconds))
-    return replace(table, offload=Offload(ways[0], ways[1], host))
+    return with_offload(table, Offload(ways[0], ways[1], host))
 
 
 @st.composite
-def offload_tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3) -> CostTable:
+def offload_tables(draw: st.DrawFn, max_ops: int = 6, max_devices: int = 3) -> OffloadTable:
     """Random tables with one host, memory that binds, operators that accelerators cannot run and groups."""
     n, k = draw(st.integers(1, max_ops)), draw(st.integers(1, max_devices))
     cost = st.integers(0, 9).map(float)

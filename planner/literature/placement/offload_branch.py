@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.literature.placement.offload_latency import OffloadLatency, kernel_costs, step_s
 from planner.problem.blocks import merge_blocks
 from planner.problem.deadline import loading
 from planner.problem.devices import interchangeable
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.offload.offload_latency import OffloadLatency, kernel_costs, step_s
 
 SHARE = 0.5  # of the time limit that the steps take on the usual machine; the rest is for slower cores
 FEWEST_STEPS = 1_000_000  # whatever the time limit
@@ -34,8 +34,11 @@ class OffloadBranch:
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for the best placement and prove it, within a number of steps that follows from the time limit."""
         with loading():
-            from planner.solvers.offload.branch_kernel import OffloadTree, branch  # late: numba takes a moment to load
-            from planner.solvers.offload.kernel import workplace
+            from planner.literature.placement.branch_kernel import (  # late: numba takes a moment to load
+                OffloadTree,
+                branch,
+            )
+            from planner.literature.placement.kernel import workplace
 
         best, blocks = Incumbent(problem, budget, self.name), merge_blocks(problem.table)
         costs, seconds = kernel_costs(blocks), step_s(problem.table)

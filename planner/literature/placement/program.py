@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats, Ints
+from planner.literature.placement.offload import offload_of
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import interchangeable
 from planner.problem.problem import Problem
@@ -122,8 +123,7 @@ class OffloadModel(PlacementModel):
     @cached_property
     def shares(self) -> list[Share]:
         """The shares of all nets."""
-        offload = self.table.offload
-        assert offload is not None
+        offload = offload_of(self.table)
         shares: dict[tuple[int, tuple[int, ...]], Share] = {}
         for net in self.blocks.nets:
             flows = list(net.flows)
@@ -194,9 +194,8 @@ class Pool:
 def pool_of(problem: Problem) -> Pool | None:
     """The pool of the largest class of equal devices that pay for no transfer; None if no class has two devices."""
     table: CostTable = problem.table
-    if table.offload is None or table.update is not None:
-        return None
-    pays = (table.offload.store_s + table.offload.fetch_s).sum(axis=0).tolist()
+    offload = offload_of(table)
+    pays = (offload.store_s + offload.fetch_s).sum(axis=0).tolist()
     largest = max((alike for alike in interchangeable(table) if pays[alike[0]] == 0), key=len, default=())
     return Pool(problem, largest) if len(largest) > 1 else None
 

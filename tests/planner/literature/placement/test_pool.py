@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.literature.placement.ilp import OffloadILP
+from planner.literature.placement.program import karmarkar_karp, pool_of
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Budget, objective_of
-from planner.solvers.milp.ilp import ILP
-from planner.solvers.milp.offload import karmarkar_karp, pool_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.problem.offloads import make_offload
+from tests.planner.literature.placement.offloads import make_offload
 from tests.planner.solvers.law.random_problems import random_problem
 from tests.planner.solvers.law.truth import Truth
 
@@ -70,7 +70,7 @@ def test_no_placement_is_below_the_bound_of_the_pool(kind: str) -> None:
         if pool is None:
             continue
         n_pools += 1
-        answer = ILP().search(pool.problem, Budget(1e3, 0.0))
+        answer = OffloadILP().search(pool.problem, Budget(1e3, 0.0))
         assert answer.bound_s <= Truth(problem).least_s * (1 + 1e-9)
         if answer.placement is not None and not problem.table.together:
             assert pool.pooled(pool.divided(answer.placement)).device == answer.placement.device

@@ -1,4 +1,4 @@
-"""The inner loop of `planner.solvers.offload.offload_branch`; compiled: depth first through all placements.
+"""The inner loop of `planner.literature.placement.offload_branch`; compiled: depth first through all placements.
 
 ::
 
@@ -10,8 +10,8 @@
 from typing import Annotated, NamedTuple
 
 from graphs.common.arrays import Floats, Ints
+from planner.literature.placement.kernel import OffloadCosts, Workplace, latency_s, put
 from planner.solvers.compiled import compiled, inner
-from planner.solvers.offload.kernel import OffloadCosts, Workplace, latency_s, put
 
 
 class OffloadTree(NamedTuple):

@@ -1,4 +1,4 @@
-"""The inner loop of `planner.solvers.offload.offload_latency`; compiled: annealing for a host with accelerators.
+"""The inner loop of `planner.literature.placement.offload_latency`; compiled: annealing for a host with accelerators.
 
 The latency of each placement, as in `simulator.simulate`, takes microseconds.
 """

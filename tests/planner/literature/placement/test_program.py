@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Offload
+from planner.literature.placement.bounds import call_bound
+from planner.literature.placement.ilp import OffloadILP, Prober
+from planner.literature.placement.offload import Offload, OffloadTable
+from planner.literature.placement.program import OffloadModel
+from planner.literature.placement.reduce import AcceleratorCosts, Hypergraph, bound_together, cohesive, reduce_blocks
 from planner.problem.blocks import merge_blocks
 from planner.problem.bounds import lower_bound, path_bound
-from planner.problem.linear_bounds import call_bound
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.milp.ilp import ILP, Prober
-from planner.solvers.milp.offload import OffloadModel
-from planner.solvers.milp.reduce import AcceleratorCosts, Hypergraph, bound_together, cohesive, reduce_blocks
 from simulator.placement import Placement
-from tests.planner.problem.offloads import make_offload
+from tests.planner.literature.placement.offloads import make_offload, with_offload
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.random_problems import random_problem
 from tests.planner.solvers.law.truth import Truth
@@ -32,16 +32,16 @@ def contends(
     flows: Sequence[tuple[int, tuple[int, ...], float]],
     k: int = 2,
     **fields: Any,
-) -> CostTable:
+) -> OffloadTable:
     """``k`` equal accelerators and one host; a flow's last number is what it takes to store or to fetch it."""
     store_s = np.asarray([[cost] * k + [0.0] for _, _, cost in flows]).reshape(-1, k + 1)
     rows = [[seconds] * k + [slow] for seconds, slow in zip(work, host_s, strict=True)]
     offload = Offload(store_s, store_s, np.arange(k + 1) == k)
-    return make_table(rows, flows, offload=offload, overlap=False, **fields)
+    return with_offload(make_table(rows, flows, **fields), offload)
 
 
 def search(problem: Problem, incumbent: Placement | None = None) -> Answer:
-    return ILP().search(problem, Budget(1e3, 0.0, incumbent=incumbent, bound_s=lower_bound(problem)))
+    return OffloadILP().search(problem, Budget(1e3, 0.0, incumbent=incumbent, bound_s=lower_bound(problem)))
 
 
 @pytest.mark.attack("proof")
@@ -117,10 +117,8 @@ def test_nets_with_the_same_ends_are_one_where_storing_costs_as_much_as_fetching
     table = contends([1, 1], [9, 9], [(0, (1,), 1), (0, (1,), 2)], together=())
     blocks = merge_blocks(table)
     assert [share.writer for share in OffloadModel(blocks, 1.0, 9.0).shares] == [-1]
-    assert table.offload is not None
-    dearer = make_table(
-        table.forward_s, [(0, (1,), 1.0)], offload=Offload(np.ones((1, 3)), np.full((1, 3), 2.0), table.offload.host)
-    )
+    dear = Offload(np.ones((1, 3)), np.full((1, 3), 2.0), table.offload.host)
+    dearer = with_offload(make_table(table.forward_s, [(0, (1,), 1.0)]), dear)
     assert [share.writer for share in OffloadModel(merge_blocks(dearer), 1.0, 9.0).shares] == [0]
 
 
@@ -145,7 +143,7 @@ def test_probes_close_in_from_both_sides() -> None:
 def test_no_time_leaves_the_incumbent_and_the_bound() -> None:
     problem = Problem(contends([1] * 6, [9] * 6, [(i, (i + 1,), 1) for i in range(5)]), Goal.THROUGHPUT)
     start = Placement((0,) * 6)
-    answer = ILP().search(problem, Budget(0.0, incumbent=start, bound_s=2.0))
+    answer = OffloadILP().search(problem, Budget(0.0, incumbent=start, bound_s=2.0))
     assert (answer.placement, answer.complete) == (start, False)
     assert 2 <= answer.bound_s <= 3
 
@@ -159,9 +157,9 @@ def test_the_same_input_gives_the_same_answer() -> None:
 
 def test_the_latency_beside_a_host_and_contiguity_are_refused() -> None:
     table = contends([1, 1], [1, 1], [(0, (1,), 1)])
-    assert ILP().refuses(Problem(table, Goal.LATENCY)) == "the latency of a host with accelerators"
-    assert ILP().refuses(Problem(table, Goal.COST)) == ""
-    assert ILP().refuses(Problem(table, Goal.COST, frozenset({0}))) == "contiguous operators"
+    assert OffloadILP().refuses(Problem(table, Goal.LATENCY)) == "the latency of a host with accelerators"
+    assert OffloadILP().refuses(Problem(table, Goal.COST)) == ""
+    assert OffloadILP().refuses(Problem(table, Goal.COST, frozenset({0}))) == "contiguous operators"
 
 
 def test_memory_pushes_work_to_the_slow_host() -> None:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
 from graphs.common.arrays import Floats, Ints
+from planner.literature.placement.offload import offload_of
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.deadline import loading
 
@@ -31,7 +32,7 @@ SAFETY = 1e-6  # relative; far more than all that is lost by rounding to integer
 def reduce_blocks(table: CostTable, upper_s: float) -> Blocks:
     """Merge operators such that some placement of the blocks is as good as any that is better than ``upper_s``.
 
-    The table must have an ``offload``. `bound_together` and `cohesive_sets` repeat until nothing changes.
+    The table must be an `OffloadTable`. `bound_together` and `cohesive_sets` repeat until nothing changes.
     """
     forced: list[tuple[int, int]] = []
     while True:
@@ -127,9 +128,8 @@ class AcceleratorCosts:
     """The costs of blocks on the accelerators of a host, each the least over all accelerators."""
 
     def __init__(self, blocks: Blocks, upper_s: float) -> None:
-        assert blocks.table.offload is not None
         self.blocks, self.upper_s = blocks, upper_s  # every device is to stay below it
-        offload: Offload = blocks.table.offload
+        offload = offload_of(blocks.table)
         # [n_devices], devices that pay for no transfer: the hosts
         self.free = ~(offload.store_s.any(axis=0) | offload.fetch_s.any(axis=0))
         seconds = np.where(blocks.fits, blocks.forward_s, np.inf)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
+from planner.literature.placement.evaluate import call_seconds, offload_latency_s
+from planner.literature.placement.offload import offload_of
 from simulator.placement import Placement
-from simulator.simulate import call_seconds, offload_latency_s
-from tests.planner.problem.offloads import offload_table, offload_tables
+from tests.planner.literature.placement.offloads import offload_table, offload_tables
 
 HOST = 2
 
@@ -65,24 +66,22 @@ class TestLatency:
 
 def slow_loads(table: CostTable, device: tuple[int, ...]) -> list[float]:
     """What each device does, one operator and one flow at a time."""
-    assert table.offload is not None
-    found = []
+    offload, found = offload_of(table), []
     for d in range(table.n_devices):
         seconds = sum(table.forward_s[op, d] for op in range(table.n_ops) if device[op] == d)
         for number, flow in enumerate(table.flows):
             at_writer, at_readers = device[flow.writer], {device[reader] for reader in flow.readers}
             if at_writer == d and at_readers != {d}:
-                seconds += table.offload.store_s[number, d]
+                seconds += offload.store_s[number, d]
             if at_writer != d and d in at_readers:
-                seconds += table.offload.fetch_s[number, d]
+                seconds += offload.fetch_s[number, d]
         found.append(float(seconds))
     return found
 
 
 def slow_latency(table: CostTable, device: tuple[int, ...]) -> float:
     """The longest path through what runs at once, if there is no circle."""
-    assert table.offload is not None
-    host, loads = table.offload.host, slow_loads(table, device)
+    host, loads = offload_of(table).host, slow_loads(table, device)
     units = networkx.DiGraph()
     unit = [(d, op) if host[d] else (d, -1) for op, d in enumerate(device)]
     for op, d in enumerate(device):

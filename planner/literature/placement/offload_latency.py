@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodels.table import CostTable
 from graphs.common.arrays import Ints
+from planner.literature.placement.offload import OffloadTable, offload_of
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import longest_paths
 from planner.problem.deadline import loading
@@ -24,7 +25,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 
 if TYPE_CHECKING:
-    from planner.solvers.offload.kernel import OffloadCosts
+    from planner.literature.placement.kernel import OffloadCosts
 
 STEP_S = 1e-7  # of a step of the kernel, measured on one core of 2.5 GHz
 STEP_S_PER_ITEM = 1e-9  # of a step besides, for each item: an operator is one, an edge is two
@@ -45,7 +46,7 @@ class OffloadLatency:
 
     def refuses(self, problem: Problem) -> str:
         """Refuse problems without a host, with contiguity, or with devices that have no link."""
-        if problem.table.offload is None:
+        if not isinstance(problem.table, OffloadTable):
             return "devices that exchange tensors without a host between them"
         if problem.contiguous:
             return "operators that must be contiguous"
@@ -58,8 +59,8 @@ class OffloadLatency:
         input gives the same answer; the clock stops it only on a machine that needs twice the usual time.
         """
         with loading():
+            from planner.literature.placement import kernel as kernel  # late: numba takes a moment to load
             from planner.solvers.compiled import seed_of
-            from planner.solvers.offload import kernel as kernel  # late: numba takes a moment to load
 
         incumbent = Incumbent(problem, budget, self.name)
         blocks = merge_blocks(problem.table)
@@ -119,11 +120,10 @@ def _starts(blocks: Blocks) -> Iterator[Ints]:
 def kernel_costs(blocks: Blocks) -> "OffloadCosts":
     """Return the flat arrays of the kernel."""
     with loading():
+        from planner.literature.placement.kernel import OffloadCosts
         from planner.solvers.compiled import flat
-        from planner.solvers.offload.kernel import OffloadCosts
 
-    table, offload = blocks.table, blocks.table.offload
-    assert offload is not None
+    table, offload = blocks.table, offload_of(blocks.table)
     flows = sorted(range(len(table.flows)), key=lambda flow: table.flows[flow].writer)
     flows_of: list[list[int]] = [[] for _ in table.ops]
     for flow in flows:

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
+from planner.literature.placement import kernel as kernel
+from planner.literature.placement.evaluate import offload_latency_s
+from planner.literature.placement.kernel import latency_s
+from planner.literature.placement.offload_latency import OffloadLatency, kernel_costs
 from planner.literature.placement.public_format import read_problem
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Budget
-from planner.solvers.offload import kernel as kernel
-from planner.solvers.offload.kernel import latency_s
-from planner.solvers.offload.offload_latency import OffloadLatency, kernel_costs
 from simulator.placement import Placement
-from simulator.simulate import offload_latency_s
-from tests.planner.problem.offloads import offload_table, offload_tables
+from tests.planner.literature.placement.offloads import offload_table, offload_tables
 from tests.planner.problem.problems import make_table, value
 
 PUBLIC = Path(__file__).parents[4] / ".." / "shared" / "bench" / "msr" / "latency"

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.table import CostTable
+from planner.literature.placement.kernel import latency_s, workplace
+from planner.literature.placement.offload_branch import OffloadBranch
+from planner.literature.placement.offload_latency import kernel_costs
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Budget
-from planner.solvers.offload.kernel import latency_s, workplace
-from planner.solvers.offload.offload_branch import OffloadBranch
-from planner.solvers.offload.offload_latency import kernel_costs
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.problem.offloads import offload_table, offload_tables
+from tests.planner.literature.placement.offloads import offload_table, offload_tables
 from tests.planner.problem.problems import make_table, value
 
 SOLVER = OffloadBranch()
