@@ -115,7 +115,7 @@ def tried(python: str, which: str, wheel: Path, plan: Path, tests: bool) -> Iter
                 own, "-m", "pip", "install", "--quiet", "pytest", "pytest-xdist", "hypothesis", "jsonschema", "resvg-py"
             )
             found = [path for path in WITHOUT_TORCH if (ROOT / path).exists()]
-            print(run(own, "-m", "pytest", "-q", "-n", "0", *found).stdout[-300:], flush=True)
+            print(run(own, "-m", "pytest", "-q", "-n", "0", "--ignore-glob=*torch*", *found).stdout[-300:], flush=True)
             yield at_least(f"{cell}: tests pass", 1, 1)
 
 
