@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SLICE_S, PATIENCE_S = 30.0, 300.0
+SLICE_S, PATIENCE_S = 60.0, 300.0
 FAULTS_S = 8.0  # in which most commands end
 WANTED = {"readers": 1_000_000, "options": 1_000_000, "problems": 20_000, "networks": 20_000, "faults": 200}
 """How many there should be: files and command lines together, problems, networks, and faults of each command."""
@@ -97,7 +97,8 @@ def _in_a_process(kind: str, name: str, first: int, slice_s: float) -> Mapping[s
 
 def attacked(kind: str, name: str, first: int, slice_s: float, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield what is wrong, or nothing, and the input, from a seed on, for some seconds."""
-    end_s, seed, attack = time.monotonic() + slice_s, first, ATTACKS[kind](name, folder)
+    seed, attack = first, ATTACKS[kind](name, folder)
+    end_s = time.monotonic() + slice_s  # without the seconds that it takes to get ready
     while time.monotonic() < end_s:
         yield attack(seed)
         seed += 1
@@ -105,6 +106,8 @@ def attacked(kind: str, name: str, first: int, slice_s: float, folder: Path) -> 
 
 def _readers(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
     from tests.attacks import readers
+
+    readers.readers()
 
     def attack(seed: int) -> tuple[str, str]:
         said, content = readers.attacked(name, seed, folder)
