@@ -40,6 +40,8 @@ TINY: Mapping[str, int] = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_source_positions"), 128),
     **dict.fromkeys(("image_size",), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "top_k", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
 }
 """Fields that make a network small, where a config has them and is larger."""
 

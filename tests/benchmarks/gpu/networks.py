@@ -61,7 +61,7 @@ SIZES = {
             "llama": lambda: _llama(4, 256, 12, 1024, 32000),
         },
         rounds=5,
-        samples=4096,
+        samples=1024,
         width=8192,
         depth=8,
         trained="examples.networks:mlp",
