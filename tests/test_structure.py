@@ -133,9 +133,9 @@ LINES = {
     "planner/runtime/stages": 739,
     "planner/runtime/training": 2763,
     "planner/runtime/verification": 808,
-    "planner/solvers": 1734,
+    "planner/solvers": 1737,
     "planner/solvers/dp": 1,
-    "planner/solvers/dp/chains": 982,
+    "planner/solvers/dp/chains": 983,
     "planner/solvers/dp/downsets": 1371,
     "planner/solvers/latency": 1102,
     "planner/solvers/list_scheduling": 473,
@@ -147,7 +147,7 @@ LINES = {
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
-AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
+AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 4
 TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
