@@ -9,6 +9,7 @@ It goes on where it stopped: FILE has a line for each architecture that was trie
 import argparse
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architectures.md"
 LIMIT_S = 240.0  # of one architecture
 WANTED = 150
+WIDTH = 150  # of a reason in the table, in characters
 MARK = "<!-- table -->\n"
 
 TINY: Mapping[str, int] = {
@@ -151,10 +153,18 @@ def table(rows: Sequence[Row]) -> str:
     yes = {True: "yes", False: "no"}
     lines = [
         f"| {row.name} | {row.operators or ''} | {yes[row.imported]} | {yes[row.planned]} | {yes[row.right]} "
-        f"| {row.why.replace('|', '/').replace('<', '‹').replace('`', '')} |"
+        f"| {reason(row.why)} |"
         for row in sorted(rows, key=lambda row: row.name)
     ]
     return "\n".join([*head, *lines]) + "\n"
+
+
+def reason(why: str) -> str:
+    """Return why an architecture is not right, in the words of a table."""
+    if "Unrecognized configuration class" in why:
+        return "a part of another model: transformers has no class that builds it alone"
+    plain = re.sub(r"'/tmp/\S*'", "the config", why.partition(": ")[2] or why)
+    return (plain[:WIDTH] + "…" if len(plain) > WIDTH else plain).replace("|", "/").replace("<", "‹").replace("`", "")
 
 
 def write_page(rows: Sequence[Row], version: str, n_known: int) -> None:
