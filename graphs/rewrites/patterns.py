@@ -35,6 +35,7 @@ class Step:
     scalars: tuple[float, ...] = ()  # parameters of an activation
     algorithm: str = ""  # variant of an activation
     other: str = ""  # name of the second operand, of the same shape, of "add" and "mul"
+    strided: bool = False  # whether PyTorch computes GELU of a tensor that is not contiguous, by another kernel
 
 
 def activation(steps: Sequence[Step]) -> Step | None:
