@@ -86,12 +86,12 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 
 LINES = {
     "costmodels": 1879,
-    "costmodels/calibrate": 2402,
+    "costmodels/calibrate": 2401,
     "costmodels/cluster": 2020,
     "costmodels/host": 743,
     "costmodels/language_model": 2371,
     "costmodels/learning": 714,
-    "costmodels/memory": 612,
+    "costmodels/memory": 616,
     "costmodels/operators": 797,
     "graphs": 810,
     "graphs/common": 945,
