@@ -76,8 +76,7 @@ class DownsetDP:
 def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
     """Raise the limit until an answer is within it; return a bound on contiguous placements, infinite if none exists.
 
-    The bound rises with each limit without an answer, and stays if time or memory runs out. If an answer shows that an
-    unordered block is undercounted, the block becomes an element.
+    The bound rises with each limit without an answer, and stays if time or memory runs out.
     """
     search, bound_s = _DownsetSearch(problem, budget, best), budget.bound_s
     if bound_s == inf:
@@ -86,22 +85,12 @@ def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
     least_s, work = bound_s, FEW_PAIRS
     while True:
         limit_s = search.next_limit_s(bound_s, bound_s - least_s or FIRST_STEP * (least_s or last_s), last_s, work)
-        while True:
-            posed = search.pose(limit_s)
-            answers = posed._replace(floor_s=bound_s).sweep(budget) if posed else None
-            if posed is None or answers is None:
-                return bound_s
-            bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
-            for answer in answers:
-                best.offer(answer.placement)
-            if _proved(best, bound_s) or (answers and answers[0].too_low < 0):
-                return bound_s
-            if not answers:
-                break
-            search.track(answers[0].too_low)
+        bound_s, pairs = search.bound_within(limit_s, bound_s)
+        if pairs < 0:
+            return bound_s
         if limit_s >= last_s:
             return inf
-        work = max(work, posed.pairs)
+        work = max(work, pairs)
 
 
 class _DownsetSearch:
@@ -125,6 +114,25 @@ class _DownsetSearch:
         if self._elements is None or not np.array_equal(self._elements.blocks.block, blocks.block):
             self._elements = elements_of(blocks, self._inside, self.kinds, self._tracked)
         return pose(self._elements, limit_s, self._budget, most)
+
+    def bound_within(self, limit_s: float, bound_s: float) -> tuple[float, int]:
+        """Return the bound after a sweep within a limit, and its pairs of downsets; -1 if nothing is left to do.
+
+        It sweeps again if an answer shows that an unordered block is undercounted, which then becomes an element.
+        """
+        while True:
+            posed = self.pose(limit_s)
+            answers = posed._replace(floor_s=bound_s).sweep(self._budget) if posed else None
+            if posed is None or answers is None:
+                return bound_s, -1
+            bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
+            for answer in answers:
+                self._best.offer(answer.placement)
+            if _proved(self._best, bound_s) or (answers and answers[0].too_low < 0):
+                return bound_s, -1
+            if not answers:
+                return bound_s, posed.pairs
+            self.track(answers[0].too_low)
 
     def next_limit_s(self, bound_s: float, step_s: float, last_s: float, work: int) -> float:
         """Return the limit after a bound: a step higher, and more or less than that as far as the work allows.

@@ -100,15 +100,15 @@ class Field(NamedTuple):
 class Sources(NamedTuple):
     """The downsets that some devices have taken so far, in the order in which they were reached."""
 
-    count: Annotated[Ints, 1]
+    size: Annotated[Ints, 1]  # the number of them
     downset: Annotated[Ints, "n_downsets"]
     paid: Annotated[Floats, "n_downsets"]
     words: Annotated[Words, "n_words", "n_downsets"]
     leads_to: Annotated[Words, "n_kinds", "n_state_words", "n_downsets"]  # states with a device of a kind more, as bits
 
 
-class Scratch(NamedTuple):
-    """Scratch arrays for the downset that is being reached."""
+class Reaching(NamedTuple):
+    """Reaching arrays for the downset that is being reached."""
 
     known_s: Annotated[Floats, "n_states"]  # the best seconds so far; minus infinity where nothing better matters
     missing: Annotated[Words, "n_state_words"]  # the states, as bits, where something better matters
@@ -226,7 +226,7 @@ def open_parts(downsets: Bits, pins: Pins, weight: Floats, closed: Bits, parts: 
 
 
 @inner
-def _twice_s(field: Field, scratch: Scratch, kind: int, source: int) -> float:
+def _twice_s(field: Field, scratch: Reaching, kind: int, source: int) -> float:
     """Return seconds of nets in ``starts_s`` of the source and ``ends_s`` of the target that no interval pays."""
     nets, penalty, seconds = field.nets, field.penalty, 0.0
     for i in range(nets.start[source], nets.start[source + 1]):
@@ -240,7 +240,7 @@ def _twice_s(field: Field, scratch: Scratch, kind: int, source: int) -> float:
 
 
 @inner
-def _twice_unordered_s(field: Field, scratch: Scratch, kind: int, source: int) -> float:
+def _twice_unordered_s(field: Field, scratch: Reaching, kind: int, source: int) -> float:
     """As `_twice_s`, for unordered blocks with neighbours in the source and outside the target."""
     unordered, penalty, seconds = field.unordered, field.penalty, 0.0
     for i in range(unordered.start[source], unordered.start[source + 1]):
@@ -256,7 +256,7 @@ def _twice_unordered_s(field: Field, scratch: Scratch, kind: int, source: int) -
 
 
 @inner
-def _load_s(field: Field, scratch: Scratch, kind: int, source: int, target: int) -> float:
+def _load_s(field: Field, scratch: Reaching, kind: int, source: int, target: int) -> float:
     """Return seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
     penalty = field.penalty
     load_s = penalty.compute_s[kind, target] - penalty.compute_s[kind, source]
@@ -275,7 +275,7 @@ def _note_parts(parts: Parts, downset: int, entry: Ints, present: bool) -> None:
 
 
 @inner
-def _find_within(sources: Sources, scratch: Scratch, kind: int, first: int, last: int) -> int:
+def _find_within(sources: Sources, scratch: Reaching, kind: int, first: int, last: int) -> int:
     """Write down the places of sources within a target that lead to a missing state; return their number.
 
     The loops have no branch, since the processor would mispredict it for every second downset.
@@ -295,7 +295,7 @@ def _find_within(sources: Sources, scratch: Scratch, kind: int, first: int, last
 
 
 @inner
-def _find_within_many(sources: Sources, scratch: Scratch, kind: int, first: int, last: int) -> int:
+def _find_within_many(sources: Sources, scratch: Reaching, kind: int, first: int, last: int) -> int:
     """As `_find_within`, for states of several words."""
     outside, count = scratch.outside, 0
     for place in range(first, last):
@@ -312,15 +312,13 @@ def _find_within_many(sources: Sources, scratch: Scratch, kind: int, first: int,
 
 
 @inner
-def _reach(
-    field: Field, sources: Sources, scratch: Scratch, reached: DownsetTable, ends: tuple[int, int, int]
-) -> int:
+def _reach(field: Field, sources: Sources, scratch: Reaching, reached: DownsetTable, ends: tuple[int, int, int]) -> int:
     """Let a kind of device take the last interval of a target; return the number of sources looked through.
 
     ``ends`` are the kind, the target and the first place of a source that pays enough.
     """
     kind, target, first = ends
-    n_sources, stride, at = sources.count[0], field.stride[kind], first
+    n_sources, stride, at = sources.size[0], field.stride[kind], first
     while at < n_sources and _any(scratch.missing):
         last = min(at + CHUNK, n_sources)
         if len(scratch.missing) == 1:
@@ -351,7 +349,7 @@ def _any(words: Words) -> bool:
 
 
 @inner
-def _learn(field: Field, scratch: Scratch, state: int, busiest_s: float) -> None:
+def _learn(field: Field, scratch: Reaching, state: int, busiest_s: float) -> None:
     """Take a better way to a state: more devices for as many seconds do not matter, nor do fewer than the floor."""
     for other in range(len(scratch.known_s)):
         if field.above[state, other] and busiest_s < scratch.known_s[other]:
@@ -362,7 +360,7 @@ def _learn(field: Field, scratch: Scratch, state: int, busiest_s: float) -> None
 
 
 @inner
-def _begin(field: Field, scratch: Scratch, reached: DownsetTable, target: int) -> None:
+def _begin(field: Field, scratch: Reaching, reached: DownsetTable, target: int) -> None:
     """Fill the scratch arrays for a target."""
     for word in range(len(scratch.outside)):
         scratch.outside[word] = ~field.words[target, word]
@@ -382,7 +380,7 @@ def _begin(field: Field, scratch: Scratch, reached: DownsetTable, target: int) -
 @inner
 def _enter(field: Field, sources: Sources, reached: DownsetTable, target: int) -> None:
     """Make a source of a target that some devices can have taken."""
-    place, found = sources.count[0], False
+    place, found = sources.size[0], False
     for state in range(reached.open.shape[1]):
         if reached.busiest_s[target, state] == np.inf:
             continue
@@ -395,13 +393,11 @@ def _enter(field: Field, sources: Sources, reached: DownsetTable, target: int) -
         sources.downset[place], sources.paid[place] = target, field.paid[target]
         for word in range(field.words.shape[1]):
             sources.words[word, place] = field.words[target, word]
-        sources.count[0] += 1
+        sources.size[0] += 1
 
 
 @compiled
-def extend(
-    field: Field, sources: Sources, scratch: Scratch, reached: DownsetTable, first: int, most: int
-) -> int:
+def extend(field: Field, sources: Sources, scratch: Reaching, reached: DownsetTable, first: int, most: int) -> int:
     """Find the best way to each downset from the first one on; return the downset at which it stops.
 
     A downset comes after all downsets within it. It stops after it has looked at ``most`` pairs of downsets.
@@ -410,7 +406,7 @@ def extend(
     while target < len(reached.open) and looked < most:
         _begin(field, scratch, reached, target)
         for kind in range(len(field.stride)):
-            start = np.searchsorted(sources.paid[: sources.count[0]], field.paid[target] - field.worth[kind])
+            start = np.searchsorted(sources.paid[: sources.size[0]], field.paid[target] - field.worth[kind])
             looked += _reach(field, sources, scratch, reached, (kind, target, start))
         _note_parts(field.nets, target, scratch.net, False)
         _note_parts(field.unordered, target, scratch.block, False)

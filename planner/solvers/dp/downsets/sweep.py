@@ -11,7 +11,7 @@ import numpy as np
 from graphs.common.arrays import Floats, Ints
 from planner.solvers.base import Budget
 from planner.solvers.compiled import zeros
-from planner.solvers.dp.downsets.kernel import BITS, Bits, DownsetTable, Field, Scratch, Sources, extend
+from planner.solvers.dp.downsets.kernel import BITS, Bits, DownsetTable, Field, Reaching, Sources, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
 from planner.solvers.dp.downsets.reduce import ROUNDING
 from simulator.placement import Placement
@@ -65,7 +65,7 @@ class Windows:
     @property
     def worth(self) -> Floats:
         """[n_kinds], what an interval on a device of each kind pays at most."""
-        return self._worth(np.eye(len(self._every)))
+        return self._worth(np.eye(len(self._every), dtype=np.int64))
 
     def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
         """Return the downsets in any window, by what they pay, and [n_downsets, n_states], in which states' windows.
@@ -267,7 +267,7 @@ class DownsetSweep:
             floor_s=posed.floor_s,
             stride=np.asarray([self._number[tuple(one)] for one in np.eye(counts.shape[1], dtype=int).tolist()]),
             barred=np.ascontiguousarray((counts == counts[-1]).T),
-            above=(counts[None] >= counts[:, None]).all(axis=2),
+            above=np.asarray((counts[None] >= counts[:, None]).all(axis=2)),
         )
         sizes = {
             "n_downsets": lattice.n,
@@ -280,7 +280,7 @@ class DownsetSweep:
         }
         self.sources = zeros(Sources, sizes)
         empty = {name: np.full(sizes[size], -1) for name, size in (("net", "n_nets"), ("block", "n_unordered"))}
-        self.scratch = zeros(Scratch, sizes, **empty)
+        self.scratch = zeros(Reaching, sizes, **empty)
         self.reached = DownsetTable(
             open=opened,
             busiest_s=np.full(opened.shape, inf),
