@@ -99,7 +99,7 @@ LINES = {
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1987,
     "graphs/kernels": 3304,
-    "graphs/program": 1556,
+    "graphs/program": 1557,
     "graphs/rewrites": 1921,
     "planner": 183,
     "planner/cli": 4701,
