@@ -94,12 +94,12 @@ LINES = {
     "costmodels/operators": 797,
     "graphs": 810,
     "graphs/common": 943,
-    "graphs/importers": 4364,
+    "graphs/importers": 4386,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1981,
-    "graphs/kernels": 3249,
-    "graphs/program": 1526,
-    "graphs/rewrites": 1920,
+    "graphs/kernels": 3304,
+    "graphs/program": 1556,
+    "graphs/rewrites": 1921,
     "planner": 166,
     "planner/cli": 4685,
     "planner/cli/solve": 410,
@@ -133,9 +133,9 @@ LINES = {
     "planner/runtime/stages": 716,
     "planner/runtime/training": 2758,
     "planner/runtime/verification": 801,
-    "planner/solvers": 1734,
+    "planner/solvers": 1737,
     "planner/solvers/dp": 1,
-    "planner/solvers/dp/chains": 982,
+    "planner/solvers/dp/chains": 983,
     "planner/solvers/dp/downsets": 1375,
     "planner/solvers/latency": 1102,
     "planner/solvers/list_scheduling": 473,
@@ -147,7 +147,7 @@ LINES = {
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
-AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 5
+AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 4
 TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""

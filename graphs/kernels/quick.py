@@ -20,6 +20,7 @@ import torch
 from graphs.ir import Op, Role
 from graphs.kernels import norms
 from graphs.kernels.attention import Attention
+from graphs.kernels.gelu import is_strided
 from graphs.kernels.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from graphs.kernels.multiply import PackedProduct, SequenceConvolution, TiledConvolution
 from graphs.kernels.onednn import onednn, packs_recurrent
@@ -78,6 +79,8 @@ def _chained(program: Program, op: Op, readers: Readers) -> Kernel | None:
         return None
     start = behind_border(readers, 0)
     found, steps = chain(readers, start)
+    strided = any(is_strided(program.calls[member.name]) for member in op.members)
+    steps = [replace(step, strided=strided and step.function == "gelu") for step in steps]
     return build(program, op, args, steps) if [*range(start), *found] == everything else None
 
 
