@@ -137,7 +137,7 @@ LINES = {
     "planner/solvers": 1737,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 983,
-    "planner/solvers/dp/downsets": 1375,
+    "planner/solvers/dp/downsets": 1376,
     "planner/solvers/latency": 1102,
     "planner/solvers/list_scheduling": 473,
     "planner/solvers/local_search": 695,
