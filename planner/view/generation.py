@@ -78,13 +78,12 @@ def _ribbon(plan: GenerationPlan, top: int) -> tuple[list[str], int]:
         width = (stage.stop - stage.start) * wide
         title = f"{', '.join(stage.devices)}: layers {layers_of_stage(stage)}"
         lines.append(_box(x, top, width, BAR, colour, title))
+        for layer in range(stage.start + 1, stage.stop):
+            lines.append(f'<path d="M{MARGIN + layer * wide:.2f} {top}v{BAR}" stroke="#fff" stroke-width="0.5"/>')
         shown = title if 7 * len(title) < width else stage.devices[0] if 7 * len(stage.devices[0]) < width else ""
         lines.append(_label(x + 4, top + BAR - 9, shown, ink="#fff" if colour in DARK else "#000"))
         for layer in stage.away:
             lines.append(_box(MARGIN + layer * wide, top + BAR + 2, wide, 5, "#59a14f", f"experts on {stage.host}"))
-    for layer in range(1, layers):
-        x = MARGIN + layer * wide
-        lines.append(f'<path d="M{x:.2f} {top}v{BAR}" stroke="#fff" stroke-width="0.5"/>')
     return lines, top + BAR + 8
 
 
