@@ -58,6 +58,7 @@ from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 
+ESTIMATE = "estimated, not measured"
 COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
@@ -231,7 +232,7 @@ def show_plan(
             f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
         )
     calibrate = f"`{_calibrate('MODEL', options)}`"
-    for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
+    for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
         if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
 
