@@ -32,7 +32,7 @@ GROUPS: dict[Group, tuple[Published, ...]] = {
     "gpu training": FILES[3:],
     "processor": FILES[2:3],
 }
-PARTS = 4  # of the networks in the fit, each of which is left out once to see how far off the others' fit is
+PARTS = 2  # of the networks in the fit, each of which is left out once to see how far off the others' fit is
 
 
 @dataclass(frozen=True)

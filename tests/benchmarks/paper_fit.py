@@ -15,7 +15,7 @@ from tests.benchmarks.paper_networks import Networks
 NOISE: Mapping[Group, float] = {"gpu": 0.08, "gpu training": 0.08, "processor": 0.15}
 """Spread of a network's logarithm that the fit takes for chance; the parameters' own are in `Prior`."""
 
-STEPS = 12  # of the regression
+STEPS = 8  # of the regression
 STREAMING = KERNEL_KINDS[len(COMPUTING) : -1]
 NUMBERS = ("start_s", "fill", "narrow", "cache_gain", "group_width")
 

@@ -207,7 +207,10 @@ class Networks:
 
     @classmethod
     def read(cls, published: Published, folder: Path, recorded_in: Path, share: float) -> "Networks":
-        """Read the networks of a file, a share of them that is drawn by their names; those that fail are left out."""
+        """Read the networks of a file, a share of them that is drawn by their names.
+
+        Networks that cannot be recorded are left out, and without timm those that are not in the cache.
+        """
         rows = {name: row for name, row in rows_of(published, folder).items() if draw(name, "fit44") < share}
         found = list(cls._each(published, rows, recorded_in))
         sizes = [len(each.kind) for _, _, each, *_ in found]
@@ -228,7 +231,7 @@ class Networks:
         published: Published, rows: dict[str, dict[str, str]], recorded_in: Path
     ) -> Iterator[tuple[str, int, Kernels, Floats, float]]:
         for name, row in sorted(rows.items()):
-            with suppress(RuntimeError, NotImplementedError, AssertionError, EOFError):
+            with suppress(RuntimeError, NotImplementedError, AssertionError, EOFError, ModuleNotFoundError):
                 yield name, *_figures(name, row, published.mode, recorded_in)
 
     def seconds(self, parameters: Parameters) -> Floats:
