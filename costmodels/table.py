@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,20 +42,6 @@ SURE = (Source.MEASURED, Source.GIVEN)
 """Where numbers come from that are no predictions."""
 
 
-@dataclass(frozen=True)
-class Offload(Brief):
-    """Accelerators beside a host: what leaves one is stored in the host's memory; what enters one is fetched there.
-
-    A flow is stored once, however many devices read it, and fetched once by each of them. For latency, an accelerator
-    is called once: it fetches all that it needs, runs its operators and stores what others need (Tarnawski et al.,
-    Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
-    """
-
-    store_s: Floats  # [n_flows, n_devices], seconds that the writer's device is occupied if another one reads the flow
-    fetch_s: Floats  # [n_flows, n_devices], seconds that each other device which reads the flow is occupied
-    host: NDArray[np.bool_]  # [n_devices], whether a device is the host; for latency it runs operators all at once
-
-
 SHAPES: Mapping[str, str] = (
     dict.fromkeys(("forward_s", "spread", "source", "training.backward_s"), "od")
     | dict.fromkeys(("contention.slowdown", "contention.copies_slowdown"), "od")
@@ -63,10 +49,9 @@ SHAPES: Mapping[str, str] = (
     | dict.fromkeys(("training.once_bytes", "training.once_saved_bytes", "training.layer"), "o")
     | {"training.update.gradient_bytes": "o"}
     | dict.fromkeys(("flow_bytes", "training.gradient", "training.layer_bytes"), "f")
-    | dict.fromkeys(("capacity_bytes", "overhead_s", "contention.group", "offload.host"), "d")
+    | dict.fromkeys(("capacity_bytes", "overhead_s", "contention.group"), "d")
     | dict.fromkeys(("training.update.optimizer_s_per_byte", "training.update.sync_s_per_byte"), "d")
     | dict.fromkeys(("training.update.sync_latency_s", "training.update.uplink"), "d")
-    | dict.fromkeys(("offload.store_s", "offload.fetch_s"), "fd")
     | {"link_class": "dd", "channel": "dd", "link_s": "fc", "link_latency_s": "c"}
 )
 """The arrays of a table and of its parts with their dimensions: operators, devices, flows and link classes."""
@@ -80,7 +65,7 @@ CERTAINTY = frozenset({"source", "spread"})
 PAIR_SHARE = 0.1  # of the time, for which micro-batches run in pairs, whose activations are twice as large
 NO_COSTS = (
     LABELS
-    | {"source", "contention.slowdown", "contention.copies_slowdown", "offload.host", "link_class"}
+    | {"source", "contention.slowdown", "contention.copies_slowdown", "link_class"}
     | {"training.gradient", "training.runs_once", "training.layer"}
 )
 
@@ -117,7 +102,6 @@ class CostTable(Brief):
         spread: [n_ops, n_devices], how uncertain each time is: the distance of its quartiles as a share of it.
         training: what is known of backward passes; None in inference.
         contention: by how much devices slow each other down; None if none does.
-        offload: how devices exchange tensors if they do it through the memory of a host; None if they do it directly.
 
     Raises:
         InputError: for arrays that do not fit together, negative or undefined numbers, or a flow that runs backwards.
@@ -142,8 +126,11 @@ class CostTable(Brief):
     spread: Floats = field(default_factory=lambda: np.zeros(0))
     training: TrainingCosts | None = None
     contention: ContentionCosts | None = None
-    offload: Offload | None = None
     sharing: Sharing = "fifo"
+
+    shapes: ClassVar[Mapping[str, str]] = SHAPES
+    in_order: ClassVar[bool] = True
+    """Whether a device runs one operator after the other, so that their order changes a makespan."""
 
     def __post_init__(self) -> None:
         for name in ("overhead_s", "spread"):
@@ -313,7 +300,7 @@ class CostTable(Brief):
         taken: dict[str, dict[str, Any]] = {"": {"devices": tuple(self.devices[device] for device in chosen)}}
         for name, values in arrays_of(self):
             part, _, own = name.rpartition(".")
-            for axis in device_axes(name):
+            for axis in device_axes(self, name):
                 values = values.take(chosen, axis)
             taken.setdefault(part, {})[own] = values
         for part in sorted(filter(None, taken), reverse=True):  # a part's own parts are before it
@@ -331,12 +318,12 @@ class CostTable(Brief):
 def _shape(table: CostTable, name: str) -> tuple[int, ...]:
     """The shape that an array of the table must have."""
     sizes = {"o": table.n_ops, "d": table.n_devices, "f": len(table.flows), "c": len(table.link_latency_s)}
-    return tuple(sizes[letter] for letter in SHAPES[name])
+    return tuple(sizes[letter] for letter in table.shapes[name])
 
 
 def arrays_of(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
     """The arrays of the table and of the parts that it has, by name, see `SHAPES`."""
-    for name in SHAPES:
+    for name in table.shapes:
         *parts, own = name.split(".")
         record: Any = table
         for part in parts:
@@ -345,9 +332,9 @@ def arrays_of(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, getattr(record, own)
 
 
-def device_axes(name: str) -> tuple[int, ...]:
+def device_axes(table: CostTable, name: str) -> tuple[int, ...]:
     """The axes of an array of the table that are devices."""
-    return tuple(axis for axis, dimension in enumerate(SHAPES[name]) if dimension == "d")
+    return tuple(axis for axis, dimension in enumerate(table.shapes[name]) if dimension == "d")
 
 
 def worth_pairs(paired_s: Floats | float, whole_s: Floats | float) -> NDArray[np.bool_] | np.bool_:
@@ -392,19 +379,14 @@ def _check_contention(table: CostTable) -> None:
             )
         if not (shares <= LARGEST).all():
             raise InputError(f"the cost table's {name} holds a number above {LARGEST:g}; it is a share of a time")
-    if table.offload and table.contention.slowdown.any():
-        raise InputError(
-            "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave out "
-            "the slowdown"
-        )
 
 
 def _check_costs(table: CostTable) -> None:
     for name, values in arrays_of(table):
         if name not in NO_COSTS and len(wrong := np.argwhere(~(_summable(values)))):
             row = int(wrong[0][0])
-            owner = f" for operator '{table.ops[row]}'" if SHAPES[name][0] == "o" else ""
-            owner = f" for tensor '{table.flows[row].tensor}'" if SHAPES[name][0] == "f" else owner
+            owner = f" for operator '{table.ops[row]}'" if table.shapes[name][0] == "o" else ""
+            owner = f" for tensor '{table.flows[row].tensor}'" if table.shapes[name][0] == "f" else owner
             value = values[tuple(wrong[0])]
             rule = f"{MOST:g} or less" if value > MOST else "0 or more"
             raise InputError(f"the cost table's {name} is {value}{owner}; costs are {rule}")

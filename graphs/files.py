@@ -28,6 +28,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "outputs": list(graph.outputs),
         "tensors": [[t.name, list(t.shape), t.dtype, str(t.role)] for t in graph.tensors],
         "ops": [_op_to_dict(op) for op in graph.ops],
+        **({"caches": [list(pair) for pair in graph.caches]} if graph.caches else {}),
     }
 
 
@@ -45,6 +46,7 @@ def graph_from_dict(document: Mapping[str, Any]) -> Graph:
             tensors=tuple(Tensor(n, tuple(shape), dtype, Role(role)) for n, shape, dtype, role in document["tensors"]),
             inputs=tuple(document["inputs"]),
             outputs=tuple(document["outputs"]),
+            caches=tuple((str(cache), str(after)) for cache, after in document.get("caches", ())),
         )
     except InputError:
         raise

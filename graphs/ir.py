@@ -44,6 +44,7 @@ class Role(StrEnum):
     PARAMETER = "parameter"  # trained; placed with the operators that read it
     BUFFER = "buffer"  # kept but not trained: running means, position tables, constants
     ACTIVATION = "activation"  # written by an operator
+    CACHE = "cache"  # lives from call to call: the keys and values of earlier tokens, the state of a recurrence
 
 
 STATE = (Role.PARAMETER, Role.BUFFER)
@@ -135,9 +136,12 @@ class Flow(Brief):
 class Graph(Brief):
     """A computation graph: operators in a topological order and the tensors that they read and write.
 
+    A cache is an input that lives from call to call: of each pair in ``caches`` the first is the cache, of the role
+    CACHE, and the second the output that is the cache of the next call.
+
     Raises:
-        InputError: if a name is used twice or has a lone surrogate, or a tensor is read that does not exist or before
-            an operator writes it.
+        InputError: if a name is used twice or has a lone surrogate, a tensor is read that does not exist or before an
+            operator writes it, or a cache has no successor of its shape.
     """
 
     name: str
@@ -145,6 +149,7 @@ class Graph(Brief):
     tensors: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    caches: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         _check_letters(self)
@@ -152,6 +157,7 @@ class Graph(Brief):
         _check_unique("operator", (op.name for op in self.ops))
         _check_ends(self)
         _check_order(self)
+        _check_caches(self)
 
     @cached_property
     def tensor(self) -> Mapping[str, Tensor]:
@@ -199,6 +205,7 @@ class Graph(Brief):
             [[t.name, t.shape, t.dtype, t.role] for t in self.tensors],
             [_described(op) for op in self.ops],
             [self.inputs, self.outputs],
+            *([self.caches] if self.caches else []),
         ]
         return hashlib.sha256(json.dumps(document, separators=(",", ":"), allow_nan=False).encode()).hexdigest()[:12]
 
@@ -224,7 +231,7 @@ class Graph(Brief):
         """The members of a fused operator, or a single one, as a graph of their own with the ends of the operator."""
         members = op.members or (op,)
         names = dict.fromkeys(name for member in members for name in (*member.inputs, *member.outputs))
-        given = {name for name in op.inputs if self.tensor[name].role in (Role.INPUT, Role.ACTIVATION)}
+        given = {name for name in op.inputs if self.tensor[name].role not in STATE}
         tensors = (replace(self.tensor[n], role=Role.INPUT) if n in given else self.tensor[n] for n in names)
         inputs = tuple(name for name in names if name in given)
         return Graph(op.name, members, tuple(tensors), inputs, op.outputs)
@@ -272,10 +279,27 @@ def _check_ends(graph: Graph) -> None:
     for name in (*graph.inputs, *graph.outputs):
         if name not in graph.tensor:
             raise InputError(f"graph '{graph.name}' names the tensor '{name}' among its ends but does not describe it")
-    declared = {t.name for t in graph.tensors if t.role is Role.INPUT}
+    declared = {t.name for t in graph.tensors if t.role in (Role.INPUT, Role.CACHE)}
     if declared != set(graph.inputs):
         odd = sorted(declared ^ set(graph.inputs))[0]
         raise InputError(f"tensor '{odd}' must be an input by its role and in the list of inputs, or by neither")
+
+
+def _check_caches(graph: Graph) -> None:
+    """Check that exactly the tensors of role CACHE are caches, each with an output of its shape for the next call."""
+    kept = [t.name for t in graph.tensors if t.role is Role.CACHE]
+    if sorted(kept) != sorted(name for name, _ in graph.caches):
+        odd = min({*kept} ^ {name for name, _ in graph.caches}, default=kept[0] if kept else "")
+        raise InputError(f"tensor '{odd}' must be a cache by its role and in the list of caches once, or by neither")
+    for name, after in graph.caches:
+        if after not in graph.outputs:
+            raise InputError(f"the cache '{name}' is followed by '{after}', which is no output of '{graph.name}'")
+        one, other = graph.tensor[name], graph.tensor[after]
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            raise InputError(
+                f"the cache '{name}' is {list(one.shape)} {one.dtype}, and '{after}', which follows it, is "
+                f"{list(other.shape)} {other.dtype}; both must be alike"
+            )
 
 
 def _check_order(graph: Graph) -> None:

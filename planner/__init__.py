@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from costmodels.cluster.links import Level as Level
     from costmodels.cluster.one_line import catalogue_cluster as catalogue_cluster
     from costmodels.cluster.writer import write_cluster as write_cluster
+    from costmodels.language_model.model import ModelDescription as ModelDescription
+    from costmodels.language_model.read import read_language_model as read_language_model
     from costmodels.workload import Workload as Workload
     from graphs.common.errors import InputError as InputError
+    from graphs.importers.generation import generation_program as generation_program
     from planner.explanations.diff import diff as diff
     from planner.explanations.elsewhere import elsewhere as elsewhere
     from planner.explanations.explain import explain as explain
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
     from planner.problem.result import Status as Status
     from planner.runtime.checkpoint.shard import shard as shard
     from planner.runtime.distributed.training.hosted_trainer import HostedTrainer as HostedTrainer
+    from planner.runtime.generation.runner import GenerationRunner as GenerationRunner
+    from planner.runtime.generation.sampling import Sampling as Sampling
     from planner.runtime.hybrid.trainer import HybridTrainer as HybridTrainer
     from planner.runtime.inference.runner import Runner as Runner
     from planner.runtime.start import start as start
@@ -74,9 +79,11 @@ HOMES = {
     "Device": "costmodels.cluster.cluster",
     "Evaluation": "planner.problem.evaluate",
     "Goal": "planner.problem.problem",
+    "GenerationRunner": "planner.runtime.generation.runner",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "HybridTrainer": "planner.runtime.hybrid.trainer",
     "InputError": "graphs.common.errors",
+    "ModelDescription": "costmodels.language_model.model",
     "Level": "costmodels.cluster.links",
     "Link": "costmodels.cluster.cluster",
     "NamedModel": "planner.plans.given",
@@ -87,6 +94,7 @@ HOMES = {
     "Reporter": "planner.problem.reporter",
     "Result": "planner.problem.result",
     "Runner": "planner.runtime.inference.runner",
+    "Sampling": "planner.runtime.generation.sampling",
     "Search": "planner.planning.make_plan",
     "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
@@ -107,11 +115,13 @@ HOMES = {
     "export_row": "planner.exports.rows",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
+    "generation_program": "graphs.importers.generation",
     "load_config": "planner.parallelism.closed_form.config_file",
     "load_plan": "planner.plans.files",
     "pin": "planner.problem.constraints",
     "plan": "planner.planning.find_plan",
     "read_cluster": "costmodels.cluster.file",
+    "read_language_model": "costmodels.language_model.read",
     "save_plan": "planner.plans.files",
     "shard": "planner.runtime.checkpoint.shard",
     "show": "planner.view.show",

@@ -10,16 +10,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from math import inf
 from typing import NamedTuple
-
-import numpy as np
 
 from costmodels.cluster.cluster import SHARINGS, Sharing
 from costmodels.table import CostTable
-from graphs.common.arrays import Floats
 from graphs.common.errors import InputError
 from simulator.engine import Task, times
 from simulator.placement import Placement
@@ -46,7 +41,7 @@ class LoweredStep:
 
 
 def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
-    """The steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
+    """Return the steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
 
     With several copies of the network, these are the steps of each, one copy after the other.
 
@@ -90,7 +85,7 @@ class RepeatedStep(NamedTuple):
 def repeat(
     steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None
 ) -> tuple[list[RepeatedStep], list[Task]]:
-    """The steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
+    """Return the steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
 
     The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
     micro-batch's ready stage.
@@ -181,52 +176,3 @@ def simulate(
         label = step.task.name
         spans.append(Span(step.kind, step.resource, label, micro_batch, step.index, start_s[number], end_s[number]))
     return Timeline(table.devices, micro_batches, tuple(spans))
-
-
-def call_seconds(table: CostTable, placement: Placement) -> Floats:
-    """[n_devices], seconds that one micro-batch occupies each device: fetching, computing and storing."""
-    assert table.offload is not None
-    seconds = placement.busy_s(table)
-    for number, flow in enumerate(table.flows):
-        src = placement.device[flow.writer]
-        remote = {placement.device[reader] for reader in flow.readers} - {src}
-        if remote:
-            seconds[src] += table.offload.store_s[number, src]
-        for dst in remote:
-            seconds[dst] += table.offload.fetch_s[number, dst]
-    return np.asarray(seconds)
-
-
-def offload_latency_s(table: CostTable, placement: Placement) -> float:
-    """Return the second at which the last operator ends, if each accelerator of a host is called once.
-
-    ::
-
-        host          a ──┐              ┌── d     d starts when the call that writes its input has stored everything
-        accelerator       └─ fetch b c store ─┘    the call starts when all its inputs have been written
-
-    It is infinite if calls wait for each other in a circle (Tarnawski et al., Efficient Algorithms for Device Placement
-    of DNN Graph Operators, NeurIPS 2020, section 4).
-
-    The host runs any number of operators at once, each as soon as its inputs have been written.
-    """
-    assert table.offload is not None
-    host = table.offload.host.tolist()
-    calls = call_seconds(table, placement).tolist()
-    # A unit is a call of an accelerator (the number of the device) or an operator on the host.
-    unit = [table.n_devices + op if host[device] else device for op, device in enumerate(placement.device)]
-    seconds = {
-        number: calls[device] if number == device else float(table.forward_s[op, device])
-        for op, (number, device) in enumerate(zip(unit, placement.device, strict=True))
-    }
-    needs: dict[int, set[int]] = {number: set() for number in unit}
-    for writer, reader in table.edges:
-        if unit[writer] != unit[reader]:
-            needs[unit[reader]].add(unit[writer])
-    finish_s: dict[int, float] = {}
-    try:
-        for number in TopologicalSorter(needs).static_order():
-            finish_s[number] = max((finish_s[need] for need in needs[number]), default=0.0) + seconds[number]
-    except CycleError:
-        return inf
-    return max(finish_s.values(), default=0.0)

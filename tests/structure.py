@@ -144,8 +144,19 @@ def complexity(function: Function) -> int:
     return 1 + operands + sum(isinstance(node, BRANCHES) for node in nodes)
 
 
+def stands_in(function: Function) -> bool:
+    """Return whether the operands of a function are those of an operator of ONNX or PyTorch, which sets their number.
+
+    It is entered as an operator, or its docstring begins with the operator that it computes.
+    """
+    entered = any(isinstance(d, ast.Call) and ast.unparse(d.func) == "operator" for d in function.decorator_list)
+    return entered or (ast.get_docstring(function) or "").startswith(("`torch.", "``aten."))
+
+
 def n_parameters(function: Function) -> int:
-    """Return how many values a caller gives."""
+    """Return how many values a caller gives; 0 if a standard says so."""
+    if stands_in(function):
+        return 0
     arguments = function.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return sum(argument.arg not in ("self", "cls") for argument in named)

@@ -11,6 +11,7 @@ from typing import Any
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.cluster.dictionary import VERSION
 from costmodels.cluster.links import Level
+from costmodels.cluster.sheet import DataSheet
 from costmodels.cluster.tables import several_devices
 from costmodels.units import write_bytes, write_bytes_per_s, write_flops_per_s, write_hertz, write_seconds
 from graphs.common.checks import instance
@@ -65,7 +66,6 @@ def _level_keys(level: Level) -> dict[str, Any]:
 
 
 def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, Any]:
-    sheet = device.sheet
     return {
         "name": device.name,
         "count": count if count * hosts > 1 else None,
@@ -75,10 +75,7 @@ def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, An
         "reserve": write_bytes(device.reserve_bytes) if device.reserve_bytes else None,
         "flops": {dtype: write_flops_per_s(rate) for dtype, rate in device.flops_per_s.items()},
         "memory_bandwidth": write_bytes_per_s(device.memory_bytes_per_s),
-        "family": sheet and sheet.family,
-        "units": sheet and sheet.units,
-        "clock": sheet and write_hertz(sheet.clock_hz),
-        "cache": sheet and write_bytes(sheet.cache_bytes),
+        **_sheet_keys(device.sheet),
         "launch": write_seconds(device.launch_s),
         "overhead": write_seconds(device.overhead_s) if device.overhead_s else None,
         "request": write_seconds(device.request_s) if device.request_s else None,
@@ -88,6 +85,17 @@ def _device_keys(device: Device, count: int = 1, hosts: int = 1) -> dict[str, An
         "kernels": device.kernels if device.quick else None,
         "host": device.host or None,
         "price": str(device.price) if device.price else None,
+    }
+
+
+def _sheet_keys(sheet: DataSheet | None) -> dict[str, Any]:
+    if sheet is None:
+        return {}
+    return {
+        "family": sheet.family,
+        "units": sheet.units,
+        "clock": write_hertz(sheet.clock_hz),
+        "cache": write_bytes(sheet.cache_bytes),
     }
 
 

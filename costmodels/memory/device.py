@@ -2,7 +2,7 @@
 
 ::
 
-    device    parameters, buffers, gradients, states of the optimizer          op_bytes
+    device    parameters, buffers, caches, gradients, optimizer states         op_bytes
               saved activations of all micro-batches that the device holds     saved_bytes
               temporary memory of the micro-batch that is computed now         working_bytes
 
@@ -18,6 +18,7 @@ from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.passes import inference_bytes, training_passes
 from costmodels.workload import Workload
+from graphs.caches import users
 from graphs.common.arrays import Floats
 from graphs.common.groups import least_members
 from graphs.ir import STATE, Graph, Role
@@ -27,10 +28,11 @@ LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's 
 
 
 def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
-    """[n_ops], bytes of each operator's parameters, buffers and, in training, gradients and optimizer states.
+    """[n_ops], bytes of each operator's parameters, buffers, caches and, in training, gradients and optimizer states.
 
-    A parameter with several readers counts once, at the first reader, since they share a device (see `together`). A
+    A parameter with several readers counts once, at the first reader, since they share a device (see `tied_groups`). A
     buffer counts for each of its readers, since it is copied to them. A frozen parameter has no gradient and no state.
+    A cache counts once for each micro-batch in flight, at the first operator that uses it.
     """
     trains = workload is not None and workload.trains
     trained = frozenset(Footprints(graph).parameters) if trains else frozenset()
@@ -45,11 +47,25 @@ def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
                     result[i] += tensor.n_bytes + state_bytes
             if tensor.role is Role.PARAMETER:
                 seen.add(tensor.name)
-    return result
+    return result + (1 if workload is None else workload.in_flight) * lasting_bytes(graph)
 
 
-def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Groups of two or more operators that share a device because they share parameters, directly or transitively.
+def lasting_bytes(graph: Graph) -> Floats:
+    """[n_ops], bytes of the caches of one micro-batch that live from call to call, at their first operators.
+
+    See `graphs.ir.Graph.caches`; zeros for a network that keeps nothing.
+    """
+    n_bytes = np.zeros(len(graph.ops))
+    for (cache, _), ops in zip(graph.caches, users(graph), strict=True):
+        if ops:
+            n_bytes[ops[0]] += graph.tensor[cache].n_bytes
+    return n_bytes
+
+
+def tied_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Return groups of two or more operators that share a device because they share parameters or caches.
+
+    They share them directly or transitively; for a cache see `graphs.caches.users`.
 
     Indices ascend within a group, and groups ascend by their first index.
     """
@@ -59,7 +75,7 @@ def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
             if tensor.role is Role.PARAMETER:
                 readers.setdefault(tensor.name, []).append(i)
     groups: dict[int, list[int]] = {}
-    for i, first in enumerate(least_members(len(graph.ops), readers.values())):
+    for i, first in enumerate(least_members(len(graph.ops), [*readers.values(), *filter(None, users(graph))])):
         groups.setdefault(first, []).append(i)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
@@ -103,11 +119,12 @@ def cache_bytes(graph: Graph) -> Floats:
 
     A cache, such as the keys and values of earlier tokens, is an input of the network that an operator of `GROWS` reads
     and whose successor is a result of the network.
+    Caches that stay on their device are no part of it, see `lasting_bytes`.
     """
     n_bytes = np.zeros(len(graph.ops))
     for i, op in enumerate(graph.ops):
         grows = op.kind.removesuffix(".default").rpartition(".")[2].rstrip("_").lower() in GROWS
-        before = [name for name in op.inputs if name in graph.inputs]
+        before = [name for name in op.inputs if graph.tensor[name].role is Role.INPUT]
         if grows and before and not set(op.outputs).isdisjoint(graph.outputs):
             n_bytes[i] = sum(graph.tensor[name].n_bytes for name in {*before, *op.outputs})
     return n_bytes

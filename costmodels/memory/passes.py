@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodels.memory.footprints import Footprints
+from graphs.caches import in_place
 from graphs.footprint import Gradient
-from graphs.ir import STATE, Graph, Op
+from graphs.ir import STATE, Graph, Op, Role
 
 
 @dataclass(eq=False, slots=True)
@@ -142,7 +143,12 @@ class _DeviceStorages:
         read = [name for op in self.ops for name in op.inputs]
         inputs = self.graph.inputs if len(self.ops) == len(self.graph.ops) else ()
         outside = (name for name in dict.fromkeys((*inputs, *read)) if name not in written)
-        return tuple(name for name in outside if self.graph.tensor[name].role not in STATE)
+        return tuple(name for name in outside if self.graph.tensor[name].role not in (*STATE, Role.CACHE))
+
+    @cached_property
+    def written_in_place(self) -> frozenset[str]:
+        """The tensors that are written over a cache, whose bytes stay on the device."""
+        return frozenset(after for _, after in in_place(self.graph).values())
 
     @cached_property
     def results(self) -> Mapping[str, Op]:
@@ -162,6 +168,8 @@ class _DeviceStorages:
         for op in self.ops:
             run = self.footprints.run(op, training)
             for name, shown in zip(op.outputs, run.writes, strict=True):
+                if name in self.written_in_place:
+                    continue
                 if isinstance(shown, int):
                     self.storage[name] = self.ledger.new(shown)
                 elif shown in self.storage:  # otherwise it is a view of a parameter or buffer

@@ -221,27 +221,37 @@ def _sections(whole: Trace, path: str, n_layers: int) -> list[int]:
     layers = Repeat(path, 0, 1, n_layers)
     paths = dict(zip((node for node in whole.code.nodes if node.op == "placeholder"), whole.inputs, strict=True))
     calls = [node for node in whole.code.nodes if node.op == "call_function"]
-    numbers = [layers.layer(module_path(node)) for node in calls]
-    last = max((position for position, number in enumerate(numbers) if number is not None), default=-1)
+    in_turn = _in_turn([layers.layer(module_path(node)) for node in calls])
+    if in_turn is None:
+        return []
     steps: list[list[object]] = [[] for _ in range(n_layers)]
     within: set[fx.Node] = set()
-    layer = 0
-    for node, number in zip(calls[: last + 1], numbers, strict=False):
-        if number is not None and number < layer:
-            return []
-        layer = layer if number is None else number
-        if number is None and not within:  # before the first layer
+    for node, layer in zip(calls, in_turn, strict=False):
+        if layer is None:
             continue
         within.add(node)
-        reads: list[object] = []
-        for read in node.all_input_nodes:
-            if read.op == "placeholder":
-                reads.append((layers.moved(str(paths[read].target), -layer), tensor_layout(read.meta["val"])))
-            elif read not in within:
-                reads.append(read.name)
+        reads = [
+            read.name
+            if read not in paths
+            else (layers.moved(str(paths[read].target), -layer), tensor_layout(read.meta["val"]))
+            for read in node.all_input_nodes
+            if read not in within
+        ]
         steps[layer].append((node.target, node.args[0] if isinstance(node.args[0], str) else node.args[1:], reads))
     kinds: dict[str, int] = {}
     return [kinds.setdefault(repr(step), len(kinds)) for step in steps]
+
+
+def _in_turn(numbers: Sequence[int | None]) -> list[int | None] | None:
+    """Return the layer of each call up to the last one of a layer, None before the first; None if layers go back."""
+    last = max((position for position, number in enumerate(numbers) if number is not None), default=-1)
+    known = [number for number in numbers if number is not None]
+    if known != sorted(known):
+        return None
+    found: list[int | None] = []
+    for number in numbers[: last + 1]:
+        found.append(found[-1] if number is None and found else number)
+    return found
 
 
 def _runs(path: str, kinds: Sequence[int]) -> Iterator[Repeat]:

@@ -191,6 +191,26 @@ def without_stacks() -> Iterator[None]:
 
 
 @contextmanager
+def contiguous_shown() -> Iterator[None]:
+    """Record every call of ``contiguous``, which PyTorch leaves out where a tensor is contiguous, as one token's is.
+
+    So traces of different sizes have the same operators.
+    """
+
+    def shown(self: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
+        made: Tensor = torch.ops.aten.contiguous.default(self, memory_format=memory_format)
+        return made
+
+    with _LOCK:
+        original = Tensor.contiguous
+        Tensor.contiguous = shown  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            Tensor.contiguous = original  # type: ignore[method-assign]
+
+
+@contextmanager
 def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Let a trace know whole numbers that a module holds in buffers, such as the stride of a convolution.
 

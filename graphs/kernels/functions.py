@@ -86,26 +86,14 @@ def _compiled(
     turns: Sequence[Turn],
 ) -> Compiled:
     """Compile operators as `compile_operators` does, once; raise UnpackedError if a kernel cannot pack its weights."""
-    program, kernels, outputs, strides = subgraph
-    flat = list(chain.from_iterable(kernels.values()))
-    own = [_packed(state, number, kernel) for number, each in kernels.items() for kernel in each]
-    graph, held = fx.Graph(), list[torch.Tensor]()
-
-    def hold(tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
-        """Placeholders of tensors that are the same in every run."""
-        held.extend(tensors.values())
-        return _placeholders(graph, "state", len(held) - len(tensors), tensors)
-
-    kept = hold({name: state.get(name) for name in kept_state(program.graph, flat)})
-    weights = iter([hold(each) for each in own])
-    packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
-    turns = turns or one_by_one(kernels)
-    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(n_micro_batches(turns))]
-    runs = [_MicroBatchRun(strides, hold(each.buffers), hold(each.fixed), {}) for each in planned]
+    program, kernels, outputs, _ = subgraph
+    graph, turns = fx.Graph(), turns or one_by_one(kernels)
+    held = _HeldTensors(graph, [])
+    packed, runs = _held_by(held, subgraph, state, n_micro_batches(turns))
     drawing = {name: (target, graph.placeholder(f"generator{i}")) for i, (name, target) in enumerate(seeded.items())}
     inputs = inputs_of(program.graph, kernels)
     for number, run in enumerate(runs):
-        run.value.update({**kept, **run.fixed, **_placeholders(graph, "arg", number * len(inputs), inputs)})
+        run.value.update(_placeholders(graph, "arg", number * len(inputs), inputs))
     for number, which in turns:
         for kernel, own_weights in zip(kernels[number], packed[number], strict=True):
             _add_calls(graph, program, kernel, own_weights, [runs[i] for i in which], drawing)
@@ -115,7 +103,45 @@ def _compiled(
     graph.eliminate_dead_code(
         lambda node: node.is_impure() or node.target is behind or RESULT in node.kwargs  # a view may be read
     )
-    return _written(graph, held)
+    return _written(graph, held.tensors)
+
+
+class _HeldTensors(NamedTuple):
+    """Tensors that are the same in every run of a function."""
+
+    graph: fx.Graph
+    tensors: list[torch.Tensor]
+
+    def add(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, fx.Node]:
+        """Hold tensors; return their placeholders."""
+        self.tensors.extend(tensors.values())
+        return _placeholders(self.graph, "state", len(self.tensors) - len(tensors), tensors)
+
+
+class _MicroBatchRun(NamedTuple):
+    """Values of one micro-batch in the graph of a function, and where they have to lie."""
+
+    strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
+    buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
+    fixed: Mapping[str, fx.Node]  # results that are always the same tensors
+    value: dict[str, fx.Node]  # tensors by name
+
+
+def _held_by(
+    held: _HeldTensors, subgraph: Subgraph, state: DeviceState, n_runs: int
+) -> tuple[dict[int, list[dict[str, fx.Node]]], list[_MicroBatchRun]]:
+    """Hold what operators read in every run; return the packed weights of each kernel, and the micro-batches."""
+    program, kernels, outputs, strides = subgraph
+    flat = list(chain.from_iterable(kernels.values()))
+    own = [_packed(state, number, kernel) for number, each in kernels.items() for kernel in each]
+    kept = held.add({name: state.get(name) for name in kept_state(program.graph, flat)})
+    weights = iter([held.add(each) for each in own])
+    packed = {number: [next(weights) for _ in each] for number, each in kernels.items()}
+    planned = [planned_memory(program, flat, own, {*outputs, *strides}) for _ in range(n_runs)]
+    runs = [_MicroBatchRun(strides, held.add(each.buffers), held.add(each.fixed), {}) for each in planned]
+    for run in runs:
+        run.value.update({**kept, **run.fixed})
+    return packed, runs
 
 
 def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.Tensor]:
@@ -126,15 +152,6 @@ def _packed(state: DeviceState, number: int, kernel: Kernel) -> dict[str, torch.
         raise  # of a weight without values
     except Exception as error:  # whatever its libraries raise
         raise UnpackedError(number) from error
-
-
-class _MicroBatchRun(NamedTuple):
-    """Values of one micro-batch in the graph of a function, and where they have to lie."""
-
-    strides: Mapping[str, tuple[int, ...]]  # of results that have to lie as in the trace
-    buffers: Mapping[str, fx.Node]  # memory to write results to, by their names
-    fixed: Mapping[str, fx.Node]  # results that are always the same tensors
-    value: dict[str, fx.Node]  # tensors by name
 
 
 def _add_calls(

@@ -12,7 +12,7 @@ from ctypes import c_int64
 from dataclasses import astuple, dataclass
 from math import ceil, isfinite, prod
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -34,12 +34,16 @@ from graphs.kernels.dnnl import (
     Object,
     library,
 )
+from graphs.kernels.gelu import contiguous_gelu, strided_gelu
 from graphs.kernels.kernel import Strided, Writer
 from graphs.kernels.winograd import Winograd
 from graphs.rewrites.patterns import Step, activation
 
 LOSE_NAN = ("relu", "hardtanh")
-"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this."""
+"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this.
+
+Like what makes NaN of an infinity, that raises the flag of `graphs.kernels.float_status`.
+"""
 
 BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
 
@@ -82,7 +86,7 @@ class Primitive:
 
     @property
     def loses_nan(self) -> bool:
-        """Whether a step turns NaN into a number."""
+        """Whether a step turns NaN into a number, or an infinity into NaN where PyTorch does not."""
         return any(_loses_nan(step) for step in self.steps)
 
     def described(self, dnnl: Library) -> Object:
@@ -132,7 +136,7 @@ class Primitive:
 
 
 def _loses_nan(step: Step) -> bool:
-    return step.function in LOSE_NAN
+    return step.function in LOSE_NAN or step.strided
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
@@ -247,10 +251,11 @@ class Multiply(Writer, ABC):
 
 
 def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
-    """Apply an activation in place by PyTorch's own operator."""
+    """Apply an activation by PyTorch's own operator, in place if it is not GELU."""
+    if step.function == "gelu":
+        return (strided_gelu if step.strided else contiguous_gelu)(y, step.algorithm)
     name = {"swish": "silu", "hardtanh": "clamp"}.get(step.function, step.function)
-    how = {"approximate": step.algorithm} if step.algorithm else {}
-    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
+    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars)
     return result
 
 
@@ -263,6 +268,8 @@ class PackedConvolution(Multiply):
     """A convolution of images [n, channels, height, width]; images are in channels-last layout from then on."""
 
     memory_format = torch.channels_last
+    by_tiles: ClassVar[bool] = False
+    """Whether Winograd's algorithm computes it where that is quicker."""
 
     def __init__(
         self,
@@ -272,13 +279,11 @@ class PackedConvolution(Multiply):
         bias: bool,
         steps: Sequence[Step] = (),
         border: Sequence[int] | None = None,
-        winograd: bool = False,
     ) -> None:
         """Prepare the convolution of images of the shape ``x`` with filters of the shape ``filters``.
 
         ``geometry`` is stride, padding, dilation and groups, or the first of them; ``border`` the zeros left, right,
-        above and below, in addition to this padding. With ``winograd``, Winograd's algorithm computes it where that is
-        quicker; its rounding differs from PyTorch's.
+        above and below, in addition to this padding.
         """
         given: tuple[Any, ...] = (*geometry, *((1, 1), (0, 0), (1, 1), 1)[len(geometry) :])
         stride, padding, dilation, groups = given
@@ -297,7 +302,7 @@ class PackedConvolution(Multiply):
         tiled = Winograd(images, tuple(filters), y, before, tuple(steps))
         plain = tuple(stride) == tuple(dilation) == (1, 1) and groups == 1
         direct = Primitive("convolution", images, weight, y, added, tuple(steps), axes)
-        super().__init__(tiled if winograd and plain and tiled.gains() else direct, images, y)
+        super().__init__(tiled if self.by_tiles and plain and tiled.gains() else direct, images, y)
 
     def pack_for_torch(self, weight: torch.Tensor) -> torch.Tensor:
         """Pack the filters for PyTorch's operator."""
@@ -325,6 +330,12 @@ class PackedConvolution(Multiply):
         x = torch.nn.functional.pad(x, self._border) if any(self._border) else x
         filters = weight.reshape(self.result.shape[1], -1, *weight.shape[-2:])
         return torch.conv2d(x.contiguous(), filters, bias, stride, padding, dilation, groups)
+
+
+class TiledConvolution(PackedConvolution):
+    """A convolution by Winograd's algorithm where that is quicker; its rounding differs from PyTorch's."""
+
+    by_tiles = True
 
 
 class SequenceConvolution(PackedConvolution):

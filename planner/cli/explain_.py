@@ -124,6 +124,8 @@ def _summary(e: Explanation) -> Iterator[str]:
     if max(e.copies, e.replicas) > 1:
         pairs = " in pairs, which read large weights once" if e.in_pairs else ""
         yield f"  {e.division[0].upper()}{e.division[1:]}: micro-batches take turns{pairs}."
+    if e.simpler:
+        yield from wrapped(f"The simplest of the plans that predictions cannot tell apart: {e.simpler}.")
     if e.out_of_reach:
         yield from wrapped(f"{e.out_of_reach[0].upper()}{e.out_of_reach[1:]}.")
     stream = f"Streaming with {e.in_flight} in flight, the simulator sees one leave every {format_seconds(e.period_s)}"
@@ -319,9 +321,8 @@ def _verdict(e: Explanation) -> str:
     better = [pair for pair in possible if pair[1].better]
     if better:
         best_s, best = min(better, key=lambda pair: pair[0])
-        return (
-            f"{tried}, {best.op} to {best.to} is best: {change(e.objective_s, best_s)}. The search did not find that."
-        )
+        why = "The plan gave that away to be simpler." if e.simpler else "The search did not find that."
+        return f"{tried}, {best.op} to {best.to} is best: {change(e.objective_s, best_s)}. {why}"
     if best_s < e.objective_s * (1 - VISIBLE) and (gain := change(e.objective_s, best_s)) != "same":
         but = "but streaming, simulated, it gains nothing, or not the 5 % that going to and fro has to bring"
         return f"{tried}, {best.op} to {best.to} takes least: {gain}; {but}."

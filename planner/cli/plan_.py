@@ -225,16 +225,24 @@ def show_plan(
     if advice:
         console.say(advice)
     console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
-    if plan.robustness:
-        r = plan.robustness
-        console.say(
-            f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
-            f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
-        )
+    for line in _further(plan):
+        console.say(line)
     calibrate = f"`{_calibrate('MODEL', options)}`"
     for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
         if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
+
+
+def _further(plan: Plan) -> Iterator[str]:
+    """Yield what the plan gave away to be simpler, and what it loses if costs are wrong."""
+    if plan.simplification:
+        yield f"the simplest of what predictions cannot tell apart: {plan.simpler}"
+    if plan.robustness:
+        r = plan.robustness
+        yield (
+            f"if costs are wrong as their spread says: {r.mean_regret:.2%} from the best on average, "
+            f"{r.worst_regret:.2%} at worst of {r.scenarios:,} draws (else {r.nominal_regret:.2%})"
+        )
 
 
 def _choice_document(choice: PartitionChoice) -> dict[str, Any]:

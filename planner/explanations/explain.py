@@ -107,6 +107,7 @@ class Explanation:
     rests: tuple[EstimateBasis, ...]  # what estimates from data sheets rest on, the largest share first
     divided: DividedOperators | None = None  # operators in parts
     fused: tuple[FusedOperators, ...] = ()  # fused operators by the kinds of their members, the longest time first
+    simpler: str = ""  # a sentence about the time that the plan gave away for simplicity; empty if it gave nothing
     recomputed: RecomputationEffect | None = None
 
     __repr__ = brief
@@ -179,6 +180,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         rests=estimate_bases(plan),
         divided=divided(plan),
         fused=fused(plan),
+        simpler=plan.simpler,
         recomputed=recomputed(plan),
     )
 

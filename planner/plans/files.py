@@ -32,6 +32,7 @@ from graphs.ir import Graph
 from graphs.kinds import kind_of
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
+from planner.plans.simplification import Simplification
 from planner.problem.constraints import Constraint, Rule
 from planner.problem.devices import equal_columns
 from planner.problem.evaluate import evaluate
@@ -72,6 +73,7 @@ def answer_to_dict(plan: Plan) -> dict[str, Any]:
         "bound_s": plan.bound_s,
         "gap": plan.gap,
         "robustness": asdict(plan.robustness) if plan.robustness else None,
+        "simplification": asdict(plan.simplification) if plan.simplification else None,
         "predicted": {
             "period_s": plan.period_s,
             "period_range_s": plan.period_range.ends,
@@ -120,6 +122,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
                 Constraint(Rule(c["rule"]), tuple(c["patterns"]), tuple(c["devices"])) for c in document["constraints"]
             ),
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
+            simplification=Simplification(**document["simplification"]) if document["simplification"] else None,
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
             whole_share=float(document["whole_share"]),
             network=_network(document),

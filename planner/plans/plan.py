@@ -1,7 +1,7 @@
 """Plan: an answer with everything that is needed to simulate, run and show it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from graphs.rewrites.imported_names import number_of
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split
 from planner.plans.ranges import Range, Spread, spreads_of
+from planner.plans.simplification import Simplification, sent_tensors
 from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
@@ -36,6 +37,47 @@ STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the firs
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
 MOST_DEVICES = 6  # that have a line of their own in the text
 BY_HAND = "by hand"  # the solver of a placement that no solver made
+
+
+@dataclass(frozen=True)
+class PlacementTask:
+    """A network on a cluster with its costs, for which a placement is sought. Its attributes are those of the `Plan`.
+
+    All plans that are made of a task share its problem, and what is worked out of that.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    workload: Workload
+    table: CostTable
+    goal: Goal
+    constraints: tuple[Constraint, ...] = ()
+    pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rewrites: tuple[Rewrite, ...] = ()
+    whole_share: float = 1.0
+    network: str = ""
+
+    __repr__ = brief
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem to solve: the table with its constraints, and the goal."""
+        kinds = [device.kind for device in self.cluster.devices]
+        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        if self.goal is Goal.TRAINING:
+            return replace(problem, step=step_of(self.workload))
+        return replace(problem, copies=self.goal is Goal.THROUGHPUT)
+
+    def plan(self, placement: Placement, status: Status, solver: str, bound_s: float) -> "Plan":
+        """Return the plan with a placement, its status, the name of its solver and its bound."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _of_task(self, Plan(**own, placement=placement, status=str(status), solver=solver, bound_s=bound_s))
+
+    def answered(self, result: Result) -> "Plan":
+        """Return the plan with a solver's placement, its status and its bound."""
+        assert result.placement is not None
+        return self.plan(result.placement, result.status, result.solver, result.bound_s)
 
 
 @dataclass(frozen=True)
@@ -60,6 +102,7 @@ class Plan:
         rewrites: the changes that turned the imported network into the graph, in order.
         whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
+        simplification: the time that the plan gave away for fewer tensors between devices; None if it gave nothing.
     """
 
     graph: Graph
@@ -78,6 +121,7 @@ class Plan:
     rewrites: tuple[Rewrite, ...] = ()
     whole_share: float = 1.0
     network: str = ""
+    simplification: Simplification | None = None
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -93,19 +137,18 @@ class Plan:
         return self.network if self.rewrites else self.graph.fingerprint
 
     @cached_property
+    def task(self) -> PlacementTask:
+        """The task that the plan answers."""
+        return PlacementTask(**{each.name: getattr(self, each.name) for each in fields(PlacementTask)})
+
+    @property
     def problem(self) -> Problem:
         """The problem that the plan answers: the table with its constraints, and the goal."""
-        kinds = [device.kind for device in self.cluster.devices]
-        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
-        if self.goal is Goal.TRAINING:
-            return replace(problem, step=step_of(self.workload))
-        return replace(problem, copies=self.goal is Goal.THROUGHPUT)
+        return self.task.problem
 
-    def answered(self, result: Result) -> "Plan":
-        """Return the plan with a solver's placement, its status and its bound."""
-        assert result.placement is not None
-        status, solver = str(result.status), result.solver
-        return replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
+    def placed(self, placement: Placement) -> "Plan":
+        """Return the plan with another placement for the same task; nothing else is new."""
+        return _of_task(self.task, replace(self, placement=placement))
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -227,6 +270,12 @@ class Plan:
         return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
+    def simpler(self) -> str:
+        """Return what the plan gave away for simplicity, in words; empty if it gave nothing away."""
+        record = self.simplification
+        return record.compared(sent_tensors(self.table, self.placement)) if record else ""
+
+    @property
     def n_used(self) -> int:
         """The number of devices that have work."""
         return len(self.placement.used)
@@ -319,6 +368,12 @@ class Plan:
         return self.cluster.devices[self.placement.device[number_of(self.graph, op)]].name
 
 
+def _of_task(task: PlacementTask, plan: Plan) -> Plan:
+    """Return the plan, which shares a task with others."""
+    plan.__dict__["task"] = task  # a cached property
+    return plan
+
+
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:
     """Return a plan with another placement for the same problem, evaluated as any other.
 
@@ -332,7 +387,8 @@ def plan_by_hand(found: Plan, placement: Placement) -> Plan:
         InputError: if an operator cannot run where it is placed, or a tensor has no link to take.
     """
     placement.check(found.table)
-    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE), robustness=None)
+    plan = replace(found, placement=placement, solver=BY_HAND, status=str(Status.FEASIBLE))
+    plan = replace(plan, robustness=None, simplification=None)
     return plan if plan.evaluation.feasible else replace(plan, status=str(Status.UNKNOWN))
 
 

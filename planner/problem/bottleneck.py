@@ -82,6 +82,6 @@ def _link_seconds(table: CostTable, placement: Placement) -> Mapping[Ends, float
     """Return the seconds that a micro-batch occupies each link; none if devices exchange tensors through a host."""
     link_s: dict[Ends, float] = {}
     part = 1 / len(placement.copies)
-    for flow, src, dst in placement.all_cuts(table) if table.offload is None else ():
+    for flow, src, dst in placement.all_cuts(table):
         link_s[src, dst] = link_s.get((src, dst), 0.0) + table.send_s(flow, src, dst) * part
     return link_s

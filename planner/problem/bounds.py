@@ -4,6 +4,7 @@ Every bound is for one micro-batch in seconds, and leaves transfers out, so it h
 """
 
 from dataclasses import replace
+from functools import singledispatch
 from math import inf
 
 import numpy as np
@@ -13,22 +14,28 @@ from graphs.common.arrays import Floats
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.devices import alike
 from planner.problem.evaluate import MEMORY_TOLERANCE
-from planner.problem.linear_bounds import call_bound, lp_bound
+from planner.problem.linear_bounds import lp_bound
 from planner.problem.problem import Goal, Problem
 from simulator.training import INPUT_SHARE, SPLIT_BACKWARD
 
+BOUND = "lower bound"  # kept with a problem
 ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
 
 
 def lower_bound(problem: Problem) -> float:
     """Return seconds that no placement can beat; infinite if not even a fractional placement fits the memory.
 
-    Throughput: `load_bound`. Latency: the larger of that and `path_bound`, because every device has to finish its load
-    and every path its operators; with accelerators that a host calls, `call_bound` replaces `load_bound`, because the
-    host runs any number of operators at once. Cost: `cost_bound`. Training: `training_bound`. These bounds hold for
-    devices that all compute all the time. Streaming devices may pause, see `streaming_bound`. For the other goals, a
-    single device that does everything has no contention, so the bound is at most that of the fastest single device.
+    Throughput: `load_bound`. Latency: `latency_bound`. Cost: `cost_bound`. Training: `training_bound`. These bounds
+    hold for devices that all compute all the time. Streaming devices may pause, see `streaming_bound`. For the other
+    goals, a single device that does everything has no contention, so the bound is at most that of the fastest one. The
+    bound is kept with the problem.
     """
+    if BOUND not in problem.worked_out:
+        problem.worked_out[BOUND] = _lower_bound(problem)
+    return float(problem.worked_out[BOUND])
+
+
+def _lower_bound(problem: Problem) -> float:
     table, bound_s = problem.table, _contended_bound(problem.contended)
     if bound_s == inf or not (table.contention and table.contention.slows):
         return bound_s
@@ -42,17 +49,20 @@ def lower_bound(problem: Problem) -> float:
 def one_device_bounds(problem: Problem) -> Floats:
     """Return [n_devices], the least seconds of the network on one device, others idle; infinite if it does not fit.
 
-    They equal the evaluator's objective up to rounding, except for training and for the latency of a host that calls
-    accelerators, which runs any number of operators at once.
+    They equal the evaluator's objective up to rounding, except for training and for devices that run several operators
+    at once.
     """
     table = problem.table
-    work_s = problem.work_s
-    bound_s = work_s.sum(axis=0)
-    if table.offload and problem.goal is Goal.LATENCY:
-        bound_s[table.offload.host] = work_s[:, table.offload.host].max(axis=0, initial=0.0)
+    bound_s = alone_s(table, problem)
     room_bytes = table.capacity_bytes * (1 + 2 * MEMORY_TOLERANCE) - table.working_bytes
     bound_s[table.placed_bytes.sum() > room_bytes] = inf
     return np.asarray(bound_s)
+
+
+@singledispatch
+def alone_s(table: CostTable, problem: Problem) -> Floats:  # noqa: ARG001  # kinds of tables dispatch on it
+    """Return [n_devices], the least seconds of the network on one device, whatever memory it needs."""
+    return np.asarray(problem.work_s.sum(axis=0))
 
 
 def copies_bound(table: CostTable) -> float:
@@ -75,10 +85,15 @@ def _contended_bound(problem: Problem) -> float:
         case Goal.COST:
             return cost_bound(blocks)
         case Goal.LATENCY:
-            busy_s = load_bound(blocks) if problem.table.offload is None else call_bound(blocks)
-            return max(busy_s, path_bound(problem.table))
+            return float(latency_bound(problem.table))
         case Goal.TRAINING:
             return training_bound(problem)
+
+
+@singledispatch
+def latency_bound(table: CostTable) -> float:
+    """Return seconds of latency that no placement can beat: each device finishes its load, each path its operators."""
+    return max(load_bound(merge_blocks(table)), path_bound(table))
 
 
 def path_bound(table: CostTable) -> float:

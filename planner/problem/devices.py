@@ -1,7 +1,7 @@
 """Symmetry of devices, so that a search need not try the same thing twice.
 
-`costmodels.table.SHAPES` knows which costs belong to devices and is asked here alone: a cost that is added to the table
-tells devices apart at once.
+`CostTable.shapes` knows which costs belong to devices and is asked here alone: a cost that is added to the table tells
+devices apart at once.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def alike(table: CostTable, *besides: NDArray[Any]) -> tuple[tuple[int, ...], ..
     `interchangeable`. ``besides`` are other numbers that have to be the same, [..., n_devices] each.
     """
     if SIGNATURES not in table.worked_out:
-        classes = equal_columns(*(values for name, values in arrays_of(table) if _is_own(name)))
+        classes = equal_columns(*(values for name, values in arrays_of(table) if _is_own(table, name)))
         table.worked_out[SIGNATURES] = classes
     same: tuple[tuple[int, ...], ...] = table.worked_out[SIGNATURES]
     if not besides:
@@ -46,13 +46,13 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
     Two devices can swap if they are alike, exchanging their rows and columns maps links to themselves, and it renames
     channels, uplinks and contention groups one to one.
     """
-    relations = [(name, values) for name, values in arrays_of(table) if _is_relation(table, name)]
+    relations = [name for name, _ in arrays_of(table) if _is_relation(table, name)]
     classes: list[list[int]] = []
     for same in alike(table):
         own: list[list[int]] = []
         for device in same:
             for known in own:
-                if all(_survives(name, values, known[0], device) for name, values in relations):
+                if all(_survives(table, name, known[0], device) for name in relations):
                     known.append(device)
                     break
             else:
@@ -68,24 +68,24 @@ def uniform_links(table: CostTable) -> bool:
     return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
 
 
-def _is_own(name: str) -> bool:
+def _is_own(table: CostTable, name: str) -> bool:
     """Whether an array of the table has costs of a single device."""
-    return len(device_axes(name)) == 1 and name not in LABELS | CERTAINTY
+    return len(device_axes(table, name)) == 1 and name not in LABELS | CERTAINTY
 
 
 def _is_relation(table: CostTable, name: str) -> bool:
     """Whether an array of the table says what devices are to each other; groups count if contention slows them."""
     if name == "contention.group" and not (table.contention and table.contention.slows):
         return False
-    return len(device_axes(name)) == 2 or name in LABELS
+    return len(device_axes(table, name)) == 2 or name in LABELS
 
 
-def _survives(name: str, values: NDArray[Any], one: int, other: int) -> bool:
+def _survives(table: CostTable, name: str, one: int, other: int) -> bool:
     """Whether two devices can swap their places in an array, the labels of which may be renamed."""
-    order = np.arange(values.shape[-1])
+    values, order = dict(arrays_of(table))[name], np.arange(table.n_devices)
     order[[one, other]] = other, one
     swapped = values
-    for axis in device_axes(name):
+    for axis in device_axes(table, name):
         swapped = swapped.take(order, axis)
     if name not in LABELS:
         return np.array_equal(values, swapped)

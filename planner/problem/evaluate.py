@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import singledispatch
 from graphlib import CycleError, TopologicalSorter
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from graphs.common.brief import Brief
 from graphs.common.checks import instance
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
-from simulator.simulate import call_seconds, offload_latency_s, simulate
+from simulator.simulate import simulate
 from simulator.training import SPLIT_BACKWARD, simulate_training, training_stages
 
 MEMORY_TOLERANCE = 1e-9  # relative; sums of bytes in floating point
@@ -49,9 +51,9 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
     Throughput: the busiest device or channel, ``max(load, channel load)``. A device's load is what it computes for
     one micro-batch, the overhead of what it sends and receives and, unless the cluster overlaps them, the transfers
     themselves; each flow counts once for each pair of devices. Latency: the makespan of one micro-batch in the
-    simulator, each device in the placement's order. Cost: everything added up, see `total_s`. With accelerators
-    that a host calls, transfers and latency are those of `simulator.simulate`. Training: the makespan of a step in the
-    simulator, with the memory that its schedule needs. Contention between devices counts as in `Placement.costs`.
+    simulator, each device in the placement's order. Cost: everything added up, see `total_s`. Training: the makespan of
+    a step in the simulator, with the memory that its schedule needs. Contention between devices counts as in
+    `Placement.costs`.
 
     If a training step takes ``below_s`` or more, the objective is only a lower bound, which is ``below_s`` or more too,
     and memory is not checked.
@@ -68,22 +70,29 @@ def evaluate(problem: Problem, placement: Placement, below_s: float = inf) -> Ev
         return Evaluation(run.makespan_s, run.load_s, run.memory_bytes, violations)
     placement.check(problem.table)
     table = problem.costs(placement)
-    load_s, channel_s = loads(table, placement)
+    found: PlacementCosts = costs_of_placement(table, placement, problem.goal)
     memory_bytes = memory(table, placement)
-    circle: tuple[str, ...] = ()
-    match problem.goal:
-        case Goal.THROUGHPUT:
-            objective_s = float(max(load_s.max(), channel_s.max(initial=0.0)))
-        case Goal.COST:
-            objective_s = total_s(table, placement)
-        case Goal.LATENCY if table.offload:
-            objective_s = offload_latency_s(table, placement)
-            if objective_s == inf:
-                circle = ("accelerators that are called once wait for each other in a circle",)
-        case Goal.LATENCY:
-            objective_s = simulate(table, placement).makespan_s
-    violations = (*_violations(problem, placement, memory_bytes), *circle)
-    return Evaluation(objective_s, load_s, memory_bytes, violations)
+    violations = (*_violations(problem, placement, memory_bytes), *found.broken)
+    return Evaluation(found.objective_s, found.load_s, memory_bytes, violations)
+
+
+class PlacementCosts(NamedTuple):
+    """The costs of a placement."""
+
+    objective_s: float
+    load_s: Floats  # [n_devices], see `Evaluation`
+    broken: tuple[str, ...] = ()  # rules of this kind of table that the placement breaks
+
+
+@singledispatch
+def costs_of_placement(table: CostTable, placement: Placement, goal: Goal) -> PlacementCosts:
+    """Return the costs of a placement; a kind of table with other transfers registers a function of its own."""
+    load_s, channel_s = loads(table, placement)
+    if goal is Goal.THROUGHPUT:
+        return PlacementCosts(float(max(load_s.max(), channel_s.max(initial=0.0))), load_s)
+    if goal is Goal.COST:
+        return PlacementCosts(total_s(table, placement), load_s)
+    return PlacementCosts(simulate(table, placement).makespan_s, load_s)
 
 
 def step_bounds(problem: Problem, placement: Placement) -> Iterator[float]:
@@ -122,8 +131,6 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
     seconds are the mean over copies.
     """
     channel_s = np.zeros(int(table.channel.max(initial=-1)) + 1)
-    if table.offload:
-        return call_seconds(table, placement), channel_s
     load_s = placement.busy_s(table)
     part = 1 / len(placement.copies)
     for flow, src, dst in placement.all_cuts(table):
@@ -138,8 +145,6 @@ def loads(table: CostTable, placement: Placement) -> tuple[Floats, Floats]:
 
 def total_s(table: CostTable, placement: Placement) -> float:
     """Return the seconds of all computing, handing over and sending of one micro-batch, each counted once."""
-    if table.offload:
-        return float(call_seconds(table, placement).sum())
     seconds = float(placement.busy_s(table).sum())
     sent_s = 0.0
     for flow, src, dst in placement.all_cuts(table):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, input_flows, merge_blocks, successors
-from planner.problem.evaluate import loads
+from planner.problem.evaluate import PlacementCosts, costs_of_placement, loads
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from simulator.placement import Placement
@@ -109,22 +109,21 @@ def _orders(problem: Problem, placement: Placement) -> Iterator[Placement]:
 
 def _ordered(problem: Problem) -> bool:
     """Return whether the order of the operators matters."""
-    return problem.goal is Goal.LATENCY and problem.table.offload is None
+    return problem.goal is Goal.LATENCY and problem.table.in_order
 
 
 def _floor(problem: Problem, placement: Placement) -> float:
-    """Return a lower bound of a placement over all orders: its busiest device or channel, or its longest path."""
+    """Return a lower bound of a placement over all orders: its objective, or the longest of its devices and paths."""
     table = problem.costs(placement)
     if problem.goal is Goal.TRAINING:  # whose stages send to their neighbours alone, unlike `loads`
         return float(placement.busy_s(table).max())
+    if not _ordered(problem):
+        found: PlacementCosts = costs_of_placement(table, placement, problem.goal)
+        return found.objective_s
     load_s, channel_s = loads(table, placement)
-    if problem.goal is Goal.LATENCY and table.offload:
-        load_s = load_s[~table.offload.host]  # a host runs any number of operators at once
-    if problem.goal is Goal.LATENCY and table.sharing == "fair":
+    if table.sharing == "fair":
         channel_s = channel_s[:0]  # the latencies of several tensors overlap
     floor_s = float(max(load_s.max(initial=0.0), channel_s.max(initial=0.0)))
-    if problem.goal is not Goal.LATENCY or table.offload:
-        return floor_s
     finish_s: list[float] = []
     for op, flows in enumerate(input_flows(table)):
         device, ready_s = placement.device[op], 0.0

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.problem import Goal
+from planner.solvers.boundary import boundary_costs
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd multipliers of the hash "splitmix64" (Steele, Lea, Flood, OOPSLA 2014)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -85,12 +86,12 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
     writer = np.fromiter((flow.writer for flow in table.flows), dtype=np.int64, count=n_flows)
     readers = np.fromiter((len(flow.readers) for flow in table.flows), dtype=np.int64, count=n_flows)
     reader = np.fromiter(chain.from_iterable(flow.readers for flow in table.flows), dtype=np.int64)
-    each_s = np.broadcast_to(table.overhead_s, (n_flows, k))
-    costs = (np.zeros((n_flows, k)), each_s, each_s, table.link_s)
+    none, each_s = np.zeros((n_flows, k)), np.broadcast_to(table.overhead_s, (n_flows, k))
+    costs = (none, each_s, each_s, table.link_s)
     counted = table.sharing != "unlimited" or goal is Goal.COST
     channel = np.where((table.channel >= 0) & counted, table.channel + k, -1)
-    if table.offload:  # links only say which device may read what another one writes
-        costs = (table.offload.store_s, costs[0], table.offload.fetch_s, np.zeros_like(table.link_s))
+    if own := boundary_costs(table):  # links only say which device may read what another one writes
+        costs = (own.leave_s, none, own.enter_s, np.zeros_like(table.link_s))
         channel = np.full((k, k), -1)
     nets = _merge_nets(blocks.block[writer], blocks.block[reader], readers, costs)
     return Netlist(

@@ -1,9 +1,11 @@
 """Portfolio: every solver by name, and the sequence of solvers that ``auto`` runs for each goal."""
 
 from collections.abc import Mapping
+from functools import singledispatch
 from types import MappingProxyType
 from typing import NamedTuple
 
+from costmodels.table import CostTable
 from graphs.common import checks
 from graphs.common.errors import InputError, nearest
 from planner.problem.problem import Goal, Problem
@@ -17,26 +19,23 @@ from planner.solvers.latency.latency_search import LatencySearch
 from planner.solvers.list_scheduling.heft import LIST_SCHEDULERS
 from planner.solvers.local_search.local_search import LocalSearch
 from planner.solvers.milp.ilp import ILP
-from planner.solvers.offload.offload_branch import OffloadBranch
-from planner.solvers.offload.offload_latency import OffloadLatency
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        solver.name: solver
-        for solver in (
-            Exhaustive(),
-            ChainDP(),
-            DownsetDP(),
-            LocalSearch(),
-            ILP(),
-            *LIST_SCHEDULERS,
-            LatencySearch(),
-            BranchAndBound(),
-            OffloadLatency(),
-            OffloadBranch(),
-            Pipeline(),
-        )
-    }
+
+def named_solvers(*solvers: Solver) -> Mapping[str, Solver]:
+    """Return solvers by their names."""
+    return MappingProxyType({solver.name: solver for solver in solvers})
+
+
+SOLVERS = named_solvers(
+    Exhaustive(),
+    ChainDP(),
+    DownsetDP(),
+    LocalSearch(),
+    ILP(),
+    *LIST_SCHEDULERS,
+    LatencySearch(),
+    BranchAndBound(),
+    Pipeline(),
 )
 """Every solver by the name that users write; ``auto`` is not among them."""
 
@@ -60,13 +59,9 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
             Turn("local-search", 1.0),
         ),
         Goal.LATENCY: (
-            Turn("offload-latency", 0.02),
-            Turn("offload-branch", 0.1),
-            Turn("offload-latency", 0.9),
             Turn("latency-search", 0.3),
             Turn("branch-and-bound", 0.3),
             Turn("ilp", 1.0),
-            Turn("offload-latency", 1.0),
             Turn("latency-search", 1.0),
         ),
         Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 1.0), Turn("local-search", 1.0)),
@@ -81,6 +76,20 @@ CONTIGUOUS = (Turn("chain-dp", 0.2), Turn("downset-dp", 1.0))
 """The solvers that ``auto`` runs if operators must be contiguous."""
 
 
+class Portfolio(NamedTuple):
+    """The solvers of a kind of cost table."""
+
+    solvers: Mapping[str, Solver]  # by name
+    turns: Mapping[Goal, tuple[Turn, ...]]  # of ``auto``, as `PORTFOLIO`
+    contiguous: tuple[Turn, ...]  # of ``auto`` if operators must be contiguous
+
+
+@singledispatch
+def portfolio_of(table: CostTable) -> Portfolio:  # noqa: ARG001  # kinds of tables dispatch on it
+    """Return the solvers for a table; a kind of table with other transfers registers a portfolio of its own."""
+    return Portfolio(SOLVERS, PORTFOLIO, CONTIGUOUS)
+
+
 def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
     """Return the solvers to run in sequence, each with its share of the time that is left.
 
@@ -90,31 +99,32 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
     checks.instance(problem, Problem, "the problem", "a Problem")
     if not hasattr(solver, "search"):
         checks.instance(solver, str, "the solver", "the name of one, or a Solver")
+    known: Portfolio = portfolio_of(problem.table)
     if not isinstance(solver, str):
-        return [(_able(solver, problem), 1.0)]
+        return [(_able(solver, problem, known.solvers), 1.0)]
     if solver == AUTO:
         few = count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS
         if few and tries_everything(problem):
-            return [(SOLVERS["exhaustive"], 1.0)]
-        portfolio = (Turn("exhaustive", 1.0),) * few + PORTFOLIO[problem.goal]
+            return [(known.solvers["exhaustive"], 1.0)]
+        portfolio = (Turn("exhaustive", 1.0),) * few + known.turns[problem.goal]
         if problem.contiguous and problem.goal is not Goal.TRAINING:
-            portfolio = tuple(turn for turn in CONTIGUOUS if problem.goal in SOLVERS[turn.solver].goals)
-        chosen = ((SOLVERS[turn.solver], turn.share) for turn in portfolio)
+            portfolio = tuple(turn for turn in known.contiguous if problem.goal in known.solvers[turn.solver].goals)
+        chosen = ((known.solvers[turn.solver], turn.share) for turn in portfolio)
         return [(candidate, share) for candidate, share in chosen if not candidate.refuses(problem)]
-    if solver not in SOLVERS:
-        names = [AUTO, *SOLVERS]
+    if solver not in known.solvers:
+        names = [AUTO, *known.solvers]
         raise InputError(f"there is no solver '{solver}'; known: {', '.join(names)}{nearest(solver, names)}")
-    return [(_able(SOLVERS[solver], problem), 1.0)]
+    return [(_able(known.solvers[solver], problem, known.solvers), 1.0)]
 
 
-def _able(solver: Solver, problem: Problem) -> Solver:
+def _able(solver: Solver, problem: Problem, solvers: Mapping[str, Solver]) -> Solver:
     """Return the solver, if it can solve the problem."""
-    able = [name for name, candidate in SOLVERS.items() if problem.goal in candidate.goals]
+    able = [name for name, candidate in solvers.items() if problem.goal in candidate.goals]
     if problem.goal not in solver.goals:
         raise InputError(
             f"the solver '{solver.name}' cannot minimise {problem.goal}; these can: {', '.join([AUTO, *able])}"
         )
     if reason := solver.refuses(problem):
-        able = [name for name in able if not SOLVERS[name].refuses(problem)]
+        able = [name for name in able if not solvers[name].refuses(problem)]
         raise InputError(f"the solver '{solver.name}' cannot handle {reason}; these can: {', '.join([AUTO, *able])}")
     return solver

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodels.step_update import StepUpdate
-from costmodels.table import CostTable, Offload, Source, arrays_of
+from costmodels.table import CostTable, Source, arrays_of
 from graphs.common.errors import InputError
 from graphs.ir import Flow
 from tests.costmodels.parts import table_with
@@ -100,18 +100,6 @@ def test_a_slowdown_that_leaves_no_time_is_named(value: float) -> None:
         table_with(TABLE, slowdown=np.full((3, 2), value))
     assert str(error.value) == (
         "the cost table's slowdown holds a number that is not above -1; it is a share of the isolated time"
-    )
-
-
-def test_accelerators_beside_a_host_have_no_slowdown() -> None:
-    seconds = np.ones((len(TABLE.flows), 2))
-    offload = Offload(seconds, seconds, np.array([True, False]))
-    assert replace(TABLE, offload=offload).offload is offload
-    with pytest.raises(InputError) as error:
-        table_with(TABLE, offload=offload, slowdown=np.full((3, 2), 0.5))
-    assert str(error.value) == (
-        "the cost table has both offload and slowdown; accelerators do not share their host's memory: leave out "
-        "the slowdown"
     )
 
 

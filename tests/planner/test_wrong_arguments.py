@@ -89,6 +89,16 @@ CASES: dict[str, Case] = {
             "replicas": (0,),
         },
     ),
+    "Sampling": (
+        planner.Sampling,
+        {"temperature": 1.0, "top_k": 2, "top_p": 0.5, "seed": 0},
+        {"temperature": (-1, float("inf"), float("nan")), "top_k": (-1, 0.5), "top_p": (0, 1.5), "seed": (-1, 0.5)},
+    ),
+    "generation_program": (
+        planner.generation_program,
+        {"model": "no.json", "rows": 1, "context": 8, "chunks": (4,), "lengths": (4,)},
+        {"rows": (0, "2", 1.5), "context": (1, "8"), "chunks": ((1,), 4, "4"), "lengths": ((0,), 4)},
+    ),
     "NamedModel": (
         planner.NamedModel,
         {"name": "a:b", "batch": 2, "sizes": {"seq": 16}},
@@ -260,6 +270,11 @@ CASES: dict[str, Case] = {
         {"model": "a:b", "cluster": CLUSTER, "goal": "latency", "search": QUICK, "seconds": 5.0},
         {"model": ("no.onnx", GRAPH), "cluster": ("no.toml", ()), "goal": ("speed",), "seconds": (-1, "5")},
     ),
+    "read_language_model": (
+        planner.read_language_model,
+        {"source": {"model_type": "gpt2", "n_layer": 1}},
+        {"source": ("no.gguf", "row.json", "plan.json", {}, "cluster.toml")},
+    ),
     "load_config": (planner.load_config, {"path": "row.json"}, {"path": ("no.json", "plan.json", "")}),
     "Plan.simulate": (PLAN.simulate, {"micro_batches": 8}, {"micro_batches": (0, -1, 1.5, 10**9)}),
     "Plan.device_of": (PLAN.device_of, {"op": GRAPH.ops[0].name}, {"op": ("no such",)}),
@@ -268,7 +283,7 @@ CASES: dict[str, Case] = {
 }
 """By name: what is called, right arguments, and values of each of them that are wrong besides those of no type."""
 
-NEVER_RUN = {"calibrate", "divisions", "shard", "start", "train", "tune", "verify"}
+NEVER_RUN = {"calibrate", "divisions", "generation_program", "shard", "start", "train", "tune", "verify"}
 """Right arguments of these would take time, or other things."""
 
 
@@ -309,8 +324,18 @@ def test_wrong_arguments(name: str, argument: str, value: object) -> None:
 
 
 def test_every_public_name_is_tried() -> None:
-    results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status", "Tuned"}  # what comes out
+    results = {
+        "Evaluation",
+        "InputError",
+        "ModelDescription",
+        "NoPlanError",
+        "Plan",
+        "Result",
+        "Status",
+        "Tuned",
+    }  # what comes out
     started = {"HostedTrainer", "Reporter", "Runner", "Trainer"}  # made by start and train, or to be overridden
+    started |= {"GenerationRunner"}  # tests/planner/runtime/generation
     started |= {"HybridTrainer"}  # each of several ranks makes one: tests/planner/runtime/hybrid
     alike = {"Goal", "contiguous", "forbid", "together", "whole"}  # as plan's goal, and as pin
     assert CASES.keys() | results | started | alike >= set(planner.__all__)

@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.table import CostTable, Offload, Source
+from costmodels.table import Source
 from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError
 from graphs.common.json_object import JsonObject
 from graphs.ir import Flow
+from planner.literature.placement.offload import Offload, OffloadTable
 from planner.problem.blocks import by_priority
 from planner.problem.problem import Goal, Problem
 from simulator.placement import Placement
@@ -177,7 +178,7 @@ def _table(
     nodes: Sequence[_PublicNode],
     readers: Sequence[tuple[int, ...]],
     cost_s: Floats,
-) -> CostTable:
+) -> OffloadTable:
     """Return the cost table of some accelerators and CPUs; all devices exchange tensors through the host's memory."""
     k, n_cpus, capacity_bytes = devices
     n_devices = k + n_cpus
@@ -192,7 +193,7 @@ def _table(
         if node.color is not None:
             colors.setdefault(node.color, []).append(op)
     away = ~np.eye(n_devices, dtype=bool)
-    return CostTable(
+    return OffloadTable(
         ops=tuple(str(node.node) for node in nodes),
         devices=(*(f"accelerator {d}" for d in range(k)), *(f"CPU {d}" for d in range(k, n_devices))),
         forward_s=np.where(

@@ -25,6 +25,7 @@ import numpy as np
 
 from costmodels.workload import RECOMPUTE_MODES
 from graphs.common.brief import brief
+from planner.parallelism.best_first import best_first
 from planner.parallelism.closed_form.bounds import (
     different_stages,
     least_states,
@@ -34,7 +35,7 @@ from planner.parallelism.closed_form.bounds import (
     sync_bound_s,
 )
 from planner.parallelism.closed_form.config import ParallelConfig, ParallelShape, StageLayers, TrainingSetting
-from planner.parallelism.closed_form.degrees import stage_searches
+from planner.parallelism.closed_form.degrees import MOST_STEPS, ClosedFormStages, pipelines
 from planner.parallelism.closed_form.layer_book import LayerBook
 from planner.parallelism.closed_form.prices import ShapePrices, StepPrice, config_price
 from planner.parallelism.closed_form.room import Need, need_of
@@ -193,14 +194,15 @@ class _ConfigSearch:
     def best_degrees(self) -> float:
         """Look for stages that differ in degrees; returns what no step of such stages is shorter than."""
         proved_s = inf
-        searches = stage_searches(self._book) if self.setting.demands.limits is None else ()
-        for done, search in enumerate(searches):
-            if search.ways.quick_bound_s >= self.front.best_s:
+        found = pipelines(self._book) if self.setting.demands.limits is None else ()
+        for done, pipeline in enumerate(found):
+            if pipeline.quick_bound_s >= self.front.best_s:
                 break
             if self._deadline.over:
-                return min(search.ways.quick_bound_s, proved_s)
-            self._reporter.on_step("comparing degrees of each stage", done, len(searches))
-            config, least_s = search.best(self.front.best_s, self._deadline)
+                return min(pipeline.quick_bound_s, proved_s)
+            self._reporter.on_step("comparing degrees of each stage", done, len(found))
+            source = ClosedFormStages(pipeline, self.front.best_s)
+            config, least_s = best_first(source, self.front.best_s, MOST_STEPS, self._deadline)
             proved_s = min(proved_s, least_s)
             if config is not None:
                 self.front.offer(ConfigRow(config, config_price(self.setting, config)))

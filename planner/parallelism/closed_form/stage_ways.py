@@ -19,6 +19,7 @@ import numpy as np
 
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import brief
+from planner.parallelism.best_first import NEARLY
 from planner.parallelism.closed_form.config import (
     ParallelShape,
     StageDegrees,
@@ -30,8 +31,6 @@ from planner.parallelism.closed_form.config import (
 )
 from planner.parallelism.closed_form.layer_book import LayerBook
 from planner.parallelism.closed_form.priced_stage import PricedStage
-
-NEARLY = 1e-9  # relative; times that differ by less are equal
 
 
 class StageOption(NamedTuple):

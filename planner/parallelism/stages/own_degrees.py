@@ -19,12 +19,13 @@ from costmodels.cluster.cluster import Cluster, Device
 from costmodels.workload import RECOMPUTE_MODES
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from planner.parallelism.best_first import best_first
 from planner.parallelism.closed_form.config import Demands, StageDegrees, StageLayers, zero_degrees
 from planner.parallelism.network.shape_tables import ShapeCosts, Tables
 from planner.parallelism.network.training_rows import Choice, choice_of
 from planner.parallelism.network.training_shapes import Shape, of_this_host, searched_shapes, uniform
 from planner.parallelism.stages.own_stages import StageProblem, StageSolution
-from planner.parallelism.stages.stage_degrees import DegreeSearch
+from planner.parallelism.stages.stage_degrees import MOST_STEPS, SimulatedStages
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
@@ -52,7 +53,7 @@ class OwnDegrees:
             if deadline.over:
                 return
             self._reporter.on_step("comparing degrees of each stage", 0, 0)
-            best, least_s = DegreeSearch(problem, most_bytes).best(deadline)
+            best, least_s = best_first(SimulatedStages(problem, most_bytes), inf, MOST_STEPS, deadline)
             yield [] if best is None or self._elsewhere(best) else [self.choice(best, problem)], least_s
             if best is not None:
                 waiting.append((problem, best.peak_bytes / LESS_MEMORY))
@@ -119,8 +120,9 @@ class OwnDegrees:
         tables, alone = self._tables, ways.get((1, 1))
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
-        known = (shape for shape in ways.values() if self._divides(graph, shape, deadline))
-        costs = {degrees: each for shape in known for degrees, each in self._costs(shape, kinds)}
+        costs = self._priced([shape for shape in ways.values() if self._divides(graph, shape, deadline)], kinds)
+        if StageDegrees(1, 1) not in costs:  # time ran out; all stages are compared with it
+            return None
         networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
         known_kinds = [_kind(device) for _, device in kinds]
         return StageProblem(
@@ -132,6 +134,13 @@ class OwnDegrees:
             alone.micro_batches,
             RECOMPUTE_MODES if self._demands.recompute is None else (self._demands.recompute,),
         )
+
+    def _priced(
+        self, shapes: Sequence[Shape], kinds: Sequence[tuple[Cluster, Device]]
+    ) -> dict[StageDegrees, Sequence[ShapeCosts]]:
+        """Return the costs of stages by their degrees, where they are known on devices of each kind."""
+        priced = (pair for shape in shapes for pair in self._costs(shape, kinds))
+        return {degrees: each for degrees, each in priced if len(each) == len(kinds)}
 
     def _costs(
         self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]

@@ -1,8 +1,7 @@
-"""The search for stages with degrees, ZeRO and recomputation of their own; its bound holds if it is cut short.
+"""SimulatedStages: stages with degrees, ZeRO and recomputation of their own, by the costs of operators.
 
-The search extends the beginning of a pipeline by one stage at a time, the one with the least bound first (A*); complete
-pipelines are simulated. With m micro-batches, f and b the passes of a stage with their messages, and s its gradients
-and optimizer, no step is shorter than
+Complete pipelines are simulated. With m micro-batches, f and b the passes of a stage with their messages, and s its
+gradients and optimizer, no step is shorter than
 
 ::
 
@@ -16,7 +15,6 @@ either pass and for gradients and optimizer: no step is longer with the other on
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -26,27 +24,12 @@ from numpy.typing import NDArray
 from costmodels.workload import RecomputeMode
 from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import brief
+from planner.parallelism.best_first import MOST_STAGES, Prefix
 from planner.parallelism.closed_form.config import StageDegrees
 from planner.parallelism.network.shape_tables import ShapeCosts
 from planner.parallelism.stages.own_stages import StageProblem, StageSolution, StageSpec
-from planner.problem.deadline import Deadline
 
-MOST_STAGES = 8
 MOST_STEPS = 1000  # of a search, each for the beginning of a pipeline
-
-
-class StagePrefix(NamedTuple):
-    """The beginning of a pipeline, ordered as the search takes it from its heap."""
-
-    bound_s: float  # a lower bound of its step
-    left: int  # stages to come
-    start: int  # the next block
-    at: int  # the next device
-    ahead_s: float  # forward passes so far, with messages
-    behind_s: float  # backward passes so far, with messages
-    after_s: float  # gradients and optimizer of the first stage
-    longest_s: float  # the bound of the slowest stage so far
-    stages: tuple[StageSpec, ...]
 
 
 class StageOptionCosts(NamedTuple):
@@ -80,8 +63,11 @@ WayKey: TypeAlias = tuple[StageDegrees, RecomputeMode]
 
 
 @dataclass(frozen=True)
-class DegreeSearch:
-    """A best-first search for stages.
+class SimulatedStages:
+    """The stages of a network, of which whole pipelines are simulated, for `best_first`.
+
+    The costs of a beginning are its forward and backward passes with messages, the gradients and optimizer of its first
+    stage, and the bound of the slowest stage. They do not say what a simulation says, nor whether the memory suffices.
 
     Attributes:
         problem: the costs of stages.
@@ -92,34 +78,19 @@ class DegreeSearch:
     most_bytes: float = inf
 
     __repr__ = brief
+    exact = False
 
-    def best(self, deadline: Deadline) -> tuple[StageSolution | None, float]:
-        """Return the fastest stages that fit, if any, and a lower bound of the step in seconds."""
+    def beginnings(self) -> Iterator[Prefix[StageSpec]]:
+        """Yield beginnings without stages, one for each number of stages."""
         ahead_s, both_s = self._least
-        heap = [
-            StagePrefix(bound_s, left, 0, 0, 0.0, 0.0, 0.0, 0.0, ())
-            for left in range(2, len(ahead_s))
-            if (bound_s := max(float(ahead_s[left][0, 0]), float(both_s[left][0, 0]))) < inf
-        ]
-        heapify(heap)
-        best: StageSolution | None = None
-        bound_s = inf
-        for _ in range(MOST_STEPS):
-            if not heap or (best and heap[0].bound_s >= best.step_s):
-                return best, best.step_s if best else inf
-            begun = heappop(heap)
-            bound_s = begun.bound_s
-            if deadline.over:
-                break
-            if begun.left:
-                for longer in self._longer(begun):
-                    if best is None or longer.bound_s < best.step_s:
-                        heappush(heap, longer)
-            else:
-                found = self.problem.simulated(begun.stages, self.most_bytes)
-                if found and (best is None or found.step_s < best.step_s):
-                    best = found
-        return best, bound_s
+        for n_stages in range(2, len(ahead_s)):
+            if (bound_s := max(float(ahead_s[n_stages][0, 0]), float(both_s[n_stages][0, 0]))) < inf:
+                yield Prefix(bound_s, n_stages, 0, self.problem.n_blocks, (0.0, 0.0, 0.0, 0.0), ())
+
+    def solution(self, begun: Prefix[StageSpec]) -> tuple[StageSolution, float] | None:
+        """Return the simulated stages; None if they do not fit."""
+        found = self.problem.simulated(begun.stages, self.most_bytes)
+        return None if found is None else (found, found.step_s)
 
     # --- ways to run a stage -----------------------------------------------------------------------------------------
 
@@ -286,28 +257,26 @@ class DegreeSearch:
             both.append(least_both_s)
         return ahead, both
 
-    def _longer(self, begun: StagePrefix) -> Iterator[StagePrefix]:
+    def longer(self, begun: Prefix[StageSpec]) -> Iterator[Prefix[StageSpec]]:
         """Yield the beginning with one more stage, for each group and each way to run that stage."""
         for group, places in self._groups.items():
             if begun.at in places:
                 yield from self._longer_by(begun, group)
 
-    def _longer_by(self, begun: StagePrefix, group: GroupKey) -> Iterator[StagePrefix]:
+    def _longer_by(self, begun: Prefix[StageSpec], group: GroupKey) -> Iterator[Prefix[StageSpec]]:
         """Yield the beginning with one more stage on a group, for each way to run that stage."""
-        left, start, end = begun.left, begun.start, begun.at + group[0] * group[1]
-        ways, names = self._stage_ways(left, start, group), list(self._ways[group])
-        sent_s, back_s = (each[:, 0] for each in self._message_s(group, np.array([begun.at])))
-        first_s = ways.after_s if not begun.stages else np.full_like(ways.after_s, begun.after_s)
-        own_s = begun.ahead_s + ways.own_s(self.problem.micro_batches)
-        longest_s = np.maximum(begun.longest_s, own_s + np.maximum(ways.after_s, begun.behind_s + first_s))
-        ahead_s = begun.ahead_s + ways.forward_s + sent_s
-        behind_s = begun.behind_s + ways.back_s + back_s
-        rest_s, both_s = (least[left - 1][:, end] for least in self._least)
-        bounds = np.maximum(np.maximum(longest_s, ahead_s + rest_s), ahead_s + behind_s + first_s + both_s)
-        for way, stop in np.argwhere(self._kept(left, start, group) & (bounds < inf)).tolist():
-            stage = StageSpec(start, stop, *names[way])
-            bound, ahead, behind, first, longest = (
-                float(array[way, stop]) for array in (bounds, ahead_s, behind_s, first_s, longest_s)
-            )
-            stages = (*begun.stages, stage)
-            yield StagePrefix(bound, left - 1, stop, end, ahead, behind, first, longest, stages)
+        to_come, start, end = begun.to_come, self.problem.n_blocks - begun.left, begun.at + group[0] * group[1]
+        ahead_before_s, back_before_s, first_before_s, longest_before_s = begun.costs_s
+        ways, names = self._stage_ways(to_come, start, group), list(self._ways[group])
+        sent_s, returned_s = (each[:, 0] for each in self._message_s(group, np.array([begun.at])))
+        first_s = ways.after_s if not begun.stages else np.full_like(ways.after_s, first_before_s)
+        own_s = ahead_before_s + ways.own_s(self.problem.micro_batches)
+        longest_s = np.maximum(longest_before_s, own_s + np.maximum(ways.after_s, back_before_s + first_s))
+        ahead_s = ahead_before_s + ways.forward_s + sent_s
+        back_s = back_before_s + ways.back_s + returned_s
+        rest_s, both_s = (least[to_come - 1][:, end] for least in self._least)
+        bounds = np.maximum(np.maximum(longest_s, ahead_s + rest_s), ahead_s + back_s + first_s + both_s)
+        for way, stop in np.argwhere(self._kept(to_come, start, group) & (bounds < inf)).tolist():
+            bound, *costs_s = (float(each[way, stop]) for each in (bounds, ahead_s, back_s, first_s, longest_s))
+            stages = (*begun.stages, StageSpec(start, stop, *names[way]))
+            yield Prefix(bound, to_come - 1, end, self.problem.n_blocks - stop, tuple(costs_s), stages)

@@ -107,12 +107,17 @@ class Engine:
         """Whether micro-batches wait for an idle copy of the network, and hold nothing but their inputs meanwhile."""
         return self._idle is not None
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
-        """Start one micro-batch; the result holds its output tensors by name."""
-        return self.submit_together([inputs])[0]
+    def submit(self, inputs: Mapping[str, torch.Tensor], copy: int | None = None) -> "Promise[Tensors]":
+        """Start one micro-batch; the result holds its output tensors by name.
 
-    def submit_together(self, several: Sequence[Mapping[str, torch.Tensor]]) -> "list[Promise[Tensors]]":
-        """Start one micro-batch, or two that run at once if the engine has `pairs`."""
+        It runs through this copy of the network, whatever else does, if a number is given: that of a phase.
+        """
+        return self.submit_together([inputs], copy)[0]
+
+    def submit_together(
+        self, several: Sequence[Mapping[str, torch.Tensor]], copy: int | None = None
+    ) -> "list[Promise[Tensors]]":
+        """Start one micro-batch, or two that run at once if the engine has `pairs`; ``copy`` as for `submit`."""
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)
@@ -120,7 +125,10 @@ class Engine:
             batch.beside = tuple(beside)
             for each in beside:
                 each.leads = False
-            if self._idle is None:
+            if copy is not None:
+                batch.leads = False  # it waits for no idle copy, and leaves none
+                self._begin(batch, copy)
+            elif self._idle is None:
                 self._begin(batch, batch.number % len(self._copies))
             else:
                 self._entered.append(batch)
@@ -375,9 +383,9 @@ class InlineEngine(Engine):
     If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
     """
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
+    def submit(self, inputs: Mapping[str, torch.Tensor], copy: int | None = None) -> "Promise[Tensors]":
         """Run one micro-batch; the result is there, unless the engine is closed meanwhile."""
-        done = super().submit(inputs)
+        done = super().submit(inputs, copy)
         with self._turn, torch.no_grad():  # as on a device's own thread
             while not done.done() and self._step(self._device, torch_device_of(self._devices[self._device]), None):
                 pass

@@ -29,7 +29,7 @@ from planner.runtime.inference.engine import Engine, InlineEngine
 from planner.runtime.inference.prefetch import prefetched
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs, rewritten_for
-from planner.runtime.stages.compile import compile_stages
+from planner.runtime.stages.compile import ShardedState, compile_stages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
 from planner.runtime.stages.random_generators import check_seed
 from simulator.timeline import Timeline
@@ -88,15 +88,7 @@ class Runner(Closing):
         self._kept = kept
         self._engine: Engine | Coordinator
         if executor is None:
-            settle(program.graph.largest_bytes)
-            devices, used = plan.cluster.devices, plan.placement.used
-            apart = not share_weights
-            compiled, self._state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs, apart=apart)
-            written = {name for stage in compiled.values() for name in stage.outputs}
-            outputs = tuple(name for name in plan.graph.outputs if name in written)
-            isolated = len(used) == 1 and is_here(devices[used[0]])
-            waits_for = ((),) * len(plan.placement.copies)  # nothing elsewhere
-            self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs, waits_for)
+            self._engine, self._state = _threads_of(plan, program, apart=not share_weights)
             self._engine.seed(seed)
             self.in_pairs = self._engine.pairs
         else:
@@ -258,6 +250,18 @@ class Runner(Closing):
         """Addresses of the weights that results can share memory with."""
         owned = (self._state.owned(device) for device in range(len(self.plan.cluster.devices)))
         return frozenset(map(address_of, chain(self._kept.values(), *(each.values() for each in owned))))
+
+
+def _threads_of(plan: Plan, program: Program, apart: bool) -> tuple[Engine, ShardedState]:
+    """Return the threads of a plan's devices and the state that they hold, copied if it is ``apart`` from the model."""
+    settle(program.graph.largest_bytes)
+    devices, used = plan.cluster.devices, plan.placement.used
+    compiled, state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs, apart=apart)
+    written = {name for stage in compiled.values() for name in stage.outputs}
+    outputs = tuple(name for name in plan.graph.outputs if name in written)
+    isolated = len(used) == 1 and is_here(devices[used[0]])
+    waits_for = ((),) * len(plan.placement.copies)  # nothing elsewhere
+    return (InlineEngine if isolated else Engine)(devices, compiled, outputs, waits_for), state
 
 
 def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", promise: "Promise[Tensors]") -> None:

@@ -97,7 +97,7 @@ class InFlight:
     done: "Promise[Tensors]"
     events: dict[str, torch.cuda.Event]  # of tensors that a GPU is still writing
     beside: "tuple[InFlight, ...]" = ()  # what runs at once with it, and follows it everywhere
-    leads: bool = True  # whether it follows no other
+    leads: bool = True  # whether it follows no other, and its copy is idle after it
     copy: int | None = None  # the copy of the network that it runs through, once it has begun
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)  # stages, here and elsewhere

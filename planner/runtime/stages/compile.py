@@ -1,7 +1,7 @@
 """Compile stages into Python functions, each holding only the parameters that its operators read."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -169,6 +169,27 @@ def compile_stages(
         for number, stage in enumerate(stages)
         if stage.device in used
     }
+    return compiled, state
+
+
+def compile_phases(
+    programs: Sequence[Program], stages: tuple[Stage, ...], devices: Sequence[Device], apart: bool
+) -> tuple[dict[int, CompiledStage], ShardedState]:
+    """Generate the functions of the stages of a network at several sizes, which share their weights.
+
+    The programs have the same operators and state by name. Those of the second one are stages of copy 1, and so on, and
+    are numbered after those of the first. ``apart`` and errors as for `compile_stages`.
+    """
+    used = {stage.device for stage in stages}
+    torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
+    state = ShardedState(programs[0].state, torch_devices, apart=apart)
+    compiled: dict[int, CompiledStage] = {}
+    for phase, program in enumerate(programs):
+        outputs, strides, first = outputs_of(program.graph, stages), lying_as_traced(program), phase * len(stages)
+        for number, stage in enumerate(stages):
+            own = replace(stage, copy=phase, needs=tuple(first + needed for needed in stage.needs))
+            subgraph = Subgraph(program, {}, outputs[number], strides)
+            compiled[first + number] = _compile(subgraph, own, state, devices[stage.device], pairs=False)
     return compiled, state
 
 

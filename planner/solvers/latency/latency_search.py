@@ -33,9 +33,7 @@ class LatencySearch:
     steps: int = 60_000  # moves of each round of the first cycle, as far as the time limit goes
 
     def refuses(self, problem: Problem) -> str:
-        """Refuse a host with accelerators and fair sharing, which the makespan lacks; the moves ignore contiguity."""
-        if problem.table.offload:
-            return "a host with accelerators"
+        """Refuse fair sharing, which the makespan lacks; the moves ignore contiguity."""
         if problem.table.sharing == "fair":
             return "channels that are shared fairly"
         return "contiguous operators" if problem.contiguous else ""

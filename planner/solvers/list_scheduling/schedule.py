@@ -53,9 +53,9 @@ class ListScheduler:
     schedule: Callable[[CostTable, bool, Budget], ListSchedule | None] = field(repr=False)
     goals: frozenset[Goal] = frozenset({Goal.LATENCY})
 
-    def refuses(self, problem: Problem) -> str:
-        """Refuse a host with accelerators: devices exchange tensors directly."""
-        return "a host with accelerators" if problem.table.offload else ""
+    def refuses(self, problem: Problem) -> str:  # noqa: ARG002  # the form of a solver
+        """Refuse nothing."""
+        return ""
 
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Make the two schedules."""

@@ -22,7 +22,6 @@ class Pace(NamedTuple):
 
 
 MINIMISING = Pace(1e-4, 2.5, 0.5)
-PROBING = Pace(1e-4, 2.2, 0.9)
 
 
 class MilpOutcome(NamedTuple):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.host.affinity import use_threads
 from graphs.kernels import winograd
 from graphs.kernels.dnnl import Library, library
-from graphs.kernels.multiply import PackedConvolution, Primitive
+from graphs.kernels.multiply import Primitive, TiledConvolution
 from graphs.kernels.winograd import Winograd
 from graphs.rewrites.patterns import Step
 
@@ -40,12 +40,12 @@ pytestmark = [
 
 def convolution(
     x: Sequence[int], filters: Sequence[int], steps: Sequence[Step] = (), **given: object
-) -> PackedConvolution:
+) -> TiledConvolution:
     geometry = (1, 1), (filters[-1] // 2, filters[-1] // 2)
-    return PackedConvolution(x, filters, geometry, True, steps, winograd=True, **given)  # type: ignore[arg-type]
+    return TiledConvolution(x, filters, geometry, True, steps, **given)  # type: ignore[arg-type]
 
 
-def check(own: PackedConvolution, x: torch.Tensor, weight: torch.Tensor, steps: Sequence[Step] = ()) -> None:
+def check(own: TiledConvolution, x: torch.Tensor, weight: torch.Tensor, steps: Sequence[Step] = ()) -> None:
     """Hold a convolution with random biases against PyTorch's in double precision."""
     assert isinstance(own.primitive, Winograd)
     bias = torch.randn(len(weight))
@@ -115,7 +115,7 @@ def test_filters_lie_in_panels_or_not(outputs: int, monkeypatch: pytest.MonkeyPa
 def test_what_it_does_not_pay_for_is_direct(
     x: Sequence[int], filters: Sequence[int], geometry: Sequence[Sequence[int] | int]
 ) -> None:
-    assert isinstance(PackedConvolution(x, filters, geometry, True, winograd=True).primitive, Primitive)
+    assert isinstance(TiledConvolution(x, filters, geometry, True).primitive, Primitive)
 
 
 def test_a_product_by_another_tensor_is_direct() -> None:

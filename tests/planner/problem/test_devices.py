@@ -9,12 +9,14 @@ import pytest
 
 from costmodels.contention_costs import ContentionCosts
 from costmodels.step_update import StepUpdate
-from costmodels.table import CERTAINTY, LABELS, SHAPES, CostTable, Offload, arrays_of, device_axes
+from costmodels.table import CERTAINTY, LABELS, CostTable, arrays_of
 from costmodels.training_costs import TrainingCosts
+from planner.literature.placement.offload import Offload, OffloadTable
 from planner.problem.devices import alike, interchangeable, uniform_links
+from tests.planner.literature.placement.offloads import with_offload
 from tests.planner.problem.problems import make_table
 
-OF_DEVICES = [name for name in SHAPES if device_axes(name)]
+OF_DEVICES = [name for name, shape in OffloadTable.shapes.items() if "d" in shape]
 ALL = ((0, 1, 2, 3),)
 ONES = np.ones(4)
 
@@ -25,7 +27,8 @@ def equal_devices(*, beside_a_host: bool = False) -> CostTable:
     update = StepUpdate(np.ones(2), ONES, ONES, ONES, np.zeros(4, dtype=np.int64))
     training = TrainingCosts(np.ones((2, 4)), np.ones(1, dtype=bool), update=update)
     if beside_a_host:
-        return replace(table, training=training, offload=Offload(np.ones((1, 4)), np.ones((1, 4)), ONES < 1))
+        table = replace(table, training=training)
+        return with_offload(table, Offload(np.ones((1, 4)), np.ones((1, 4)), ONES < 1))
     return replace(table, training=training, contention=ContentionCosts(np.ones((2, 4))))
 
 
@@ -63,7 +66,7 @@ def all_arrays(record: Any, path: str = "") -> Iterator[str]:
 
 def test_every_array_of_a_table_says_whether_it_has_devices() -> None:
     tables = equal_devices(), equal_devices(beside_a_host=True)
-    assert {name for table in tables for name in all_arrays(table)} == set(SHAPES)
+    assert {name for table in tables for name in all_arrays(table)} == set(OffloadTable.shapes)
 
 
 @pytest.mark.parametrize("beside_a_host", [False, True])
@@ -79,7 +82,7 @@ def test_a_device_that_differs_in_one_cost_alone_is_not_interchangeable(name: st
 
 @pytest.mark.parametrize("name", [name for name in OF_DEVICES if name not in CERTAINTY])
 def test_devices_are_alike_if_they_have_the_same_costs_of_their_own(name: str) -> None:
-    of_pairs = name in LABELS or len(device_axes(name)) == 2
+    of_pairs = name in LABELS or OffloadTable.shapes[name] == "dd"
     assert alike(with_another_last_device(name)) == (ALL if of_pairs else ((0, 1, 2), (3,)))
 
 

@@ -8,7 +8,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
 from planner.solvers.exhaustive import Exhaustive, count_placements
 from simulator.placement import Placement
-from tests.planner.problem.offloads import make_offload
+from tests.planner.literature.placement.offloads import make_offload
 from tests.planner.problem.problems import make_table
 
 FOREVER = Budget(time_limit_s=1e9)

@@ -1,6 +1,5 @@
 """The flat arrays say what the table says, and the compiled search keeps loads as `evaluate` counts them."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
 from graphs.common.arrays import Ints
+from planner.literature.placement.offload import Offload, OffloadTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.evaluate import loads
 from planner.problem.problem import Goal, Problem
 from planner.solvers.local_search.annealing import AnnealingSchedule, value_of
 from planner.solvers.local_search.kernel import MISSING, State, commit, new_state, price
 from planner.solvers.netlist import Netlist, netlist
+from tests.planner.literature.placement.offloads import with_offload
 from tests.planner.problem.problems import make_table, tables, value
 
 THROUGHPUT = AnnealingSchedule(work=0, hot=1.0, cold=0.1, scale_s=1.0, doublings=3)
@@ -28,7 +29,7 @@ def seed() -> np.ndarray:
 
 @st.composite
 def all_tables(draw: st.DrawFn) -> CostTable:
-    """Tables with direct transfers, and with accelerators beside a host."""
+    """Tables with direct transfers, and with accelerators next to a host."""
     table = draw(tables())
     if draw(st.booleans()):
         return table
@@ -37,7 +38,7 @@ def all_tables(draw: st.DrawFn) -> CostTable:
         np.asarray([draw(size) for _ in table.flows], dtype=float).reshape(-1, table.n_devices) for _ in range(2)
     )
     host = np.arange(table.n_devices) == 0
-    return replace(table, offload=Offload(store_s, fetch_s, host))
+    return with_offload(table, Offload(store_s, fetch_s, host))
 
 
 def random_devices(nets: Netlist, data: st.DataObject) -> Ints:
@@ -91,7 +92,7 @@ def test_loads_are_those_of_the_judge(table: CostTable, data: st.DataObject) -> 
     if np.isfinite(judged_s):
         device_s, channel_s = loads(table, placement)
         assert state.load_s[: table.n_devices].tolist() == device_s.tolist()
-        if not table.offload and table.sharing != "unlimited":
+        if not isinstance(table, OffloadTable) and table.sharing != "unlimited":
             assert state.load_s[table.n_devices :].tolist() == channel_s.tolist()
 
 

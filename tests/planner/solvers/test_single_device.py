@@ -17,7 +17,7 @@ from planner.solvers.solve import best_single_device, on_fewer, solve, worth_one
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.costmodels.parts import table_with
-from tests.planner.problem.offloads import make_offload
+from tests.planner.literature.placement.offloads import make_offload
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 
 

@@ -54,35 +54,38 @@ def attention(
         raise node.unsupported("the scores as an output")
     flat = query.dim() == 3
     if flat:
-        query = heads(query, node.integer("q_num_heads", 1))
-        key, value = (heads(x, node.integer("kv_num_heads", 1)) for x in (key, value))
-    offset: Tensor | int = 0
-    if past_key is not None and past_value is not None:
-        offset = past_key.shape[2]
-        key, value = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
-    if lengths is not None:
-        offset = lengths.reshape(-1, 1, 1, 1) - query.shape[2]
-    if mask is not None and mask.shape[-1] < key.shape[2]:  # keys without a number are hidden
-        mask = functional.pad(mask, [0, key.shape[2] - mask.shape[-1]], value=_hiding(mask))
-    causal, softcap = node.flag("is_causal"), node.number("softcap", 0.0)
+        n_heads = [node.integer(f"{side}_num_heads", 1) for side in ("q", "kv", "kv")]
+        query, key, value = map(heads, (query, key, value), n_heads)
+    n_new = key.shape[2]
+    key, value = (x if past is None else torch.cat([past, x], 2) for x, past in ((key, past_key), (value, past_value)))
+    offset = key.shape[2] - n_new if lengths is None else lengths.reshape(-1, 1, 1, 1) - query.shape[2]
+    mask = _hiding_rest(mask, key.shape[2])
     windows = [node.integer(f"{side}_window_size", -1) for side in ("left", "right")]
-    plain = causal and mask is None and past_key is None and lengths is None and windows == [-1, -1] and not softcap
-    if not plain:
-        shown = _shown(query, key, offset, [windows[0], 0 if causal else windows[1]], lengths)
-        mask = _joined(mask, shown)
-    scale = node.number("scale", query.shape[-1] ** -0.5)
-    if softcap:
-        y = _capped(query, key, value, mask, scale, softcap)
-    else:
-        shared = query.shape[1] != key.shape[1]
-        y = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=plain, scale=scale, enable_gqa=shared
-        )
+    plain = node.flag("is_causal") and windows == [-1, -1] and all(each is None for each in (mask, past_key, lengths))
+    if not plain or node.number("softcap", 0.0):
+        shown = _shown(query, key, offset, [windows[0], 0 if node.flag("is_causal") else windows[1]], lengths)
+        mask, plain = _joined(mask, shown), False
+    y = _attended(node, query, key, value, mask, plain)
     return (y.transpose(1, 2).flatten(2) if flat else y), key, value
 
 
-def _hiding(mask: Tensor) -> float:
-    return 0.0 if mask.dtype is torch.bool else float("-inf")
+def _attended(node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Return the values by the scores of a query, capped if the node says so."""
+    scale, softcap = node.number("scale", query.shape[-1] ** -0.5), node.number("softcap", 0.0)
+    if softcap:
+        return _capped(query, key, value, mask, scale, softcap)
+    shared = query.shape[1] != key.shape[1]
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared
+    )
+
+
+def _hiding_rest(mask: Tensor | None, n_keys: int) -> Tensor | None:
+    """Return a mask that hides the keys that it has no number for."""
+    if mask is None or mask.shape[-1] >= n_keys:
+        return mask
+    hiding = 0.0 if mask.dtype is torch.bool else float("-inf")
+    return functional.pad(mask, [0, n_keys - mask.shape[-1]], value=hiding)
 
 
 def _shown(

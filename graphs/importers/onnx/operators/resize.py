@@ -118,16 +118,27 @@ def _resized(node: Node, x: Tensor, axes: list[_Axis]) -> Tensor:
         return functional.interpolate(x, [axis.size for axis in axes[2:]], mode=name, align_corners=corners)
     result = x if mode == "nearest" or x.is_floating_point() else x.double()
     for dim, axis in enumerate(axes):
-        if not axis.changed:
-            continue
-        result = _select(result, dim, _nearest(node, axis)) if mode == "nearest" else _mixed(node, result, dim, axis)
-        if any(axis.beyond):
-            beyond = torch.tensor(axis.beyond, device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim))
-            result = torch.where(beyond, node.number("extrapolation_value", 0.0), result)
+        if axis.changed:
+            result = _along_axis(node, result, dim, axis)
     if result.dtype != x.dtype:
         limits = torch.iinfo(x.dtype)
         result = result.round().clamp(limits.min, limits.max).to(x.dtype)
     return result
+
+
+def _along_axis(node: Node, x: Tensor, dim: int, axis: _Axis) -> Tensor:
+    """Interpolate along one axis; places outside of the operand get the extrapolation value."""
+    nearest = node.text("mode", "nearest") == "nearest"
+    result = _select(x, dim, _nearest(node, axis)) if nearest else _mixed(node, x, dim, axis)
+    if not any(axis.beyond):
+        return result
+    beyond = torch.tensor(axis.beyond, device=x.device).reshape(_along(dim, x))
+    return torch.where(beyond, node.number("extrapolation_value", 0.0), result)
+
+
+def _along(dim: int, x: Tensor) -> list[int]:
+    """Return the shape in which a vector lies along a dimension."""
+    return [-1] + [1] * (x.dim() - 1 - dim)
 
 
 def _interpolation(node: Node, mode: str, axes: list[_Axis]) -> str | None:
@@ -141,12 +152,15 @@ def _interpolation(node: Node, mode: str, axes: list[_Axis]) -> str | None:
     # In spite of its name, PyTorch does not count a single pixel as pytorch_half_pixel does.
     one_pixel = any(axis.size == 1 for axis in axes if axis.changed)
     countings = ("half_pixel", "align_corners") if one_pixel else ("half_pixel", "align_corners", "pytorch_half_pixel")
-    exact = all(axis.size == axis.span for axis in axes) and not (
-        node.flag("antialias") or node.flag("exclude_outside")
-    )
-    if counting not in countings or not exact or node.number("cubic_coeff_a", -0.75) != -0.75:
+    if counting not in countings or not _is_exact(node, axes):
         return None
     return {"linear": _LINEAR[n_spatial], "cubic": "bicubic" if n_spatial == 2 else None}.get(mode)
+
+
+def _is_exact(node: Node, axes: list[_Axis]) -> bool:
+    """Return whether sizes are as scales say, and a node has none of the options that PyTorch's function lacks."""
+    options = node.flag("antialias") or node.flag("exclude_outside")
+    return not options and node.number("cubic_coeff_a", -0.75) == -0.75 and all(axis.size == axis.span for axis in axes)
 
 
 def _leaves(axis: _Axis) -> bool:
@@ -185,24 +199,25 @@ def _mixed(node: Node, x: Tensor, dim: int, axis: _Axis) -> Tensor:
 
     With antialias, a kernel that makes an image smaller is as much wider.
     """
-    reach, kernel = _KERNELS[node.text("mode")]
-    narrow = min(axis.scale, 1.0) if node.flag("antialias") else 1.0
-    first, a = math.floor(-reach / narrow) + 1, node.number("cubic_coeff_a", -0.75)
-    rows = []
-    for place in axis.places:
-        start = math.ceil(place) - 1
-        shares = {start + i: kernel(abs(start + i - place) * narrow, a) for i in range(first, 2 - first)}
-        if node.flag("exclude_outside"):
-            shares = {at: share if 0 <= at < axis.n else 0.0 for at, share in shares.items()}
-        total = sum(shares.values()) or 1.0
-        rows.append([(min(max(at, 0), axis.n - 1), share / total) for at, share in shares.items()])
     result = None
-    for column in zip(*rows, strict=True):
+    for column in zip(*(_shares(node, axis, place) for place in axis.places), strict=True):
         if any(share for _, share in column):
             weights = torch.tensor([share for _, share in column], dtype=x.dtype, device=x.device)
-            part = _select(x, dim, [at for at, _ in column]) * weights.reshape([-1] + [1] * (x.dim() - 1 - dim))
+            part = _select(x, dim, [at for at, _ in column]) * weights.reshape(_along(dim, x))
             result = part if result is None else result + part
     return _select(x, dim, []) if result is None else result
+
+
+def _shares(node: Node, axis: _Axis, place: float) -> list[tuple[int, float]]:
+    """Return the pixels around a place with their shares, which add up to 1."""
+    reach, kernel = _KERNELS[node.text("mode")]
+    narrow = min(axis.scale, 1.0) if node.flag("antialias") else 1.0
+    first, a, start = math.floor(-reach / narrow) + 1, node.number("cubic_coeff_a", -0.75), math.ceil(place) - 1
+    shares = {start + i: kernel(abs(start + i - place) * narrow, a) for i in range(first, 2 - first)}
+    if node.flag("exclude_outside"):
+        shares = {at: share if 0 <= at < axis.n else 0.0 for at, share in shares.items()}
+    total = sum(shares.values()) or 1.0
+    return [(min(max(at, 0), axis.n - 1), share / total) for at, share in shares.items()]
 
 
 def _select(x: Tensor, dim: int, positions: list[int]) -> Tensor:

@@ -17,6 +17,7 @@ import numpy as np
 
 from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks, merge_blocks, successors
+from planner.solvers.boundary import boundary_costs
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 
@@ -70,17 +71,17 @@ class Chain:
     def tariffs(self) -> tuple[Floats, Floats]:
         """[n_flows, n_tariffs] each, seconds of a flow that enters an interval, and of a flow that leaves it.
 
-        A tariff is a link class or, where devices exchange tensors through a host, a device.
+        A tariff is a link class or, where devices pay at their boundary, a device.
         """
-        table = self.blocks.table
-        return (table.offload.fetch_s, table.offload.store_s) if table.offload else (table.link_s, table.link_s)
+        link_s = self.blocks.table.link_s
+        return boundary_costs(self.blocks.table) or (link_s, link_s)
 
     def changes(self, each: bool) -> list[list[TrafficChange]]:
         """Return [n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
 
         A net enters an interval once if it is written outside and read inside. It leaves an interval once if it is
         written inside and read outside or, if ``each``, once for each reader outside. The exact number lies between
-        the two: once for each interval that reads the net; through a host, once.
+        the two: once for each interval that reads the net; once where devices pay at their boundary.
         """
         position = self.position
         at: list[list[TrafficChange]] = [[] for _ in range(self.blocks.n + 1)]

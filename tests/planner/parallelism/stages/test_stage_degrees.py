@@ -15,6 +15,7 @@ from costmodels.cluster.links import Level
 from costmodels.workload import RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
+from planner.parallelism.best_first import best_first
 from planner.parallelism.closed_form.config import Demands, StageDegrees, StageLayers
 from planner.parallelism.network.schedule_sweep import ALL_OPEN, trade_offs
 from planner.parallelism.network.shape_tables import Tables
@@ -22,7 +23,7 @@ from planner.parallelism.network.training_rows import Choice
 from planner.parallelism.network.training_shapes import searched_shapes
 from planner.parallelism.stages.own_degrees import OwnDegrees
 from planner.parallelism.stages.own_stages import StageProblem, StageSolution, StageSpec
-from planner.parallelism.stages.stage_degrees import DegreeSearch
+from planner.parallelism.stages.stage_degrees import MOST_STEPS, SimulatedStages
 from planner.planning.make_plan import Search
 from planner.problem.deadline import Deadline
 from planner.problem.reporter import SILENT
@@ -94,7 +95,7 @@ def test_no_stages_are_faster_than_what_is_found(cluster: Cluster, recomputes: t
         costs = {degrees: costs for degrees, costs in problem.costs.items() if degrees.zero != 1}
         few, most_bytes = replace(problem, recomputes=recomputes, costs=costs), inf
         for _ in range(2):
-            best, bound_s = DegreeSearch(few, most_bytes).best(Deadline(60.0))
+            best, bound_s = best_first(SimulatedStages(few, most_bytes), inf, MOST_STEPS, Deadline(60.0))
             times_s = [found.step_s for found in every(few, most_bytes)]
             assert (best.step_s if best else None) == pytest.approx(min(times_s, default=None))
             if best is None:
@@ -108,7 +109,7 @@ def test_no_stages_are_faster_than_what_is_found(cluster: Cluster, recomputes: t
 def test_the_bound_of_a_search_that_was_cut_short_holds() -> None:
     for problem in problems(devices(3, Level(3, 2e9, 1e-6)), 2):
         few = replace(problem, recomputes=("none",))
-        _, bound_s = DegreeSearch(few).best(Deadline(0.0))
+        _, bound_s = best_first(SimulatedStages(few), inf, MOST_STEPS, Deadline(0.0))
         assert bound_s <= min((found.step_s for found in every(few)), default=bound_s)
 
 
@@ -153,3 +154,9 @@ def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
     assert best.config is not None
     assert best.config.named == "2×1+1×1"
     assert best.config.stages == best.layers
+
+
+def test_without_time_for_stages_of_one_device_there_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, left_s = devices(3, Level(3, 2e9, 1e-6)), iter([60.0])
+    monkeypatch.setattr(Deadline, "left_s", property(lambda _: next(left_s, 0.0)))
+    assert list(problems(cluster, 2)) == []

@@ -51,9 +51,9 @@ def pairs_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     submit = Engine.submit_together
 
-    def spied(self: Engine, several: list[dict[str, torch.Tensor]]) -> object:
+    def spied(self: Engine, several: list[dict[str, torch.Tensor]], copy: int | None = None) -> object:
         seen.append(len(several))
-        return submit(self, several)
+        return submit(self, several, copy)
 
     monkeypatch.setattr(Engine, "submit_together", spied)
     return seen

@@ -13,6 +13,7 @@ from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
+from planner.literature.placement.offload import OffloadTable
 from planner.problem.bounds import lower_bound
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
@@ -21,7 +22,7 @@ from planner.solvers.base import Budget, Solver, objective_of
 from planner.solvers.dp.chains.pipeline import Pipeline
 from planner.solvers.latency.branch_and_bound import channels_apart
 from planner.solvers.latency.latency_search import LatencySearch
-from planner.solvers.portfolio import AUTO, SOLVERS
+from planner.solvers.portfolio import AUTO, SOLVERS, portfolio_of
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from tests.planner.solvers.law.random_problems import random_problem
@@ -69,7 +70,7 @@ def _less_effort() -> Iterator[None]:
         patch("planner.solvers.portfolio.FEW_PLACEMENTS", 0),
         patch("planner.solvers.latency.branch_and_bound.FIRST", QUICK["latency-search"]),
         patch("planner.solvers.local_search.local_search.WORK_PER_CELL", 300),
-        patch("planner.solvers.offload.offload_latency.MOST_ROUNDS", 2),
+        patch("planner.literature.placement.offload_latency.MOST_ROUNDS", 2),
     ):
         yield
 
@@ -77,7 +78,8 @@ def _less_effort() -> Iterator[None]:
 def claims_broken(problem: Problem, random: Random) -> Iterator[tuple[str, str]]:
     """Claims on a problem that are not true, and whose they are; ``random`` draws who is asked, and how."""
     truth = Truth(problem)
-    solvers = {**SOLVERS, **QUICK}
+    known = portfolio_of(problem.table).solvers
+    solvers = {**known, **{name: solver for name, solver in QUICK.items() if name in known}}
     able = [name for name, known in solvers.items() if problem.goal in known.goals and not known.refuses(problem)]
     names = [BOUNDS, AUTO, *able]
     weights = [HARDER if name in PROVERS else 1 for name in names]
@@ -98,7 +100,7 @@ def _bounds_broken(problem: Problem, truth: Truth) -> Iterator[str]:
 
 def is_exact(name: str, problem: Problem) -> bool:
     """Whether a solver promises to end with a proof."""
-    table, direct = problem.table, problem.table.offload is None
+    table, direct = problem.table, not isinstance(problem.table, OffloadTable)
     if problem.goal is Goal.TRAINING:
         return name == "exhaustive"
     match name:

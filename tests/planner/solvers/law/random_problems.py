@@ -6,7 +6,6 @@ links, contiguous operators, slowdown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from random import Random
 from types import MappingProxyType
@@ -15,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from costmodels.step_update import StepUpdate
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
+from planner.literature.placement.offload import Offload
 from planner.literature.placement.public_format import problem_from_dict
 from planner.problem.problem import Goal, Problem
 from simulator.training import TrainingStep
 from tests.costmodels.parts import table_with
+from tests.planner.literature.placement.offloads import with_offload
 from tests.planner.problem.problems import make_table
 from tests.planner.solvers.law.step import ONE_STAGE_EACH
 
@@ -165,7 +166,7 @@ def _beside(dice: _Dice) -> CostTable:
     store_s = drawn()
     fetch_s = store_s if dice.chance(0.6) else drawn()
     pays = ~host if dice.chance(0.8) else np.array([dice.chance(0.6) for _ in range(dice.k)])
-    return replace(table, offload=Offload(np.where(pays, store_s, 0.0), np.where(pays, fetch_s, 0.0), host))
+    return with_offload(table, Offload(np.where(pays, store_s, 0.0), np.where(pays, fetch_s, 0.0), host))
 
 
 def _public(dice: _Dice, goal: Goal) -> Problem:

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import product
 from math import inf
 
+from planner.literature.placement.offload import OffloadTable, offload_of
 from planner.problem.problem import Goal, Problem
 from tests.planner.solvers.law.makespan import Makespan
 from tests.planner.solvers.law.step import Step
@@ -30,7 +31,9 @@ class Truth:
         self._flows = [(flow.writer, tuple(set(flow.readers) - {flow.writer})) for flow in table.flows]
         self._edges = {(writer, reader) for writer, readers in self._flows for reader in readers}
         self._inside = {(a, b) for a, b in self._edges if a in problem.contiguous and b in problem.contiguous}
-        self._makespan = Makespan(table) if problem.goal is Goal.LATENCY and table.offload is None else None
+        self._makespan = (
+            Makespan(table) if problem.goal is Goal.LATENCY and not isinstance(table, OffloadTable) else None
+        )
         self._step = Step(table, problem.step) if problem.goal is Goal.TRAINING else None
 
     @cached_property
@@ -66,7 +69,7 @@ class Truth:
 
     def _unordered(self, device: Sequence[int], takes: Sequence[float]) -> float:
         """What does not depend on the order of operators."""
-        if self._table.offload is None:
+        if not isinstance(self._table, OffloadTable):
             busiest_s, total_s = self._direct(device, takes)
             return total_s if self._problem.goal is Goal.COST else busiest_s
         load_s = self._beside_a_host(device, takes)
@@ -154,8 +157,7 @@ class Truth:
 
     def _beside_a_host(self, device: Sequence[int], takes: Sequence[float]) -> list[float]:
         """[n_devices], computing, storing once what others read, fetching once what others wrote."""
-        offload, load_s = self._table.offload, [0.0] * self._k
-        assert offload is not None
+        offload, load_s = offload_of(self._table), [0.0] * self._k
         for here, seconds in zip(device, takes, strict=True):
             load_s[here] += seconds
         for flow, (writer, readers) in enumerate(self._flows):
@@ -169,8 +171,7 @@ class Truth:
 
     def _calls(self, device: Sequence[int], takes: Sequence[float], load_s: Sequence[float]) -> float:
         """The end of the last call, each of which is an operator on a host or all that an accelerator does."""
-        assert self._table.offload is not None
-        host = self._table.offload.host
+        host = offload_of(self._table).host
         call = [("op", op) if host[here] else ("device", here) for op, here in enumerate(device)]
         lasts = {call[op]: takes[op] if host[here] else load_s[here] for op, here in enumerate(device)}
         end: dict[tuple[str, int], float] = {}

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.table import CostTable, Offload
+from costmodels.table import CostTable
+from planner.literature.placement.offload import Offload
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
@@ -17,6 +18,7 @@ from planner.solvers.local_search.kernel import new_state
 from planner.solvers.local_search.local_search import SHARE, LocalSearch
 from planner.solvers.netlist import netlist
 from simulator.placement import Placement
+from tests.planner.literature.placement.offloads import with_offload
 from tests.planner.problem.problems import brute_force, make_table, value
 
 LIMIT_S = 0.1  # about 1 million pins; a problem of six operators gives up before
@@ -79,7 +81,7 @@ def test_it_offloads() -> None:
     # The middle operator is 9 times as fast on the accelerator, which fetches for 1 s and stores for 2 s.
     table = make_table([[1, 9], [18, 2], [1, 9]], [(0, (1,), 1), (1, (2,), 1)])
     ones = np.ones((2, 2)) * [0.0, 1.0]
-    table = replace(table, offload=Offload(2 * ones, ones, np.asarray([True, False])))
+    table = with_offload(table, Offload(2 * ones, ones, np.asarray([True, False])))
     placement = LocalSearch().search(Problem(table, Goal.THROUGHPUT), budget()).placement
     assert placement is not None
     assert placement.device == (0, 1, 0)  # max(1 + 1, 1 + 2 + 2) = 5 s; everything on the host 20, on the other 20

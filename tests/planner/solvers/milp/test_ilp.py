@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from costmodels.table import CostTable
+from planner.literature.placement.ilp import OffloadILP
+from planner.literature.placement.offload import OffloadTable
 from planner.problem.blocks import by_priority, merge_blocks
 from planner.problem.bounds import longest_paths, lower_bound
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
-from planner.solvers.milp.ilp import ILP, count_columns, merge_forced, program_of
+from planner.solvers.milp.ilp import ILP, merge_forced
 from planner.solvers.milp.latency import as_early_as_possible, incomparable
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table, value
@@ -195,16 +197,16 @@ def test_columns_are_counted_before_they_are_made() -> None:
     for goal in sorted(ILP().goals):
         problem = Problem(table, goal)
         blocks = merge_blocks(table)
-        model = program_of(problem)(blocks, 1.0, 9.0)
+        model = ILP().program_of(problem)(blocks, 1.0, 9.0)
         assert model.build(Budget(1e3))
-        assert len(model.model.variables()) <= count_columns(problem, blocks) + 1 + table.n_ops
+        assert len(model.model.variables()) <= ILP().count_columns(problem, blocks) + 1 + table.n_ops
 
 
 def test_programs_are_freed() -> None:
     problem = Problem(make_table([[1, 2], [2, 1]]), Goal.THROUGHPUT)
     models = []
     for _ in range(4):
-        program = program_of(problem)(merge_blocks(problem.table), 1.0, 9.0)
+        program = ILP().program_of(problem)(merge_blocks(problem.table), 1.0, 9.0)
         assert program.build(Budget(1e3))
         program.minimise(Budget(1e3), None, lambda _: None)
         models.append(ref(program.model))
@@ -230,13 +232,14 @@ def test_every_feasible_placement_is_a_solution_of_the_program(kind: str) -> Non
     for seed in range(40):
         problem = random_problem(kind, seed).contended
         blocks, random = merge_blocks(problem.table), Random(seed)
-        if ILP().refuses(problem) or problem.goal not in ILP().goals or not blocks.fits.any(axis=1).all():
+        solver = OffloadILP() if isinstance(problem.table, OffloadTable) else ILP()
+        if solver.refuses(problem) or problem.goal not in solver.goals or not blocks.fits.any(axis=1).all():
             continue
         placement = blocks.spread([random.choice(np.flatnonzero(fits).tolist()) for fits in blocks.fits])
         upper_s = value(problem, placement)
         if not 0 < upper_s < inf:
             continue
-        model = program_of(problem)(blocks, 0.0, upper_s)
+        model = solver.program_of(problem)(blocks, 0.0, upper_s)
         assert model.build(Budget(1e3))
         for variable, number in model.start(placement).items():
             variable.varValue = number

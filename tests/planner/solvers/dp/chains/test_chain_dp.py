@@ -17,7 +17,7 @@ from planner.solvers.base import Budget
 from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains
 from planner.solvers.dp.chains.chain_dp import ChainDP
 from simulator.placement import Placement
-from tests.planner.problem.offloads import make_offload, offloads
+from tests.planner.literature.placement.offloads import make_offload, offloads
 from tests.planner.problem.problems import contiguous, make_table, tables, value
 
 

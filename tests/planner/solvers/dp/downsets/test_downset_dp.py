@@ -18,7 +18,7 @@ from planner.solvers.dp.downsets import sweep
 from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.solve import solve
 from simulator.placement import Placement
-from tests.planner.problem.offloads import contiguous_problems, make_offload, offloads
+from tests.planner.literature.placement.offloads import contiguous_problems, make_offload, offloads
 from tests.planner.problem.problems import brute_force, make_table, tables, value
 from tests.planner.solvers.dp.downsets.series_parallel import Shape, optimum_ms, series_parallel
 

@@ -1,0 +1,98 @@
+"""A language model that generates: one network at several sizes of a pass, with the same operators and caches.
+
+::
+
+    prompt of 150 tokens     [128 tokens] ─► [16] ─► [16, of which 6 count]      phases: 128, 16 and 1 tokens
+    then token by token      [1] ─► [1] ─► ...
+
+A phase is the network for one number of tokens and one number of cached positions that attention reads. All phases have
+the same operators by name, the same weights and the same caches, so a placement of one is a placement of all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import nn
+
+from graphs.common.brief import Brief
+from graphs.common.errors import InputError
+from graphs.ir import Graph
+from graphs.program.program import Program
+
+
+class Phase(NamedTuple):
+    """The sizes of one pass."""
+
+    tokens: int  # of each row
+    length: int  # cached positions that attention reads: those from 0 on
+
+
+@dataclass(frozen=True)
+class GenerationProgram(Brief):
+    """A causal language model as programs with a cache.
+
+    The programs take, in this order, ``ids`` and ``positions`` [rows, tokens] int64, ``last`` [rows] int64 (which token
+    of each row the logits are of), ``active`` [rows] bool (whether a row has tokens in this pass) and the caches, and
+    return logits [rows, vocabulary] and the caches. A row's tokens may be followed by others at positions that are
+    written again later.
+
+    Attributes:
+        module: the user's own model.
+        phases: the programs, by their sizes; one of them is a token at the whole context.
+        rows: sequences that one pass advances.
+        context: positions of a cache: the most tokens of a prompt and its continuation.
+        vocabulary: number of token ids.
+        growing: names of the caches with a place for each position, in their third dimension; each token changes the
+            others as a whole, so their rows cannot be filled up with other tokens.
+        stops: ids after which the model ends a sequence.
+
+    Raises:
+        InputError: if two phases have not the same operators, inputs, outputs and caches by name.
+    """
+
+    module: nn.Module
+    phases: Mapping[Phase, Program]
+    rows: int
+    context: int
+    vocabulary: int
+    growing: frozenset[str] = field(default_factory=frozenset)
+    stops: frozenset[int] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        for phase, program in self.phases.items():
+            if (difference := unlike(program.graph, self.decode.graph)) is not None:
+                raise InputError(f"the network for {phase.tokens} tokens is not the one for 1 token: {difference}")
+
+    @cached_property
+    def decode(self) -> Program:
+        """The program for one token at the whole context, which plans are made for."""
+        return self.phases[Phase(1, self.context)]
+
+    @property
+    def filled_up(self) -> bool:
+        """Whether a row's tokens may be followed by others in a pass: all caches have a place for each position."""
+        return len(self.growing) == len(self.decode.graph.caches)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of tokens of a pass, the largest first."""
+        return tuple(sorted({phase.tokens for phase in self.phases}, reverse=True))
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of positions that attention reads, the smallest first; the last one is the context."""
+        return tuple(sorted({phase.length for phase in self.phases}))
+
+
+def unlike(one: Graph, other: Graph) -> str | None:
+    """Return the first difference of two graphs besides shapes and attributes; None if they are alike."""
+    for a, b in zip(one.ops, other.ops, strict=False):
+        if (a.name, a.kind, a.inputs, a.outputs) != (b.name, b.kind, b.inputs, b.outputs):
+            return f"operator '{a.name}' ({a.kind}) stands where the other has '{b.name}' ({b.kind})"
+    if len(one.ops) != len(other.ops):
+        return f"it has {len(one.ops):,} operators, the other {len(other.ops):,}"
+    if (one.inputs, one.outputs, one.caches) != (other.inputs, other.outputs, other.caches):
+        return "their inputs, outputs or caches have other names"
+    return None

@@ -1,0 +1,102 @@
+"""Groups: sequences that one pass advances together, each in a row of its own, with their caches.
+
+::
+
+    row 0   p p p p p p g g g .        p  token of a prompt, read in chunks
+    row 1   p p p g g g g . .          g  generated token, read one by one
+    row 2   (free)                     a pass takes as many tokens of each row as its phase has, or fewer
+
+A row with fewer tokens than the phase is filled up with tokens at later positions, which are written again before any
+token attends to them. Rows of a recurrent network cannot be filled up: they read one token in each pass.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from graphs.common.promises import Promise
+from graphs.program.generation import GenerationProgram, Phase
+from planner.runtime.inference.tasks import Tensors
+
+
+@dataclass(eq=False)
+class Continuation:
+    """One sequence that is generated."""
+
+    number: int  # of the sequence, for its caller
+    pending: list[int]  # tokens that are not in the caches yet
+    left: int  # tokens to be generated
+    generator: torch.Generator  # of its random numbers
+    position: int = 0  # of the first pending token
+
+
+@dataclass(eq=False)
+class RowGroup:
+    """Rows that one pass advances, and their caches by name, each on the device of its operators."""
+
+    caches: dict[str, torch.Tensor]
+    rows: list[Continuation | None]
+    on_way: "Promise[Tensors] | None" = None  # the pass that has begun last, until its tokens are chosen
+
+    @property
+    def active(self) -> list[tuple[int, Continuation]]:
+        """The rows with a sequence, and their sequences."""
+        return [(row, one) for row, one in enumerate(self.rows) if one is not None]
+
+    def enter(self, row: int, one: Continuation, growing: frozenset[str]) -> None:
+        """Begin a sequence in a row; states that tokens change as a whole begin with zeros."""
+        self.rows[row] = one
+        for name, cache in self.caches.items():
+            if name not in growing:
+                cache[row].zero_()
+
+
+def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
+    """Return the sizes of the next pass of some sequences: the largest that one of them fills, or else the smallest.
+
+    The rest of a prompt is filled up to the next smaller size above it: one pass reads all weights, whatever its size.
+    """
+    need = max(len(one.pending) for one in rows)
+    farthest = max(one.position for one in rows)
+    fitting: dict[int, Phase] = {}  # the largest first, each with as few positions as possible
+    for tokens in model.sizes:
+        enough = (length for length in model.lengths if length >= farthest + tokens)
+        if found := next((Phase(tokens, length) for length in enough if Phase(tokens, length) in model.phases), None):
+            fitting[tokens] = found
+    full = [size for size in fitting if size <= need]
+    above = [size for size in fitting if size > need]
+    return fitting[above[-1] if full[0] == 1 < need and above else full[0]]
+
+
+def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:
+    """Return the inputs of the next pass of a group besides its caches, by the names of `GenerationProgram`."""
+    ids = torch.zeros(model.rows, phase.tokens, dtype=torch.long)
+    positions = torch.arange(phase.tokens).repeat(model.rows, 1)
+    last = torch.zeros(model.rows, dtype=torch.long)
+    active = torch.zeros(model.rows, dtype=torch.bool)
+    for row, one in group.active:
+        tokens = one.pending[: phase.tokens]
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        positions[row] += one.position
+        last[row] = len(tokens) - 1
+        active[row] = True
+    first = positions[0, 0].clone()
+    return {"ids": ids, "positions": positions, "last": last, "active": active, "first": first}
+
+
+def advance(group: RowGroup, phase: Phase) -> list[tuple[int, Continuation]]:
+    """Move the sequences of a group past the tokens of a pass; return the rows whose next token is to be chosen."""
+    done = []
+    for row, one in group.active:
+        read = min(phase.tokens, len(one.pending))
+        del one.pending[:read]
+        one.position += read
+        if not one.pending:
+            done.append((row, one))
+    return done
+
+
+def views(caches: Mapping[str, torch.Tensor], growing: frozenset[str], length: int) -> dict[str, torch.Tensor]:
+    """Return the caches up to a position, which share memory with the whole ones."""
+    return {name: cache[:, :, :length] if name in growing else cache for name, cache in caches.items()}
