@@ -85,9 +85,10 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {
-    "costmodels": 1879,
+    "costmodels": 1930,
     "costmodels/calibrate": 2402,
     "costmodels/cluster": 2020,
+    "costmodels/estimates": 669,
     "costmodels/host": 672,
     "costmodels/language_model": 2371,
     "costmodels/learning": 714,
@@ -102,9 +103,9 @@ LINES = {
     "graphs/program": 1556,
     "graphs/rewrites": 1921,
     "planner": 170,
-    "planner/cli": 4701,
+    "planner/cli": 4724,
     "planner/cli/solve": 410,
-    "planner/explanations": 2053,
+    "planner/explanations": 2114,
     "planner/exports": 1289,
     "planner/literature": 1,
     "planner/literature/hybrid_pipeline": 994,
@@ -118,7 +119,7 @@ LINES = {
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 728,
     "planner/planning": 3150,
-    "planner/plans": 1446,
+    "planner/plans": 1450,
     "planner/plans/schemas": 34,
     "planner/problem": 1659,
     "planner/runtime": 350,
@@ -143,7 +144,7 @@ LINES = {
     "planner/solvers/local_search": 695,
     "planner/solvers/milp": 791,
     "planner/solvers/strategies": 789,
-    "planner/view": 1287,
+    "planner/view": 1290,
     "simulator": 2808,
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""
