@@ -19,7 +19,7 @@ from costmodels.estimates.autocast import NARROWING, Autocast, runs_in_autocast,
 from costmodels.operators.flops import Work, work_of
 from costmodels.operators.views import STRIDING_KINDS, bases, operation
 from graphs.common.arrays import Floats
-from graphs.ir import Graph, Op, Tensor
+from graphs.ir import ITEM_BYTES, Graph, Op, Tensor
 
 KernelKind: TypeAlias = Literal[
     "product",
@@ -45,6 +45,7 @@ KERNEL_KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 COMPUTING = KERNEL_KINDS[: KERNEL_KINDS.index("normalization")]
 """Kinds whose arithmetic counts besides their bytes."""
 
+DTYPES = tuple(ITEM_BYTES)
 STEP_LAUNCHES = 3.0  # kernels of each step of a recurrence
 LARGE_WINDOW = 5  # side of a depthwise window, above which libraries have no kernel of its own for it
 SMALL_SIDE = 64  # rows or columns of a product, below which tiles are mostly empty
@@ -112,7 +113,7 @@ class Kernels:
     n: Floats  # columns of the result
     k: Floats  # length of a sum
     count: Floats  # products of this size
-    dtype: NDArray[np.str_]  # of the arithmetic
+    dtype: NDArray[np.int64]  # of the arithmetic, index in `DTYPES`
 
 
 def kernels_of(graph: Graph, autocast: bool | None = None) -> Kernels:
@@ -152,7 +153,7 @@ def kernels_of(graph: Graph, autocast: bool | None = None) -> Kernels:
         cast_bytes + copied_bytes,
         np.where(launches > 0, launches + casts + (copied_bytes > 0), 0.0),
         *sizes.T,
-        dtype=np.array(work.dtype, dtype=np.str_),
+        dtype=np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
     )
 
 

@@ -11,10 +11,13 @@ Waves and tiles are as in NeuSight (Lee et al., ASPLOS 2025, https://arxiv.org/a
 by ``python -m tests.benchmarks.paper --fit``.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Device
-from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS, Kernels
+from costmodels.estimates.kernels import COMPUTING, DTYPES, KERNEL_KINDS, Kernels
 from costmodels.estimates.parameters import Parameters
 from costmodels.operators.flops import peak_flops_per_s
 from graphs.common.arrays import Floats
@@ -65,28 +68,29 @@ def _arithmetic_s(kernels: Kernels, device: Device, parameters: Parameters) -> F
     peak = _peaks(kernels, device)
     shares = parameters.arithmetic[kernels.kind]
     units = float(device.sheet.units) if device.sheet else 1.0
-    tiled = np.isin(kernels.kind, [KERNEL_KINDS.index(kind) for kind in TILED_KINDS])
     k = np.ceil(kernels.k / ALIGNED) * ALIGNED + parameters.fill
     best = np.full(len(peak), np.inf)
     for number, columns in enumerate(TILE_COLUMNS):
         tiles = np.ceil(kernels.m / TILE_ROWS) * np.ceil(kernels.n / columns) * kernels.count
         tile_flop = 2.0 * TILE_ROWS * columns * k
         best = np.minimum(best, np.ceil(tiles / units) * units * tile_flop * parameters.narrow**number)
-    flop = np.where(tiled, best, kernels.flop)
+    flop = np.where(_among(kernels, TILED_KINDS), best, kernels.flop)
     grouped = kernels.kind == KERNEL_KINDS.index("grouped convolution")
     width = np.minimum(1.0, kernels.n / GROUP_COLUMNS)
     flop = np.where(grouped, kernels.flop / width**parameters.group_width, flop)
-    computing = np.isin(kernels.kind, [KERNEL_KINDS.index(kind) for kind in COMPUTING])
-    return np.where(computing, flop / (peak * shares), 0.0)
+    return np.where(_among(kernels, COMPUTING), flop / (peak * shares), 0.0)
+
+
+def _among(kernels: Kernels, kinds: Sequence[str]) -> NDArray[np.bool_]:
+    """Return [n_ops], whether an operator is of one of these kinds."""
+    return np.array([kind in kinds for kind in KERNEL_KINDS])[kernels.kind]
 
 
 def _peaks(kernels: Kernels, device: Device) -> Floats:
     """Return [n_ops], the peak of each operator's dtype; depthwise convolutions do not run on tensor cores."""
-    names, number = np.unique(kernels.dtype, return_inverse=True)
-    peak = np.array([peak_flops_per_s(device.flops_per_s, str(name)) for name in names])[number]
+    peak = np.array([peak_flops_per_s(device.flops_per_s, name) for name in DTYPES])[kernels.dtype]
     vector = peak_flops_per_s(device.flops_per_s, "float32")
-    on_vectors = np.isin(kernels.kind, [KERNEL_KINDS.index(kind) for kind in VECTOR_KINDS])
-    return np.where(on_vectors, np.minimum(peak, vector), peak)
+    return np.where(_among(kernels, VECTOR_KINDS), np.minimum(peak, vector), peak)
 
 
 def _memory_s(kernels: Kernels, device: Device, parameters: Parameters) -> Floats:

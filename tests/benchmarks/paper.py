@@ -82,7 +82,7 @@ def bars_of(label: str, networks: Networks, parameters: Parameters, limits: Limi
     return [
         at_most(f"{label}, {len(off)} networks, median factor", float(np.exp(np.median(off))), limits.median),
         at_most(f"{label}, 90 % within a factor of", float(np.exp(off[int(0.9 * (len(off) - 1))])), limits.most),
-        Bar(f"{label}, bias", bias, 1.0, abs(np.log(bias)) <= limits.bias),
+        Bar(f"{label}, bias", bias, 1.0, bool(abs(np.log(bias)) <= limits.bias)),
         at_least(f"{label}, rank correlation", float(np.corrcoef(*ranks)[0, 1]), limits.rank),
         Bar(f"{label}, share in the range", inside, 0.8, 0.72 <= inside <= 0.88),
     ]
