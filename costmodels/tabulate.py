@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.contention_costs import ContentionCosts
 from costmodels.estimates.estimate import Estimate, estimated
-from costmodels.estimates.kernels import Kernels, kernels_of
+from costmodels.estimates.kernels import Kernels, network_kernels
 from costmodels.estimates.reference import LEFT, compares, kind_ratios
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, tied_groups, working_bytes
@@ -252,7 +252,7 @@ class _OperatorWork:
     @cached_property
     def kernels(self) -> Kernels:
         """The figures by which their times are estimated for devices with a data sheet."""
-        return kernels_of(self.graph)
+        return network_kernels(self.graph)
 
     def estimate(self, device: Device) -> Estimate:
         """Times on a device with a data sheet."""

@@ -88,7 +88,7 @@ LINES = {
     "costmodels": 1930,
     "costmodels/calibrate": 2402,
     "costmodels/cluster": 2020,
-    "costmodels/estimates": 669,
+    "costmodels/estimates": 681,
     "costmodels/host": 672,
     "costmodels/language_model": 2371,
     "costmodels/learning": 714,

@@ -11,6 +11,7 @@ operator is a pass over its input. The lists are those of PyTorch
 in 32 bits: published figures of timm fit ones in 16 bits better (its ``fast_norm``).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,19 +80,23 @@ def under_autocast(graph: Graph) -> Autocast:
         wide.update(each for each in op.outputs if widens and given[each].dtype == NARROW)
         if op.outputs and all(each in base for each in op.outputs):
             continue
-        if name in NARROWING:
-            converted = [each for each in floating if each in wide]
-        elif name in CONVERTED:
-            converted = [each for each in floating if each not in wide and given[each].dtype == NARROW]
-        else:
-            converted = []
+        converted = _converted(name, floating, wide, given)
         n_casts[i] = len(converted)
         cast_bytes[i] = (NARROW_BYTES + WIDE_BYTES) * sum(given[each].n_elements for each in converted)
     tensors = tuple(replace(t, dtype=WIDE) if t.name in wide else t for t in graph.tensors)
     return Autocast(replace(graph, tensors=tensors), cast_bytes, n_casts)
 
 
-def _widens(name: str, floating: list[str], wide: set[str], given: dict[str, Tensor]) -> bool:
+def _converted(name: str, floating: list[str], wide: set[str], given: Mapping[str, Tensor]) -> list[str]:
+    """Return the floating-point inputs that are converted in a pass of their own."""
+    if name in NARROWING:
+        return [each for each in floating if each in wide]
+    if name in CONVERTED:
+        return [each for each in floating if each not in wide and given[each].dtype == NARROW]
+    return []
+
+
+def _widens(name: str, floating: list[str], wide: set[str], given: Mapping[str, Tensor]) -> bool:
     """Whether an operator with these floating-point inputs writes 32 bits."""
     if name in NARROWING:
         return False

@@ -38,7 +38,7 @@ def estimated(kernels: Kernels, device: Device, guessed: Sequence[bool] = (), pa
     """Return the times of operators on a device with a data sheet.
 
     Args:
-        kernels: of the network, see `kernels_of`.
+        kernels: of the network, see `network_kernels`.
         device: with its data sheet.
         guessed: [n_ops], whether the kind of an operator has no formula.
         passes: [n_ops], in training how many passes forward a backward pass is like, 0 for none; None in inference.

@@ -116,7 +116,7 @@ class Kernels:
     dtype: NDArray[np.int64]  # of the arithmetic, index in `DTYPES`
 
 
-def kernels_of(graph: Graph, autocast: bool | None = None) -> Kernels:
+def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
     """Return the kernels of a network's operators.
 
     Args:
@@ -129,17 +129,13 @@ def kernels_of(graph: Graph, autocast: bool | None = None) -> Kernels:
     work = work_of(graph)
     mixed = under_autocast(graph) if (runs_in_autocast(graph) if autocast is None else autocast) else None
     n_bytes = _bytes_moved(graph, work, mixed)
-    base, tensor, n_ops = bases(graph), graph.tensor, len(graph.ops)
+    base, n_ops = bases(graph), len(graph.ops)
     kind = np.full(n_ops, KERNEL_KINDS.index("view"))
     sizes, launches, state_bytes = np.ones((n_ops, 4)), np.zeros(n_ops), np.zeros(n_ops)
     for i, op in enumerate(graph.ops):
         if op.outputs and all(name in base for name in op.outputs) and not op.members:
             continue
-        lead = op.leading
-        inputs, outputs = [tensor[name] for name in op.inputs], [tensor[name] for name in op.outputs]
-        if op.members:
-            inside = graph.inside(op).tensor
-            inputs, outputs = ([inside[name] for name in names] for names in (lead.inputs, lead.outputs))
+        lead, (inputs, outputs) = op.leading, _operands(graph, op)
         found, sizes[i] = _kind_and_sizes(lead, inputs, outputs)
         kind[i], launches[i] = KERNEL_KINDS.index(found), STEP_LAUNCHES if found == "recurrence" else 1.0
         state_bytes[i] = sum(t.n_bytes for t in {t.name: t for t in inputs}.values() if t.role != "activation")
@@ -155,6 +151,12 @@ def kernels_of(graph: Graph, autocast: bool | None = None) -> Kernels:
         *sizes.T,
         dtype=np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
     )
+
+
+def _operands(graph: Graph, op: Op) -> tuple[list[Tensor], list[Tensor]]:
+    """Return inputs and outputs of an operator, of the leading member of a fused one."""
+    known, lead = (graph.inside(op) if op.members else graph).tensor, op.leading
+    return [known[name] for name in lead.inputs], [known[name] for name in lead.outputs]
 
 
 def _copied_bytes(graph: Graph) -> Floats:

@@ -5,7 +5,7 @@
     arithmetic     FLOP of whole tiles / (share of the peak); tiles run in waves of one for each multiprocessor
     memory         bytes / (share of the bandwidth), more of it for what the last cache holds
     an operator    (arithmetic^p + memory^p)^(1/p) + its start, and a pass for each input that is converted
-    a chain        a GPU runs behind its host, so that a kernel begins when the one before ends and it was launched
+    a chain        a host launches ahead, so that a kernel begins when the one before ends and it was launched
 
 Waves and tiles are as in NeuSight (Lee et al., ASPLOS 2025, https://arxiv.org/abs/2407.13853); parameters are fitted
 by ``python -m tests.benchmarks.paper --fit``.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS, kernels_of
+from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS, network_kernels
 from costmodels.estimates.parameters import parameters_for, strangeness
 from costmodels.table import Source
 from planner.plans.plan import Plan
@@ -28,7 +28,7 @@ def estimate_bases(plan: Plan) -> tuple[EstimateBasis, ...]:
     """Return what estimates from data sheets rest on, the largest share of the time first; none without them."""
     if not (plan.table.source == Source.ESTIMATED).any():
         return ()
-    kernels = kernels_of(plan.graph)
+    kernels = network_kernels(plan.graph)
     seconds: dict[tuple[str, int], list[float]] = {}
     sheets = {device.kind: device.sheet for device in plan.cluster.devices if device.sheet}
     total_s = 0.0

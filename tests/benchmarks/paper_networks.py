@@ -28,7 +28,7 @@ from costmodels.cluster.cluster import Device
 from costmodels.cluster.tables import device_of
 from costmodels.estimates import autocast, kernels
 from costmodels.estimates.estimate import pass_seconds
-from costmodels.estimates.kernels import Kernels, kernels_of
+from costmodels.estimates.kernels import Kernels, network_kernels
 from costmodels.estimates.parameters import Parameters
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.operators import flops, formulas, views
@@ -278,7 +278,7 @@ def _figures(name: str, row: dict[str, str], mode: Mode, folder: Path) -> tuple[
     path = folder / f"{mode}-{name}-{_version()}.npz"
     if not path.is_file():
         batch, graph = network_graph(name, row, mode, folder)
-        found = kernels_of(graph)
+        found = network_kernels(graph)
         trains = mode == "train"
         passes = backward_passes(graph) if trains else np.zeros(len(graph.ops))
         weights = sum(t.n_bytes for t in graph.tensors if t.role is Role.PARAMETER)

@@ -11,7 +11,7 @@ from costmodels.cluster.sheet import FAMILIES, DataSheet
 from costmodels.cluster.tables import device_of
 from costmodels.estimates.autocast import runs_in_autocast, under_autocast
 from costmodels.estimates.estimate import estimated
-from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS, kernels_of
+from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS, network_kernels
 from costmodels.estimates.model import chain_seconds, kernel_seconds
 from costmodels.estimates.parameters import Parameters, all_parameters, parameters_for, strangeness
 from costmodels.estimates.reference import LEFT
@@ -65,7 +65,7 @@ def linear(rows: int, columns: int, inner: int) -> Graph:
 def arithmetic_s(graph: Graph, parameters: Parameters = EXACT) -> float:
     """Seconds of a network's only operator with a memory that takes none."""
     fast = replace(GPU, memory_bytes_per_s=1e30)
-    return float(kernel_seconds(kernels_of(graph, autocast=False), fast, parameters)[0])
+    return float(kernel_seconds(network_kernels(graph, autocast=False), fast, parameters)[0])
 
 
 def test_tiles_of_a_product_run_in_waves() -> None:
@@ -90,7 +90,7 @@ def test_a_short_sum_does_not_fill_the_pipeline() -> None:
 
 
 def test_what_the_last_cache_holds_streams_faster() -> None:
-    relu = kernels_of(network([("relu.default", "x", "y")], x=(500, 500), y=(500, 500)), autocast=False)
+    relu = network_kernels(network([("relu.default", "x", "y")], x=(500, 500), y=(500, 500)), autocast=False)
     # 1 MB through a cache of 1 MB: the bandwidth grows by half of the gain
     alone = 1e6 / (1e11 * 0.5)
     assert kernel_seconds(relu, GPU, EXACT)[0] == pytest.approx(alone)
@@ -123,7 +123,7 @@ def test_a_network_in_float16_is_taken_for_one_under_autocast() -> None:
     assert found.cast_bytes.tolist() == [6 * (32 + 64), 0, 6 * 32, 0]
     assert found.n_casts.tolist() == [2, 0, 1, 0]
     # linear moves 16 bits each; the sum 2 + 4 + 4 bytes for each of 32; exp 4 + 4; relu 4 + 4
-    assert kernels_of(graph).n_bytes.tolist() == [2 * (32 + 64 + 32), 10 * 32, 8 * 32, 8 * 32]
+    assert network_kernels(graph).n_bytes.tolist() == [2 * (32 + 64 + 32), 10 * 32, 8 * 32, 8 * 32]
     wide = Graph("wide", graph.ops, tuple(replace(t, dtype="float32") for t in graph.tensors), ("x",), ("d",))
     assert not runs_in_autocast(wide)
 
@@ -135,7 +135,7 @@ def test_kinds_of_convolutions_follow_from_their_groups() -> None:
             x=(1, 64, 8, 8), weight=(64, 64 // groups, side, side), y=(1, 64, 8, 8),
         )  # fmt: skip
         op = replace(graph.ops[0], attrs={"groups": groups})
-        return KERNEL_KINDS[int(kernels_of(Graph("g", (op,), graph.tensors, ("x",), ("y",))).kind[0])]
+        return KERNEL_KINDS[int(network_kernels(Graph("g", (op,), graph.tensors, ("x",), ("y",))).kind[0])]
 
     assert kind(1, 3) == "convolution"
     assert kind(8, 3) == "grouped convolution"
@@ -164,10 +164,10 @@ def test_parameters_are_shares_of_peaks() -> None:
 def test_every_device_of_the_catalogue_is_estimated(name: str) -> None:
     device = device_of({"name": "one", "like": name})
     graph = linear(4096, 4096, 4096)
-    found = estimated(kernels_of(graph), device)
+    found = estimated(network_kernels(graph), device)
     assert 0.1e-6 < found.forward_s[0] < 5
     with pytest.raises(InputError, match="device 'one' has no data sheet; give it family, units, clock and cache"):
-        estimated(kernels_of(graph), replace(device, sheet=None))
+        estimated(network_kernels(graph), replace(device, sheet=None))
 
 
 def table_of(graph: Graph, sheet: DataSheet | None) -> CostTable:
