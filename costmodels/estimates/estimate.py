@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Device
 from costmodels.estimates.kernels import KERNEL_KINDS, Kernels
@@ -34,7 +35,9 @@ class Estimate(Brief):
     reason: str
 
 
-def estimated(kernels: Kernels, device: Device, guessed: Sequence[bool] = (), passes: Floats | None = None) -> Estimate:
+def estimated(
+    kernels: Kernels, device: Device, guessed: Sequence[bool] | NDArray[np.bool_] = (), passes: Floats | None = None
+) -> Estimate:
     """Return the times of operators on a device with a data sheet.
 
     Args:

@@ -149,7 +149,7 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
         cast_bytes + copied_bytes,
         np.where(launches > 0, launches + casts + (copied_bytes > 0), 0.0),
         *sizes.T,
-        dtype=np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
+        np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
     )
 
 
