@@ -88,7 +88,7 @@ LINES = {
     "costmodels": 1930,
     "costmodels/calibrate": 2401,
     "costmodels/cluster": 2020,
-    "costmodels/estimates": 682,
+    "costmodels/estimates": 684,
     "costmodels/host": 743,
     "costmodels/language_model": 2371,
     "costmodels/learning": 714,

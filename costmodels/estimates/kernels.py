@@ -148,7 +148,7 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
         np.minimum(state_bytes, n_bytes),
         cast_bytes + copied_bytes,
         np.where(launches > 0, launches + casts + (copied_bytes > 0), 0.0),
-        *sizes.T,
+        *(sizes[:, 0], sizes[:, 1], sizes[:, 2], sizes[:, 3]),
         np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
     )
 
