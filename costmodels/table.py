@@ -33,6 +33,7 @@ class Source(StrEnum):
 
     MEASURED = "measured"
     LEARNED = "learned"  # fitted to this machine's own measurements
+    ESTIMATED = "estimated"  # from a data sheet and what devices of its kind reach, see `costmodels.estimates`
     ROOFLINE = "roofline"
     GIVEN = "given"  # by the user or by a problem file
 

@@ -1,4 +1,7 @@
-"""Graph, cluster and workload into a CostTable: measured where there is a measurement, else learned, else roofline."""
+"""Graph, cluster and workload into a CostTable: measured where there is a measurement, else learned, else estimated.
+
+An estimate follows from a device's data sheet if that is known (`costmodels.estimates`), else from its peaks alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.contention_costs import ContentionCosts
+from costmodels.estimates.estimate import Estimate, estimated
+from costmodels.estimates.kernels import Kernels, network_kernels
+from costmodels.estimates.reference import LEFT, compares, kind_ratios
 from costmodels.measured import Profile
 from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, tied_groups, working_bytes
 from costmodels.memory.footprints import Footprints
@@ -40,6 +46,7 @@ LearnedOf: TypeAlias = "Callable[[str], LearnedModel | None]"
 SOURCE = f"<U{max(map(len, Source))}"
 LEAST = -0.75  # copies' slowdown, where two micro-batches take as long as one, with weights from the last cache
 PAIR_GAIN = 0.1  # above it, an operator takes less time in copies since two micro-batches run at once; below, by chance
+MOSTLY = 0.9  # share of a network's time that is measured, from which it corrects estimates for other devices
 ROOFLINE_SPREAD = 0.5  # two peaks are off by 25 % in the mean, either way
 
 
@@ -171,12 +178,12 @@ def operator_times(
     """Return the times of every operator on every device, computed once for devices that are alike.
 
     A time is measured if there is a measurement, at the machine's usual pace (see `Profile.usual_pace`), else learned,
-    else by the roofline. For several devices of one kind, the slowdowns are those measured while as many compute;
-    operators without such a measurement are slowed down as those of the device usually are, see `Profile.slowdown`.
-    Copies with quick kernels were measured as they run two micro-batches at once; fewer in flight run one by one. In
-    inference, operators that begin and end a micro-batch also take the time of a request (see `Device.request_s`). A
-    backward pass that was not measured is as many passes forward as it has products, unless learned (see
-    `costmodels.learning.in_training`).
+    else estimated from the data sheet, else by the roofline. For several devices of one kind, the slowdowns are those
+    measured while as many compute; operators without such a measurement are slowed down as those of the device usually
+    are, see `Profile.slowdown`. Copies with quick kernels were measured as they run two micro-batches at once; fewer in
+    flight run one by one. In inference, operators that begin and end a micro-batch also take the time of a request (see
+    `Device.request_s`). A backward pass that was neither measured nor estimated is as many passes forward as it has
+    products, unless learned (see `costmodels.learning.in_training`).
     """
     operators = _OperatorWork(graph, workload.trains)
     known: dict[object, OperatorTimes] = {}
@@ -184,14 +191,39 @@ def operator_times(
     columns = []
     for device in cluster.devices:
         peaks = tuple(sorted(device.flops_per_s.items()))
-        alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.request_s, device.profile)
+        alike = (peaks, device.memory_bytes_per_s, device.launch_s, device.request_s, device.profile, device.sheet)
         if alike not in known:
             count = equals[device.profile]
             in_copies = device.kernels == "exact" or workload.in_pairs(count)
             known[alike] = _column(operators, device, profiles.get(device.profile), count, in_copies, learned)
         columns.append(vars(known[alike]))
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
+    times = _by_reference(times, operators, cluster)
     return times if workload.trains else replace(times, backward_s=np.zeros(0))
+
+
+def _by_reference(times: OperatorTimes, operators: _OperatorWork, cluster: Cluster) -> OperatorTimes:
+    """Correct estimates by what the network took on another device, see `costmodels.estimates.reference`.
+
+    The other device is of the cluster and has a data sheet and measurements of most of the network's time.
+    """
+    measured = times.source == Source.MEASURED
+    both_s, forward_s, backward_s = times.forward_s + times.backward_s, times.forward_s.copy(), times.backward_s.copy()
+    spread, devices = times.spread.copy(), cluster.devices
+    known = [measured[:, i] @ both_s[:, i] >= MOSTLY * both_s[:, i].sum() > 0 for i in range(len(devices))]
+    references = [i for i, device in enumerate(devices) if device.sheet and known[i]]
+    for wanted, device in enumerate(devices):
+        sheet = device.sheet
+        found = next((i for i in references if sheet and i != wanted and compares(devices[i].sheet, sheet)), None)
+        if found is None or not (times.source[:, wanted] == Source.ESTIMATED).all():
+            continue
+        there = operators.estimate(devices[found])
+        measured_s = np.where(measured[:, found], both_s[:, found], np.nan)
+        ratios = kind_ratios(operators.kernels.kind, measured_s, there.forward_s + there.backward_s)
+        ratio = ratios[operators.kernels.kind]
+        forward_s[:, wanted], backward_s[:, wanted] = forward_s[:, wanted] * ratio, backward_s[:, wanted] * ratio
+        spread[:, wanted] *= LEFT
+    return replace(times, forward_s=forward_s, backward_s=backward_s, spread=spread)
 
 
 @dataclass(frozen=True)
@@ -216,6 +248,20 @@ class _OperatorWork:
     def work(self) -> Work:
         """FLOP and bytes."""
         return work_of(self.graph)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The figures by which their times are estimated for devices with a data sheet."""
+        return network_kernels(self.graph)
+
+    def estimate(self, device: Device) -> Estimate:
+        """Times on a device with a data sheet."""
+        return estimated(self.kernels, device, self.guessed, self.products if self.trains else None)
+
+    @cached_property
+    def guessed(self) -> NDArray[np.bool_]:
+        """[n_ops], whether an operator's kind has no formula."""
+        return np.array([op.kind in self.work.guessed for op in self.graph.ops], dtype=bool)
 
     @cached_property
     def pace_kinds(self) -> Sequence[PaceKind]:
@@ -260,6 +306,10 @@ def _column(
     slowdown, copies = np.zeros(len(forward_s)), np.zeros(len(forward_s))
     source = np.full(len(forward_s), str(Source.ROOFLINE), dtype=SOURCE)
     backward_s = forward_s * operators.products
+    if device.sheet:
+        estimate = operators.estimate(device)
+        forward_s, backward_s, spread = estimate.forward_s, estimate.backward_s, QUARTILES * estimate.deviation
+        source[:] = Source.ESTIMATED
     learned = learned_of(device.profile) if device.profile and not operators.measured(profile) else None
     if learned:
         learned_s, learned_backward_s, learned_spread = _predicted(learned, operators)

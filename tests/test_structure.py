@@ -88,9 +88,10 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {
-    "costmodels": 1879,
+    "costmodels": 1930,
     "costmodels/calibrate": 2401,
     "costmodels/cluster": 2020,
+    "costmodels/estimates": 684,
     "costmodels/generation": 919,
     "costmodels/host": 743,
     "costmodels/language_model": 2371,
@@ -106,9 +107,9 @@ LINES = {
     "graphs/program": 1557,
     "graphs/rewrites": 1921,
     "planner": 191,
-    "planner/cli": 4846,
+    "planner/cli": 4869,
     "planner/cli/solve": 410,
-    "planner/explanations": 2053,
+    "planner/explanations": 2114,
     "planner/exports": 1317,
     "planner/exports/generation": 491,
     "planner/generation": 2001,
@@ -124,7 +125,7 @@ LINES = {
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 728,
     "planner/planning": 3150,
-    "planner/plans": 1446,
+    "planner/plans": 1450,
     "planner/plans/schemas": 34,
     "planner/problem": 1659,
     "planner/runtime": 350,
@@ -149,7 +150,7 @@ LINES = {
     "planner/solvers/local_search": 695,
     "planner/solvers/milp": 791,
     "planner/solvers/strategies": 789,
-    "planner/view": 1444,
+    "planner/view": 1447,
     "simulator": 2808,
 }
 """The most lines of a room. Who raises a figure says why in the same commit."""

@@ -23,6 +23,7 @@ from planner.explanations.cuts import Cut, CutEffect, CutMove
 from planner.explanations.elsewhere import DeviceAlternatives, elsewhere
 from planner.explanations.explain import MOVED_CUTS, SEARCH, Explanation, KindShare, explain
 from planner.explanations.regions import TimeShare
+from planner.explanations.rests import EstimateBasis
 from planner.explanations.what_if import Method
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, Status
@@ -42,6 +43,7 @@ SOURCES = {
     Source.MEASURED: "measured",
     Source.GIVEN: "given",
     Source.LEARNED: "learned",
+    Source.ESTIMATED: "estimated from data sheets",
     Source.ROOFLINE: "estimated from peaks",
 }
 
@@ -383,8 +385,28 @@ def _proof(e: Explanation) -> Iterator[str]:
     guessed = [kind for kind in e.estimated if kind.guessed]
     if guessed:
         yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
+    yield from _rests(e.rests)
     if e.estimated:
         yield from wrapped("`planner calibrate MODEL` measures operators.")
+
+
+def _rests(rests: Sequence[EstimateBasis]) -> Iterator[str]:
+    """Yield what estimates from data sheets rest on, kind by kind."""
+    shown = [basis for basis in rests if basis.share >= VISIBLE]
+    if not shown:
+        return
+    families = " and ".join(shown[0].fitted_to)
+    yield from wrapped(
+        f"Estimates follow from a data sheet, with shares of its peaks fitted to published times on {families}:"
+    )
+    rows = [("kernels", "on", "time", "operators", "of the peak", "of the bandwidth")]
+    for basis in shown:
+        peak = "" if basis.arithmetic_share is None else f"{basis.arithmetic_share:.0%}"
+        of = f"{basis.share:.1%}", f"{basis.n_ops:,}", peak, f"{basis.memory_share:.0%}"
+        rows.append((basis.kernel_kind, basis.device_kind, *of))
+    yield from aligned(rows, "<<>>>>")
+    for reason in dict.fromkeys(basis.reason for basis in shown if basis.reason):
+        yield from wrapped(f"Less is known of these times, so ranges are wider: {reason}.")
 
 
 def _most(kinds: Sequence[KindShare], words: str) -> str:

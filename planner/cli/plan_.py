@@ -58,6 +58,7 @@ from planner.problem.problem import Goal
 from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 
+ESTIMATE = "estimated, not measured"
 COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
@@ -227,7 +228,7 @@ def show_plan(
     for line in _further(plan):
         console.say(line)
     calibrate = f"`{_calibrate('MODEL', options)}`"
-    for source, how in ((Source.LEARNED, "learned"), (Source.ROOFLINE, "estimated, not measured")):
+    for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
         if share := plan.time_shares.get(source):
             console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
 

@@ -13,6 +13,7 @@ from planner.explanations.cuts import Cut, CutMove
 from planner.explanations.cuts import cuts as cuts_of
 from planner.explanations.recomputing import RecomputationEffect, recomputed
 from planner.explanations.regions import Region, regions
+from planner.explanations.rests import EstimateBasis, estimate_bases
 from planner.explanations.rewriting import DividedOperators, FusedOperators, divided, fused
 from planner.explanations.what_if import Remedy, SecondSearch, helps, replanned
 from planner.planning.make_plan import Search
@@ -103,6 +104,7 @@ class Explanation:
     proof: Proof
     sources: Mapping[Source, float]  # shares of the operators' time on their devices, without shares of 0
     estimated: tuple[KindShare, ...]  # the largest share first
+    rests: tuple[EstimateBasis, ...]  # what estimates from data sheets rest on, the largest share first
     divided: DividedOperators | None = None  # operators in parts
     fused: tuple[FusedOperators, ...] = ()  # fused operators by the kinds of their members, the longest time first
     simpler: str = ""  # a sentence about the time that the plan gave away for simplicity; empty if it gave nothing
@@ -175,6 +177,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         proof=_proof(plan),
         sources=plan.time_shares,
         estimated=estimated,
+        rests=estimate_bases(plan),
         divided=divided(plan),
         fused=fused(plan),
         simpler=plan.simpler,
@@ -229,7 +232,7 @@ def _estimated(plan: Plan) -> tuple[KindShare, ...]:
     seconds = [float(plan.costs.forward_s[pair]) for pair in placed]
     estimated, total_s = dict[str, dict[int, float]](), sum(seconds) or 1.0
     for (op, device), op_s in zip(placed, seconds, strict=True):
-        if plan.table.source[op, device] == Source.ROOFLINE:
+        if plan.table.source[op, device] in (Source.ESTIMATED, Source.ROOFLINE):
             of_kind = estimated.setdefault(operation(plan.graph.ops[op].kind), {})
             of_kind[op] = of_kind.get(op, 0.0) + op_s
     guessed = {operation(kind) for kind in guessed_kinds(plan.graph)} if estimated else set()

@@ -17,7 +17,7 @@ from math import exp, hypot, inf
 import numpy as np
 
 from costmodels.operators.pace import kind_spreads, network_pace, pace_kinds
-from costmodels.table import QUARTILES, SURE, CostTable
+from costmodels.table import QUARTILES, SURE, CostTable, Source
 from costmodels.units import format_seconds
 from graphs.common.arrays import Floats
 from graphs.ir import Graph
@@ -100,6 +100,8 @@ def spreads_of(
     for alone, several in ((False, MODEL_SEVERAL), (True, MODEL_IN_TURN)):
         of_kinds = kind_spreads(pace_spread, 1 if alone else n_used, UNKNOWN_PACE)
         pace = network_pace(kinds, seconds, of_kinds) if kinds else UNKNOWN_PACE  # the kinds are slow together
+        if takes_time and (table.source[range(table.n_ops), device] == Source.ESTIMATED).all():
+            pace = 0.0  # the errors of estimates hold the paces of the machines in the fit
         model = several if n_used > 1 else MODEL_ONE
         spreads[alone] = Spread(hypot(pace, LEFT * passes), costs, model)
     return spreads
@@ -121,8 +123,10 @@ def _cost_spread(graph: Graph, table: CostTable, device: Sequence[int], seconds:
     """Return the standard deviation of the seconds of all operators that were not measured."""
     numbers = range(table.n_ops), device
     known = np.isin(table.source[numbers], SURE)
+    together = np.isin(table.source[numbers], Source.ESTIMATED)  # spreads of estimates are those of whole networks
     deviations_s = np.where(known, 0.0, seconds * table.spread[numbers] / QUARTILES)
     of_kinds: dict[str, float] = {}
-    for op, deviation_s in zip(graph.ops, deviations_s.tolist(), strict=True):
-        of_kinds[op.kind] = of_kinds.get(op.kind, 0.0) + deviation_s
+    for op, deviation_s, as_one in zip(graph.ops, deviations_s.tolist(), together.tolist(), strict=True):
+        kind = "" if as_one else op.kind
+        of_kinds[kind] = of_kinds.get(kind, 0.0) + deviation_s
     return hypot(*of_kinds.values())

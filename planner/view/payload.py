@@ -117,7 +117,10 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "step": [plan.workload.micro_batches, plan.workload.schedule] if plan.workload.trains else None,
         "cluster": plan.cluster.name,
         "overlap": plan.cluster.overlap,
-        "shares": {WORDS[source]: number(plan.time_shares.get(source, 0.0)) for source in Source},
+        "shares": {
+            word: number(sum(plan.time_shares.get(source, 0.0) for source in Source if WORDS[source] == word))
+            for word in dict.fromkeys(WORDS.values())
+        },
         "bottleneck": {
             "devices": [] if busy.device is None else [busy.device],
             "links": busy.link_names(plan.table.devices),

@@ -55,7 +55,7 @@ function rest(list) {
 /** Why not there? The time on each device, and what the device would do then or what forbids it; alike ones together. */
 function costRows(network, op) {
   const { ops, devices } = network.data;
-  const sources = { m: "measured", l: "learned", r: "estimated", g: "given" };
+  const sources = { m: "measured", l: "learned", e: "estimated", r: "estimated", g: "given" };
   const verdicts = devices.map((_, d) => verdict(network, op, d));
   const alike = groupBy(devices.map((_, d) => d), (d) => `${devices[d].cost} ${verdicts[d][0]}`);
   return [...alike].map(([, list]) => {
