@@ -59,6 +59,6 @@ def test_every_public_name_and_option_goes_by_one_term() -> None:
 def test_pages_and_code_do_not_use_words_that_were_given_up(word: str) -> None:
     sources = [p for room in ("graphs", "costmodels", "simulator", "planner") for p in (ROOT / room).rglob("*.py")]
     pattern = re.compile(rf"\b{re.escape(word)}\b")
-    pages = {*PAGES, GLOSSARY} - {ROOT / "CHANGELOG.md"}
+    pages = {page for page in (*PAGES, GLOSSARY) if page.parent.name != "releases"} - {ROOT / "CHANGELOG.md"}
     using = [p for p in {*sources, *pages} if pattern.search(p.read_text(encoding="utf-8"))]
     assert [str(path.relative_to(ROOT)) for path in sorted(using)] == []
