@@ -151,7 +151,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
-        goal=plan.goal,
+        goal=plan.minimised,
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
         copies=len(plan.placement.copies),
@@ -162,7 +162,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         objective_s=plan.objective_s,
         period_s=plan.period_s,
         latency_s=plan.latency_s,
-        spread=plan.spread(plan.goal is Goal.LATENCY),
+        spread=plan.spread(plan.minimised is Goal.LATENCY),
         bottleneck=limit,
         isolated=SingleDevice(plan.table.devices[one.placement.device[0]], one.objective_s) if one else None,
         times_one_device=plan.times_one_device,
@@ -208,7 +208,7 @@ def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
-    elif plan.goal is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
+    elif plan.minimised is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"
@@ -218,7 +218,7 @@ def _proof(plan: Plan) -> Proof:
 def _among(plan: Plan) -> str:
     """Return words for the plans that the bound holds for: those of the same operators, perhaps fused or split."""
     operators = f"these {plan.table.n_ops:,} operators"
-    if plan.goal is Goal.THROUGHPUT:
+    if plan.minimised is Goal.THROUGHPUT:
         return f"{operators} in any number of copies"
     return f"{operators} by {plan.workload.schedule}" if plan.goal is Goal.TRAINING else operators
 

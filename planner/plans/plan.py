@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.generation_costs import PhaseCosts
 from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
@@ -62,6 +63,8 @@ class Plan:
         whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
         simplification: the time that the plan gave away for fewer tensors between devices; None if it gave nothing.
+        phases: for generation, the costs of each phase; ``table`` is their `mean_pass`, and ``graph`` the network for
+            one token at the whole context.
     """
 
     graph: Graph
@@ -81,6 +84,7 @@ class Plan:
     whole_share: float = 1.0
     network: str = ""
     simplification: Simplification | None = None
+    phases: tuple[PhaseCosts, ...] = ()
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -95,11 +99,16 @@ class Plan:
         """The fingerprint of the network as it was imported; empty if it is not known."""
         return self.network if self.rewrites else self.graph.fingerprint
 
+    @property
+    def minimised(self) -> Goal:
+        """The goal of the problem: for generation, that of the passes of all groups on their way."""
+        return self.goal.of_passes(self.workload.in_flight)
+
     @cached_property
     def problem(self) -> Problem:
         """The problem that the plan answers: the table with its constraints, and the goal."""
         kinds = [device.kind for device in self.cluster.devices]
-        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        problem = constrained(self.table, self.graph, self.minimised, self.constraints, kinds)
         if self.goal is Goal.TRAINING:
             return replace(problem, step=step_of(self.workload))
         return replace(problem, copies=self.goal is Goal.THROUGHPUT)
@@ -206,7 +215,7 @@ class Plan:
     @property
     def predicted_s(self) -> float:
         """The prediction for the goal, in seconds: the simulated period for throughput, otherwise the objective."""
-        return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
+        return self.period_s if self.minimised is Goal.THROUGHPUT else self.objective_s
 
     @cached_property
     def one_device(self) -> "Plan | None":
@@ -227,7 +236,7 @@ class Plan:
 
         Both plans run on one machine at one pace, whose uncertainty does not count.
         """
-        own, others = (each.spread(each.goal is Goal.LATENCY) for each in (self, other))
+        own, others = (each.spread(each.minimised is Goal.LATENCY) for each in (self, other))
         return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
@@ -283,13 +292,13 @@ class Plan:
     @cached_property
     def costs(self) -> CostTable:
         """The costs while the plan runs, with contention, see `Placement.costs`."""
-        return Problem(self.table, self.goal).costs(self.placement)
+        return Problem(self.table, self.minimised).costs(self.placement)
 
     def costs_of(self, micro_batches: int) -> CostTable:
         """Return the costs for a stream of this many micro-batches; one alone has no contention unless divided."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
-        return self.costs if self.goal is Goal.LATENCY else self.table
+        return self.costs if self.minimised is Goal.LATENCY else self.table
 
     def __str__(self) -> str:
         """Return a summary in about ten lines: the goal, how good the plan is, and the load of the busiest devices.
@@ -302,6 +311,11 @@ class Plan:
         work = self.workload
         through = f"{' in pairs' * self.in_pairs} through {len(copies)} copies" if copies[1:] else ""
         streams = f"micro-batches of {work.batch}{through}, {work.in_flight} in flight"
+        if work.generates:
+            streams = (
+                f"{work.sequences} sequences in {work.in_flight} groups, prompts of {work.prompt:,} tokens and "
+                f"{work.output:,} after them"
+            )
         if work.trains:
             streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
         lines = [
