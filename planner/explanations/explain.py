@@ -16,6 +16,7 @@ from planner.explanations.regions import Region, regions
 from planner.explanations.rewriting import DividedOperators, FusedOperators, divided, fused
 from planner.explanations.what_if import Remedy, SecondSearch, helps, replanned
 from planner.planning.make_plan import Search
+from planner.plans.generation import GenerationPrediction, generation_of
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.plans.ranges import Spread
@@ -107,6 +108,7 @@ class Explanation:
     fused: tuple[FusedOperators, ...] = ()  # fused operators by the kinds of their members, the longest time first
     simpler: str = ""  # a sentence about the time that the plan gave away for simplicity; empty if it gave nothing
     recomputed: RecomputationEffect | None = None
+    generation: GenerationPrediction | None = None  # where a micro-batch is a pass, in the mean of all
 
     __repr__ = brief
 
@@ -179,6 +181,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         fused=fused(plan),
         simpler=plan.simpler,
         recomputed=recomputed(plan),
+        generation=generation_of(plan) if plan.workload.generates else None,
     )
 
 

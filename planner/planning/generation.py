@@ -135,3 +135,17 @@ def rewrites_of_phases(asked: str, graphs: Mapping[Phase, Graph], cluster: Clust
     if FUSE in asked.split(","):
         raise InputError("the rewrite 'fuse' changes the phases of this network differently; leave it out")
     return ()
+
+
+def recounted(plan: Plan, model: GenerationProgram, output: int) -> Plan:
+    """Return a plan for another number of tokens after each prompt, whose passes are counted anew.
+
+    Raises:
+        InputError: if prompt and output do not fit into the plan's context.
+    """
+    work = replace(plan.workload, output=output)
+    passes = passes_of(model, work)
+    phases = tuple(
+        replace(each, prompt=passes[0].get(each.phase, 0), output=passes[1].get(each.phase, 0)) for each in plan.phases
+    )
+    return replace(plan, workload=work, phases=phases, table=mean_pass(phases))

@@ -184,3 +184,15 @@ def _language_model(named: NamedModel) -> nn.Module | str:
             "that returns a module of transformers"
         )
     return str(file)
+
+
+def generation_for(plan: Plan, value: Any, reporter: Reporter = SILENT) -> GenerationProgram:
+    """Return the language model of a plan for generation, imported in the plan's sizes.
+
+    Raises:
+        InputError: as `generation_model`.
+    """
+    work, phases = plan.workload, [each.phase for each in plan.phases]
+    chunks = sorted({phase.tokens for phase in phases} - {1}, reverse=True)
+    lengths = sorted({phase.length for phase in phases} - {work.context})
+    return generation_model(value, work.batch, work.context, reporter, (chunks, lengths))
