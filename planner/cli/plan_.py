@@ -318,7 +318,8 @@ def _calibrate(model: str, options: argparse.Namespace) -> str:
     sizes = "".join(f" --size {name}={size}" for name, size in options.sizes)
     training = " --training" if options.goal == Goal.TRAINING else ""
     if options.goal == Goal.GENERATION:
-        asked = (("prompt", options.prompt), ("new-tokens", options.new_tokens), ("context", options.context))
+        names = ("prompt", "new_tokens", "sequences", "context", "rows")
+        asked = ((name.replace("_", "-"), getattr(options, name)) for name in names)
         training = " --generation" + "".join(f" --{name} {value}" for name, value in asked if value is not None)
     rewrites = "" if options.rewrites == AUTO_REWRITES else f" --rewrites {options.rewrites}"
     return f"planner calibrate {model}{batch}{sizes}{training}{rewrites}"

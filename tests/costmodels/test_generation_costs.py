@@ -1,6 +1,7 @@
 """The table of two phases, by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.costmodels.test_tabulate import CLUSTER
 from tests.planner.problem.problems import make_table
 
 
-def table_of(seconds: list[list[float]], n_bytes: float, working_bytes: float, **more: object) -> CostTable:
+def table_of(seconds: list[list[float]], n_bytes: float, working_bytes: float, **more: Any) -> CostTable:
     """A table of two operators, the first of which sends to the second over a link of 0.5 s and 1 s a byte."""
     return make_table(seconds, [(0, (1,), n_bytes)], link_s=0.5, working_bytes=working_bytes, **more)
 

@@ -20,7 +20,7 @@ from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
 from planner.solvers.milp.ilp import ILP, merge_forced
 from planner.solvers.milp.latency import as_early_as_possible, incomparable
-from planner.solvers.portfolio import PORTFOLIO, Problem
+from planner.solvers.portfolio import PORTFOLIO
 from simulator.placement import Placement
 from tests.planner.problem.problems import make_table, value
 from tests.planner.solvers.law.random_problems import KINDS, random_problem
