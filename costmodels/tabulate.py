@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.contention_costs import ContentionCosts
 from costmodels.measured import Profile
-from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, together, working_bytes
+from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved_bytes, tied_groups, working_bytes
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
@@ -128,7 +128,7 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
         capacity_bytes=np.array([float(device.usable_bytes) for device in cluster.devices]),
         overlap=cluster.overlap,
         sharing=cluster.sharing,
-        together=together(graph),
+        together=tied_groups(graph),
         overhead_s=np.array([device.overhead_s for device in cluster.devices]),
         training=_training(graph, cluster, workload, times) if workload.trains else None,
         contention=_contention(cluster, times),

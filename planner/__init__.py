@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from costmodels.cluster.links import Level as Level
     from costmodels.cluster.one_line import catalogue_cluster as catalogue_cluster
     from costmodels.cluster.writer import write_cluster as write_cluster
+    from costmodels.language_model.model import ModelDescription as ModelDescription
+    from costmodels.language_model.read import read_language_model as read_language_model
     from costmodels.workload import Workload as Workload
     from graphs.common.errors import InputError as InputError
     from graphs.importers.generation import generation_program as generation_program
@@ -81,6 +83,7 @@ HOMES = {
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "HybridTrainer": "planner.runtime.hybrid.trainer",
     "InputError": "graphs.common.errors",
+    "ModelDescription": "costmodels.language_model.model",
     "Level": "costmodels.cluster.links",
     "Link": "costmodels.cluster.cluster",
     "NamedModel": "planner.plans.given",
@@ -118,6 +121,7 @@ HOMES = {
     "pin": "planner.problem.constraints",
     "plan": "planner.planning.find_plan",
     "read_cluster": "costmodels.cluster.file",
+    "read_language_model": "costmodels.language_model.read",
     "save_plan": "planner.plans.files",
     "shard": "planner.runtime.checkpoint.shard",
     "show": "planner.view.show",

@@ -46,7 +46,7 @@ rect.end { fill: var(--ground); stroke: var(--ink); stroke-width: 1; }
 
 
 def svg_chart(timeline: Timeline, title: str = "") -> str:
-    """The chart as the text of an SVG file; the same timeline gives the same text.
+    """Return the chart as the text of an SVG file; the same timeline gives the same text.
 
     The chart is light or dark as the reader's system is. A tooltip of each bar has its name and its times. A bar that
     is too narrow to be visible is left out if its neighbour covers it.
@@ -70,7 +70,7 @@ def svg_chart(timeline: Timeline, title: str = "") -> str:
 
 
 def html_chart(timeline: Timeline) -> str:
-    """The chart for a notebook."""
+    """Return the chart for a notebook."""
     title = f"{timeline.micro_batches} micro-batches on {', '.join(timeline.devices)}"
     return html_picture(svg_chart(timeline), title)
 
@@ -109,12 +109,12 @@ class _ChartLayout:
     left: float  # pixels from the left to the time axis
 
     def x(self, time_s: float) -> float:
-        """The pixel of a time."""
+        """Return the pixel of a time."""
         whole_s = self.timeline.makespan_s
         return round(self.left + (WIDTH * time_s / whole_s if whole_s > 0 else 0.0), 2)
 
     def lanes(self) -> Iterator[str]:
-        """The names of the lanes."""
+        """Yield the names of the lanes."""
         for name, top in self.top.items():
             yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{_text(name)}</text>'
 
@@ -126,7 +126,7 @@ class _ChartLayout:
             yield f'<text class="tick" x="{x:g}" y="{bottom + 16:g}">{format_seconds(time_s)}</text>'
 
     def legend(self, y: float) -> Iterator[str]:
-        """The colours with their numbers, and samples of backward passes and of the end of a step."""
+        """Yield the colours with their numbers, and samples of backward passes and of the end of a step."""
         spans, name = self.timeline.spans, "micro-batch"
         numbers = sorted({span.micro_batch for span in spans if not ends_step(span.label)})
         yield f'<text x="{MARGIN}" y="{y + 14:g}">{name}</text>'
@@ -143,7 +143,7 @@ class _ChartLayout:
             yield from _sample(x, y, "end", "end of the step")
 
     def bars(self) -> Iterator[str]:
-        """A bar for each span."""
+        """Yield a bar for each span."""
         reach: dict[str, float] = {}  # lane -> end of its last bar
         for span in self.timeline.spans:
             first, behind = self.x(span.start_s), self.x(span.end_s)
@@ -172,7 +172,7 @@ class _ChartLayout:
 
 
 def _text(text: str) -> str:
-    """A text, escaped for XML, which allows no control characters."""
+    """Return a text, escaped for XML, which allows no control characters."""
     return escape(visible(text))
 
 
@@ -184,7 +184,7 @@ def _sample(x: float, y: float, look: str, text: str) -> Sequence[str]:
 
 
 def _is_back(span: Span) -> bool:
-    """Whether a span's label is an action of a backward pass, such as 2B0."""
+    """Return whether a span's label is an action of a backward pass, such as 2B0."""
     action = ACTION.fullmatch(span.label) if span.kind == "compute" else None
     return action is not None and action[2] != "F"
 

@@ -64,7 +64,7 @@ class SharedChannels:
         self._entered: set[int] = set()
 
     def arrives(self, event: Event, channel: int, isolated_s: float, events: list[Event]) -> bool:
-        """Whether a message has arrived at its receiver; at its first event, it enters its channel.
+        """Return whether a message has arrived at its receiver; at its first event, it enters its channel.
 
         The time of the events never decreases from call to call. The next event is pushed to the heap ``events``, where
         it is obsolete if another event comes before.
@@ -109,7 +109,7 @@ class Task(NamedTuple):
 
 
 def times(tasks: Sequence[Task]) -> tuple[list[float], list[float]]:
-    """[n_tasks] each, the seconds at which tasks start and end.
+    """Return [n_tasks] each, the seconds at which tasks start and end.
 
     Raises:
         InputError: for a duration that is negative or infinite, no resource, an unknown need, or a circle of needs.
@@ -209,7 +209,7 @@ def _check(tasks: Sequence[Task]) -> None:
 
 
 def _followers(tasks: Sequence[Task], order: Sequence[int]) -> list[list[int]]:
-    """[n_tasks] by rank, the ranks of the tasks that need each task."""
+    """Return [n_tasks] by rank, the ranks of the tasks that need each task."""
     by_number: list[list[int]] = [[] for _ in tasks]
     for rank, number in enumerate(order):
         for need in tasks[number].needs:
@@ -218,7 +218,7 @@ def _followers(tasks: Sequence[Task], order: Sequence[int]) -> list[list[int]]:
 
 
 def _lines(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
-    """The line of each task, and the lines that touch each resource."""
+    """Return the line of each task, and the lines that touch each resource."""
     number: dict[tuple[int, ...], int] = {}
     line_of = [number.setdefault(task.resources, len(number)) for task in tasks]
     touching: list[list[int]] = [[] for _ in range(1 + max((max(held, default=-1) for held in number), default=-1))]
@@ -236,7 +236,7 @@ def _circle(tasks: Sequence[Task], start_s: Sequence[float]) -> str:
 
 
 def circle_from(number: int, following: Callable[[int], int]) -> list[int]:
-    """The numbers of the circle in which a walk from number to number ends."""
+    """Return the numbers of the circle in which a walk from number to number ends."""
     position: dict[int, int] = {}
     while number not in position:
         position[number] = len(position)
@@ -245,5 +245,5 @@ def circle_from(number: int, following: Callable[[int], int]) -> list[int]:
 
 
 def shorten(texts: list[str]) -> list[str]:
-    """The texts of a circle; of more than `SHOWN` the first ones and the last one."""
+    """Return the texts of a circle; of more than `SHOWN` the first ones and the last one."""
     return texts if len(texts) <= SHOWN else [*texts[: SHOWN - 1], "...", texts[-1]]

@@ -51,7 +51,7 @@ class StageCost:
                 raise InputError(f"the {name} of a stage is {value}; it must be a finite number, 0 or more")
 
     def recomputing(self, waiting_bytes: int, again_s: float, again_bytes: int | None = None) -> "StageCost":
-        """The same stage with recomputation: from F to B or I it keeps less, and then runs forward again for a time.
+        """Return the stage with recomputation: from F to B or I it keeps less, and then runs forward again.
 
         ``waiting_bytes`` are what it keeps of one micro-batch, such as its input, and ``again_bytes`` what it keeps
         besides while it runs again; all the rest that it would have saved if left out.
@@ -79,7 +79,7 @@ class Channels:
 
     @classmethod
     def own(cls, n_devices: int) -> "Channels":
-        """A separate channel for each link."""
+        """Return a separate channel for each link."""
         return cls(np.arange(n_devices**2).reshape(n_devices, n_devices), np.zeros((n_devices, n_devices)))
 
 
@@ -146,7 +146,7 @@ class LoweredSchedule(Brief):
 
 
 def message_name(sender: Action) -> str:
-    """The name of an action's message in torch.distributed.pipelining: 2SEND_F0 or 2SEND_B0."""
+    """Return the name of an action's message in torch.distributed.pipelining: 2SEND_F0 or 2SEND_B0."""
     return f"{sender.stage}SEND_{'F' if sender.computation == 'F' else 'B'}{sender.micro_batch}"
 
 
@@ -185,7 +185,7 @@ def lower_schedule(schedule: Schedule, costs: Sequence[StageCost], channels: Cha
 
 
 def _feeds(schedule: Schedule) -> Ints:
-    """[n_actions], the action of a neighbouring stage that reads the result of an action; -1 for none."""
+    """Return [n_actions], the action of a neighbouring stage that reads the result of an action; -1 for none."""
     feeds = np.full(len(schedule.columns.stage), -1, dtype=np.int64)
     forward, backward = schedule.position[F], np.maximum(schedule.position[B], schedule.position[I])
     feeds[forward[:-1]] = forward[1:]

@@ -79,7 +79,7 @@ class DeviceMemory(Brief):
         return float(self.steps[0][self.steps[1].argmax()])
 
     def held(self, at_s: float) -> list[Allocation]:
-        """The tensors at this second besides the resident ones, the largest first, then the oldest."""
+        """Return the tensors at this second besides the resident ones, the largest first, then the oldest."""
         held = np.flatnonzero((self.from_s <= at_s) & (at_s < self.until_s))
         order = np.lexsort((self.name[held], self.micro_batch[held], -self.n_bytes[held]))
         columns = (column[held[order]].tolist() for column in (self.name, self.micro_batch, self.n_bytes))
@@ -87,7 +87,7 @@ class DeviceMemory(Brief):
 
 
 def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tuple[DeviceMemory, ...]:
-    """[n_devices], the memory of an inference run.
+    """Return [n_devices], the memory of an inference run.
 
     Within a stage, each operator runs for its part of the stage's time. The timeline is a predicted or measured run of
     the placement, with all its stages and transfers.
@@ -113,7 +113,7 @@ def memory_of(table: CostTable, placement: Placement, timeline: Timeline) -> tup
 def _lifetimes(
     table: CostTable, copy: Placement, times_s: tuple[Floats, Floats], transfers: dict[tuple[int, int], Floats]
 ) -> Iterator[tuple[int, tuple[int, Floats, Floats]]]:
-    """The flows of one copy of the network: device, and flow, from and until which second, for each micro-batch.
+    """Yield the flows of one copy of the network: device, and flow, from and until which second, for each micro-batch.
 
     ``times_s``, [micro-batches of the copy, n_ops] each, says when operators start and end.
     """
@@ -132,7 +132,7 @@ def _lifetimes(
 
 
 def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, ...]:
-    """[n_devices of the pipeline], the memory of a training step: activations that stages keep for the backward pass.
+    """Return [n_devices], the memory of a training step: activations that stages keep for the backward pass.
 
     Recomputed activations have names of their own. Working memory (`CostTable.working_bytes`) counts all the time, so
     that the peaks equal those of the run.
@@ -154,7 +154,7 @@ def training_memory(table: CostTable, run: TrainingRun) -> tuple[DeviceMemory, .
 
 
 def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) -> tuple[Floats, Floats]:
-    """[micro_batches, n_ops] each: seconds at which operators start and end, without gaps within a stage."""
+    """Return [micro_batches, n_ops] each: seconds at which operators start and end, without gaps within a stage."""
     begin_s, end_s = np.full((2, timeline.micro_batches, table.n_ops), np.nan)
     parts = [_parts(table, stage) for stage in stages]
     for span in timeline.spans:
@@ -170,7 +170,7 @@ def _operators(table: CostTable, stages: Sequence[Stage], timeline: Timeline) ->
 
 
 def _parts(table: CostTable, stage: Stage) -> Floats:
-    """[n_ops of the stage + 1], from 0 to 1: the borders between operators in the stage's time."""
+    """Return [n_ops of the stage + 1], from 0 to 1: the borders between operators in the stage's time."""
     seconds = table.forward_s[list(stage.ops), stage.device].copy()
     seconds[0] += table.overhead_s[stage.device] * len(stage.receives)
     seconds[-1] += table.overhead_s[stage.device] * len(stage.sends)
@@ -195,7 +195,7 @@ def _transfers(table: CostTable, copy: Placement, timeline: Timeline, through: I
 def _device_memory(
     device: tuple[str, float], names: tuple[str, ...], lifetimes: Sequence[Lifetime], flow_bytes: Floats
 ) -> DeviceMemory:
-    """The memory of a device, given as its name and its resident bytes, from lifetimes of flows."""
+    """Return the memory of a device, given as its name and its resident bytes, from lifetimes of flows."""
     counts = [len(starts_s) for _, _, starts_s, _ in lifetimes]
     flow = np.repeat(np.array([lifetime[0] for lifetime in lifetimes], dtype=np.int64), counts)
     micro_batch = np.concatenate([np.arange(0), *(lifetime[1] for lifetime in lifetimes)])
@@ -207,7 +207,7 @@ def _device_memory(
 
 
 def _kept(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-    """The activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
+    """Return the activations that stages keep: action, whether it recomputes, from and until which second, and bytes.
 
     See `simulator.pipeline.saved_memory`.
     """

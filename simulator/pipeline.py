@@ -43,12 +43,12 @@ class StepEnd(NamedTuple):
 
 
 def ends_step(label: str) -> bool:
-    """Whether a span with this label belongs to the end of a step, and to no micro-batch."""
+    """Return whether a span with this label belongs to the end of a step, and to no micro-batch."""
     return label == OPTIMIZER or (label.endswith(SYNC) and label.removesuffix(SYNC).isdecimal())
 
 
 def step_end(lowered: LoweredSchedule, end_s: Floats, overlap: bool) -> StepEnd:
-    """The times at which stages add up their gradients and devices run their optimizers.
+    """Return the times at which stages add up their gradients and devices run their optimizers.
 
     ::
 
@@ -81,7 +81,7 @@ def step_end(lowered: LoweredSchedule, end_s: Floats, overlap: bool) -> StepEnd:
 
 
 def _syncs(lowered: LoweredSchedule, order: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
-    """The syncs of stages in this order, which can begin at these seconds, [n_stages]."""
+    """Return the syncs of stages in this order, which can begin at these seconds, [n_stages]."""
     costs, device, uplink = lowered.costs, lowered.schedule.device, lowered.channels.uplink
     channel = list(range(lowered.schedule.n_devices)) if uplink is None else uplink.tolist()
     stages = [stage for stage in order if costs[stage].sync_s]
@@ -102,7 +102,7 @@ def _syncs(lowered: LoweredSchedule, order: Sequence[int], ready_s: Sequence[flo
 
 
 def _one_by_one(lowered: LoweredSchedule, stages: Sequence[int], ready_s: Sequence[float]) -> tuple[Piece, ...]:
-    """The syncs of these stages, if each device has an uplink of its own."""
+    """Return the syncs of these stages, if each device has an uplink of its own."""
     pieces, free_s = [], [0.0] * lowered.schedule.n_devices
     for stage in stages:
         device = lowered.schedule.device[stage]
@@ -131,7 +131,7 @@ class SavedBytes:
 
 
 def saved_memory(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tuple[SavedBytes, ...]:
-    """[n_devices], the bytes that each device keeps over time; 0 without backward passes.
+    """Return [n_devices], the bytes that each device keeps over time; 0 without backward passes.
 
     ::
 
@@ -162,7 +162,7 @@ def saved_memory(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tu
 
 
 def start_times(lowered: LoweredSchedule) -> tuple[list[float], list[float]]:
-    """[n_actions] each: the second at which an action starts, and at which its message does; nan without a message.
+    """Return [n_actions] each, the seconds at which an action and its message start; nan without a message.
 
     The orders of all devices and links are fixed, so the result equals that of the engine for the same tasks, and takes
     much less time: each action is visited once, in a topological order.
@@ -286,7 +286,7 @@ class PipelineRun(Brief):
         return Timeline(self.devices, lowered.schedule.micro_batches, tuple(spans))
 
     def _last_spans(self) -> Iterator[Span]:
-        """The spans of the end of the step, which count as a part of the last micro-batch."""
+        """Yield the spans of the end of the step, which count as a part of the last micro-batch."""
         number = self.lowered.schedule.micro_batches - 1
         for stage, device, start_s, end_s in self.step_end.syncs:
             link = f"{self.devices[device]} → {REPLICAS}"

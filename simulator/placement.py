@@ -56,7 +56,7 @@ class Placement(Brief):
         return all(len(set(copy.device)) <= 1 for copy in self.copies)
 
     def operators(self, device: int) -> tuple[int, ...]:
-        """The operators that a device runs in any copy, ascending."""
+        """Return the operators that a device runs in any copy, ascending."""
         return tuple(op for op, homes in enumerate(self.homes) if device in homes)
 
     @cached_property
@@ -107,14 +107,14 @@ class Placement(Brief):
                 )
 
     def cuts(self, table: CostTable) -> Iterator[tuple[int, int, int]]:
-        """Every transfer of this copy: (flow, from device, to device), once for each remote device with readers."""
+        """Yield every transfer of this copy: (flow, from device, to device), once for each remote reading device."""
         for f, flow in enumerate(table.flows):
             src = self.device[flow.writer]
             for dst in sorted({self.device[reader] for reader in flow.readers} - {src}):
                 yield f, src, dst
 
     def all_cuts(self, table: CostTable) -> Iterator[tuple[int, int, int]]:
-        """The transfers of all copies; each takes place once in as many micro-batches as there are copies."""
+        """Return the transfers of all copies; each takes place once in as many micro-batches as there are copies."""
         return (cut for copy in self.copies for cut in copy.cuts(table))
 
     def costs(self, table: CostTable, streaming: bool) -> CostTable:
@@ -127,7 +127,7 @@ class Placement(Brief):
         return table.contended if (share == 1).all() else table.with_contention(share)
 
     def shared_copies(self, table: CostTable) -> bool:
-        """Whether there are copies of the network that share a cache: each on an own device of one contention group.
+        """Return whether copies of the network share a cache: each on an own device of one contention group.
 
         In step, each weight is read from memory once for all of them; apart, as often as there are copies.
         """
@@ -148,7 +148,7 @@ class Placement(Brief):
         return self.contended_share(table) if streaming else np.ones(table.n_devices)
 
     def contended_share(self, table: CostTable) -> Floats:
-        """[n_devices], the share of its work that a streaming device does under contention, on average over its group.
+        """Return [n_devices], the share of its work that a streaming device does under contention.
 
         Let others compute for a time L' while a device would take L if they never paused. Before they pause, it does
         the part L' / L of its work; the rest is done as on an idle host. So it has contention for that part, or for all
@@ -159,7 +159,7 @@ class Placement(Brief):
         return np.asarray((part * table.contends).sum(axis=1) / np.maximum(1, table.contends.sum(axis=1)))
 
     def held_bytes(self, n_bytes: Floats, n_devices: int) -> Floats:
-        """[n_devices], bytes of the operators' weights, [n_ops], which a device holds once for all copies."""
+        """Return [n_devices], bytes of the operators' weights, [n_ops], which a device holds once for all copies."""
         devices = np.asarray([copy.device for copy in self.copies], dtype=np.int64)  # [n_copies, n_ops]
         held = np.unique(devices * len(n_bytes) + np.arange(len(n_bytes))) if self.others else None
         device, op = (devices[0], np.arange(len(n_bytes))) if held is None else divmod(held, len(n_bytes))
@@ -168,7 +168,7 @@ class Placement(Brief):
         return held_bytes
 
     def busy_s(self, table: CostTable) -> Floats:
-        """[n_devices], seconds that each device computes for one micro-batch, in the mean of the copies."""
+        """Return [n_devices], seconds that each device computes for one micro-batch, in the mean of the copies."""
         busy = np.zeros(table.n_devices)
         for copy in self.copies:
             placed = np.asarray(copy.device, dtype=np.int64)

@@ -153,7 +153,7 @@ class Schedule(Brief):
         )
 
     def split(self, values: NDArray[Number]) -> list[NDArray[Number]]:
-        """[n_devices], the values of each device's actions, from one value for each action in the columns' order."""
+        """Return [n_devices], the values of each device's actions, from a value for each action in the columns."""
         return np.split(values, np.cumsum([len(row) for row in self.actions])[:-1])
 
     @cached_property

@@ -43,7 +43,7 @@ class Generator:
     only: bool = True  # whether it is for no other number of stages a device
 
     def __call__(self, n_devices: int, micro_batches: int, stages_per_device: int | None = None) -> Schedule:
-        """The schedule.
+        """Return the schedule.
 
         Raises:
             InputError: for a count below 1, or counts that the schedule does not allow.
@@ -60,7 +60,7 @@ class Generator:
 
 
 def _row(stage: int, computation: Computation, micro_batches: Iterable[int]) -> Row:
-    """The same computation of one stage for one micro-batch after the other."""
+    """Return the same computation of one stage for one micro-batch after the other."""
     return [Action(stage, computation, micro_batch) for micro_batch in micro_batches]
 
 
@@ -79,7 +79,7 @@ def _forward_only(device: int, _n_devices: int, micro_batches: int, _per_device:
 
 
 def _gpipe(device: int, _n_devices: int, micro_batches: int, _per_device: int) -> Row:
-    """All micro-batches forward, then all backward in the same order.
+    """Return all micro-batches forward, then all backward in the same order.
 
     Source: Huang et al. 2019, GPipe: efficient training of giant neural networks using pipeline parallelism.
     """
@@ -87,7 +87,7 @@ def _gpipe(device: int, _n_devices: int, micro_batches: int, _per_device: int) -
 
 
 def _breadth_first(device: int, n_devices: int, micro_batches: int, per_device: int) -> Row:
-    """All micro-batches through a device's first stage, then all through its next one; backward in the opposite order.
+    """Return all micro-batches through a device's first stage, then all through its next one; backward the other way.
 
     Stages go round the devices: stage s is on device s mod n_devices. There is no idle time between stages with at
     least as many micro-batches as devices.
@@ -162,7 +162,7 @@ def _zbv(device: int, n_devices: int, micro_batches: int, _per_device: int) -> R
 
 
 def _zbv_pattern(n_devices: int, device: int, micro_batches: int) -> list[Move]:
-    """A device's computations by arm, each for its next micro-batch; 2 · n_devices - 1 micro-batches fill it."""
+    """Return a device's computations by arm, each for its next micro-batch; 2 · n_devices - 1 micro-batches fill it."""
     behind, left = n_devices - device, micro_batches - 2 * n_devices + 1
     (f_down, i_down, w_down), (f_up, i_up, w_up) = ([(arm, letter) for letter in SPLIT] for arm in (DOWN, UP))
     return [

@@ -41,7 +41,7 @@ class LoweredStep:
 
 
 def lower(table: CostTable, placement: Placement, sharing: Sharing | None = None) -> tuple[LoweredStep, ...]:
-    """The steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
+    """Return the steps of one micro-batch: the stages in the order of the placement, each followed by its transfers.
 
     With several copies of the network, these are the steps of each, one copy after the other.
 
@@ -85,7 +85,7 @@ class RepeatedStep(NamedTuple):
 def repeat(
     steps: Sequence[LoweredStep], micro_batches: int, in_flight: int | None = None
 ) -> tuple[list[RepeatedStep], list[Task]]:
-    """The steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
+    """Return the steps of many micro-batches, each of which goes through one copy of the network, and a task for each.
 
     The older micro-batch goes first, then the earlier step, as in the runtime, where each device executes the oldest
     micro-batch's ready stage.

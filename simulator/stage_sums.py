@@ -25,7 +25,7 @@ class StageSums(NamedTuple):
 
 
 def stage_sums(table: CostTable, ops: tuple[int, ...], device: int, recompute: RecomputeMode) -> StageSums:
-    """The sums of a stage on a device; a search asks for the same ones again and again."""
+    """Return the sums of a stage on a device; a search asks for the same ones again and again."""
     key, known = (ops, device, recompute), table.worked_out
     if key not in known:
         if len(known) * table.n_ops > MOST_KEPT:

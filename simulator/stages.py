@@ -29,7 +29,7 @@ class Stage(Brief):
     copy: int = 0  # which copy of the network it belongs to
 
     def label(self, names: Sequence[str]) -> str:
-        """The name in charts: its first and last operator; ``names`` are the names of all operators."""
+        """Return the name in charts: its first and last operator; ``names`` are the names of all operators."""
         first, last = names[self.ops[0]], names[self.ops[-1]]
         return first if len(self.ops) == 1 else f"{first} … {last}"
 
@@ -48,7 +48,7 @@ def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
 
 
 def _stages_of(table: CostTable, placement: Placement, copy: int, first: int) -> list[Stage]:
-    """The stages of one copy, the first of which has the number ``first``."""
+    """Return the stages of one copy, the first of which has the number ``first``."""
     sends: dict[int, list[tuple[int, int]]] = {}
     receives: dict[int, list[tuple[int, int]]] = {}
     for flow, src, dst in placement.cuts(table):

@@ -28,7 +28,7 @@ class Span:
     processor_s: float = 0.0  # processor time of the thread that computed, where it was measured; 0 elsewhere
 
     def clipped(self, start_s: float, end_s: float) -> "Span":
-        """The part of the span between two times; its processor time is in proportion."""
+        """Return the part of the span between two times; its processor time is in proportion."""
         start_s, end_s = max(self.start_s, start_s), min(self.end_s, end_s)
         whole_s = self.end_s - self.start_s
         share = (end_s - start_s) / whole_s if whole_s > 0 else 1.0
@@ -56,12 +56,12 @@ class Timeline(Brief):
         return max((span.end_s for span in self.spans), default=0.0)
 
     def clipped(self, start_s: float, end_s: float) -> "Timeline":
-        """The parts of the spans between two times."""
+        """Return the parts of the spans between two times."""
         inside = (span for span in self.spans if span.start_s < end_s and span.end_s > start_s)
         return replace(self, spans=tuple(span.clipped(start_s, end_s) for span in inside))
 
     def first(self, micro_batches: int) -> "Timeline":
-        """The spans of the first micro-batches."""
+        """Return the spans of the first micro-batches."""
         kept = tuple(span for span in self.spans if span.micro_batch < micro_batches)
         return Timeline(self.devices, min(self.micro_batches, micro_batches), kept)
 
@@ -128,6 +128,6 @@ class Timeline(Brief):
 
 
 def _distance(cause: Span, effect: Span) -> tuple[bool, bool, bool]:
-    """A sort key that is smallest for the span that another span most likely waited for."""
+    """Return a sort key that is smallest for the span that another span most likely waited for."""
     apart = set(cause.resource.split(" → ")).isdisjoint(effect.resource.split(" → "))
     return apart or cause.micro_batch != effect.micro_batch, cause.resource != effect.resource, apart

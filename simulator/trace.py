@@ -29,7 +29,7 @@ class TransferSpans(NamedTuple):
 
 
 def transfer_spans(table: CostTable, placement: Placement, timeline: Timeline) -> list[TransferSpans]:
-    """The transfers of a predicted or measured run of a placement, in the order in which they start."""
+    """Return the transfers of a predicted or measured run of a placement, in the order in which they start."""
     senders: dict[tuple[int, str, int], int] = {}  # (copy, link, flow) -> stage
     receivers: dict[tuple[int, str, int], int] = {}
     for index, stage in enumerate(split_stages(table, placement)):
@@ -47,7 +47,7 @@ def transfer_spans(table: CostTable, placement: Placement, timeline: Timeline) -
 
 
 def schedule_transfer_spans(run: PipelineRun) -> list[TransferSpans]:
-    """The transfers of a run of a schedule, one sending device after the other."""
+    """Return the transfers of a run of a schedule, one sending device after the other."""
     lowered, span = run.lowered, {span.label: span for span in run.timeline.spans}
     feeds = lowered.feeds.tolist()
     transfers = []
@@ -64,7 +64,7 @@ NS_PER_S, NS_PER_US = 1e9, 1e3
 def chrome_trace(
     timeline: Timeline, memory: Sequence[DeviceMemory] = (), transfers: Sequence[TransferSpans] = ()
 ) -> dict[str, Any]:
-    """A timeline in the Trace Event Format: tracks of devices and links, times in microseconds with three digits.
+    """Return a timeline in the Trace Event Format: tracks of devices and links, microseconds with three digits.
 
     Devices come before links, which are in the order of their first use. All tracks have different numbers above 0,
     since 0 is the idle thread in viewers. A link with overlapping transfers has several tracks, because the bars of one
@@ -95,7 +95,7 @@ def chrome_trace(
 
 
 def _lanes(timeline: Timeline) -> list[tuple[str, int]]:
-    """[n_spans], the resource of each span, and the number (from 1) of its first track that is free at the start."""
+    """Return [n_spans], the resource of each span, and the number (from 1) of its first track that is free."""
     free_ns: dict[tuple[str, int], int] = Counter()
     lanes = []
     for span in timeline.spans:
@@ -123,7 +123,7 @@ def _bar(span: Span, track: tuple[int, int]) -> dict[str, Any]:
 
 
 def _arrow(number: int, spans: TransferSpans, track_of: dict[Span, tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """A flow event through the middles of the bars, which identifies the bars unambiguously.
+    """Yield a flow event through the middles of the bars, which identifies the bars unambiguously.
 
     An arrow cannot point at a bar shorter than a nanosecond, and is left out if its sender or receiver is so short.
     """
@@ -138,7 +138,7 @@ def _arrow(number: int, spans: TransferSpans, track_of: dict[Span, tuple[int, in
 
 
 def _counter(device: DeviceMemory) -> Iterator[dict[str, Any]]:
-    """A counter event for each nanosecond at which the memory changes."""
+    """Yield a counter event for each nanosecond at which the memory changes."""
     values = {
         _ns(time_s): n_bytes for time_s, n_bytes in zip(*(column.tolist() for column in device.steps), strict=True)
     }
@@ -153,6 +153,6 @@ def _ns(seconds: float) -> int:
 
 
 def _headings(kind: str, track: tuple[int, int], place: int, name: str) -> Iterator[dict[str, Any]]:
-    """The name of a group or a track, and its position among the others."""
+    """Yield the name of a group or a track, and its position among the others."""
     for event, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
         yield {"ph": "M", "name": f"{kind}_{event}", "pid": track[0], "tid": track[1], "args": args}

@@ -59,7 +59,7 @@ class TrainingStep:
 
 
 def most_micro_batches(n_devices: int) -> int:
-    """The limit of micro-batches in a step on ``n_devices`` devices."""
+    """Return the limit of micro-batches in a step on ``n_devices`` devices."""
     return max(1, MOST_PASSES // n_devices)
 
 
@@ -118,7 +118,7 @@ def simulate_training(
 
 
 def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1b") -> tuple[tuple[int, ...], ...]:
-    """[n_stages], the operators of each stage, in the order in which a micro-batch passes the stages.
+    """Return [n_stages], the operators of each stage, in the order in which a micro-batch passes the stages.
 
     Each device is one stage if the devices depend on each other without a cycle; otherwise, each run of one device in
     the placement's order is a stage. A schedule that goes down the devices and up again has two consecutive stages on
@@ -143,7 +143,7 @@ def training_stages(table: CostTable, placement: Placement, schedule: str = "1f1
 def stage_costs(
     table: CostTable, stages: Sequence[Sequence[int]], devices: Sequence[int], recompute: RecomputeMode = "none"
 ) -> list[StageCost]:
-    """[n_stages], the cost of each stage on its device, with the messages across its borders.
+    """Return [n_stages], the cost of each stage on its device, with the messages across its borders.
 
     For each micro-batch, a stage keeps the tensors that its operators save and a copy of its received tensors, in a
     split backward pass until the end of W. With recomputation, it keeps the tensors from other stages, the network's
@@ -232,7 +232,7 @@ def _crossing(table: CostTable, stages: Sequence[Sequence[int]], devices: Sequen
 
 
 def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channels:
-    """The channels of the links between these devices."""
+    """Return the channels of the links between these devices."""
     if sharing not in SHARINGS:
         raise InputError(f"the sharing of channels is '{sharing}'; it must be one of {', '.join(SHARINGS)}")
     links = np.ix_(rows, rows)
@@ -243,7 +243,7 @@ def _channels(table: CostTable, rows: Sequence[int], sharing: Sharing) -> Channe
 def _cut_at_the_turn(
     table: CostTable, placement: Placement, runs: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """The runs with the one in the middle cut in two, unless it has a single operator or there is no middle."""
+    """Cut the run in the middle in two, unless it has a single operator or there is no middle."""
     middle, even = len(runs) // 2, len(runs) % 2 == 0
     turn = list(runs[middle])
     if even or len(turn) == 1:
@@ -255,7 +255,7 @@ def _cut_at_the_turn(
 
 
 def _runs(placement: Placement) -> tuple[tuple[int, ...], ...]:
-    """The operators in the placement's order, cut wherever the device changes."""
+    """Return the operators in the placement's order, cut wherever the device changes."""
     runs: list[list[int]] = []
     last = -1
     for op in placement.order:
@@ -272,7 +272,7 @@ def _made(name: str, n_devices: int, micro_batches: int, per_device: int) -> Sch
 
 
 def _schedule(step: TrainingStep, rows: Sequence[int], n_rows: int) -> Schedule:
-    """The schedule for stages on these rows, [n_stages]."""
+    """Return the schedule for stages on these rows, [n_stages]."""
     order = f"the placement has {len(rows)} stages on {n_rows} devices, in the order {' '.join(map(str, rows))}"
     refused = f"{order}; the schedule '{step.schedule}' cannot run that"
     per_row, rest = divmod(len(rows), n_rows)

@@ -77,6 +77,14 @@ class Fabric(Brief):
         across = all_gather(n_bytes / group.devices, group.hosts, self.between)
         return min(within.time_s + across.time_s, all_gather(n_bytes, group.size, self.between).time_s)
 
+    def all_to_all(self, n_bytes: float, group: FabricGroup) -> float:
+        """Seconds until every member has sent ``n_bytes``, another part to each member, and received as many.
+
+        A device's ports within its host and to other hosts work at once.
+        """
+        part, others = n_bytes / group.size, group.size - group.devices
+        return max((group.devices - 1) * self.inside.time_s(part), others * self.between.time_s(part) if others else 0)
+
     def message(self, n_bytes: float, stride: int, size: int) -> float:
         """Seconds of a message to a neighbour in a group, at its slowest border."""
         inside = self._one_host or self.host_devices % (stride * size) == 0

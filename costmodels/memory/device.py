@@ -30,7 +30,7 @@ LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's 
 def op_bytes(graph: Graph, workload: Workload | None = None) -> Floats:
     """[n_ops], bytes of each operator's parameters, buffers, caches and, in training, gradients and optimizer states.
 
-    A parameter with several readers counts once, at the first reader, since they share a device (see `together`). A
+    A parameter with several readers counts once, at the first reader, since they share a device (see `tied_groups`). A
     buffer counts for each of its readers, since it is copied to them. A frozen parameter has no gradient and no state.
     A cache counts once for each micro-batch in flight, at the first operator that uses it.
     """
@@ -62,8 +62,8 @@ def lasting_bytes(graph: Graph) -> Floats:
     return n_bytes
 
 
-def together(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Groups of two or more operators that share a device because they share parameters or caches.
+def tied_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Return groups of two or more operators that share a device because they share parameters or caches.
 
     They share them directly or transitively; for a cache see `graphs.caches.users`.
 

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import cache_utils, masking_utils
+from transformers import cache_utils, masking_utils, modeling_utils
+from transformers.integrations import sdpa_attention
 
 from graphs.common.errors import InputError
 from graphs.importers.tracing_guards import as_exported, quiet
@@ -49,6 +50,7 @@ class CacheTensor:
 
 
 GROWING = ("keys", "values", "indexer")
+SPECIAL = ("softcap", "s_aux", "position_bias", "cache", "is_causal")  # arguments that change what attention computes
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class FixedCacheModel(nn.Module):
         """
         rows = _Rows(positions, active, first)
         cache = self._cache(rows, caches)
-        with masks_by_position(positions), _last_hidden(self.model, last) as taken:
+        with masks_by_position(positions), heads_in_groups(), _last_hidden(self.model, last) as taken:
             result = self.model(input_ids=ids, use_cache=True, **{self.keyword: cache}, **self._given(positions))
         logits = result.logits
         logits = logits[:, 0] if taken else logits[torch.arange(ids.shape[0]), last]
@@ -274,6 +276,38 @@ def _last_hidden(model: Any, last: Tensor) -> Iterator[list[bool]]:
     finally:
         if handle is not None:
             handle.remove()
+
+
+@contextmanager
+def heads_in_groups() -> Iterator[None]:
+    """Let heads that share keys and values be rows of one query, so that attention reads the cache as it lies.
+
+    transformers does so for one token; for several, and while it is traced, it copies the cache for each head::
+
+        queries [rows, groups × heads, tokens, width]  ──►  [rows, groups, heads × tokens, width]
+    """
+
+    def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any) -> Any:
+        rows, heads, tokens, width = query.shape
+        groups = key.shape[1]
+        special = any(more.get(name) is not None for name in SPECIAL) or more.get("dropout")
+        if groups == heads or mask is None or mask.shape[1] != 1 or special:
+            return sdpa_attention.sdpa_attention_forward(module, query, key, value, mask, **more)
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query.reshape(rows, groups, -1, width),
+            key,
+            value,
+            attn_mask=mask.expand(-1, heads // groups, -1, -1).reshape(rows, 1, -1, mask.shape[-1]),
+            scale=more.get("scaling"),
+        )
+        return found.reshape(rows, heads, tokens, -1).transpose(1, 2).contiguous(), None
+
+    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
+    functions["sdpa"] = attend
+    try:
+        yield
+    finally:
+        del functions["sdpa"]
 
 
 @contextmanager

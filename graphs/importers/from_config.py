@@ -4,7 +4,8 @@ Nothing is allocated and nothing is downloaded, so a network of any size can be 
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch.utils import _pytree as pytree
 from graphs.common.documents import read_json
 from graphs.common.errors import InputError, first_line, nearest, one_line
 from graphs.importers.config_checks import check_architecture, check_config, check_no_code
-from graphs.importers.from_torch import program_from_module
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 
@@ -31,6 +31,8 @@ def read_config(path: Path, batch: int | None = None, training: bool = False, we
     training import has the config's dropout. Raise InputError if the file is no such config, transformers does not know
     it, or the network cannot be traced.
     """
+    from graphs.importers.from_torch import program_from_module  # late: tracing takes half a second to load
+
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         module = build(path, CPU if weights else META)
@@ -62,8 +64,44 @@ def headed_module(document: Mapping[str, Any]) -> nn.Module:
 
     Raise InputError as `read_config`.
     """
+    with _foreign(document):
+        return module_of(_with_known_type(document), META, head=True)
+
+
+def config_of(document: Mapping[str, Any]) -> Any:
+    """The config that transformers makes of a config.json's content, with its defaults; None for an unknown type.
+
+    Raise InputError if a value is wrong.
+    """
+    import transformers
+
+    document = _with_known_type(document)
+    if document.get("model_type") not in transformers.CONFIG_MAPPING:
+        return None
+    with _foreign(document), quiet():
+        return transformers.AutoConfig.for_model(**document)
+
+
+def _with_known_type(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document, its type replaced by that of the architecture if transformers knows the architecture alone.
+
+    Models that are published with code of their own often have another family's network: Kimi K2 is DeepSeek V3's.
+    """
+    import transformers
+
+    names = document.get("architectures")
+    network = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+    own = getattr(getattr(network, "config_class", None), "model_type", None)
+    if own is None or document.get("model_type") in transformers.CONFIG_MAPPING:
+        return document
+    return {**document, "model_type": own}
+
+
+@contextmanager
+def _foreign(document: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the errors of transformers' constructors into InputErrors."""
     try:
-        return module_of(document, META, head=True)
+        yield
     except InputError:
         raise
     except Exception as error:  # a foreign library's constructors raise many kinds

@@ -35,11 +35,18 @@ from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
 from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
-from graphs.importers.training import check_hooks, detach_blocks, differentiable_copies, take_counters
+from graphs.importers.training import (
+    check_batch_norms,
+    check_hooks,
+    detach_blocks,
+    differentiable_copies,
+    take_counters,
+)
 from graphs.importers.translate import translate
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
+from graphs.program.traced_strides import mark_strided
 
 FIXED_SHAPES = (
     "keep shapes fixed there (all rows and a mask instead of a selection, topk instead of nonzero, every expert on all "
@@ -93,6 +100,8 @@ def program_from_module(
     if training:
         check_hooks(name, module)
     with in_mode(module, training), without_caches(module):
+        if training:
+            check_batch_norms(name, module)
         short = shortened(module, given, training)
     if short is not None:
         with suppress(InputError, UnlikeError):  # what the short module cannot do, the whole one may do, or say why
@@ -143,6 +152,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
+    mark_strided(code)
     _name_results(code, getattr(short.whole_module, "output_names", ()))
     inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
     trace = short.whole(Trace(code, inputs, state, exported.call_spec, exported.example_inputs, counted))

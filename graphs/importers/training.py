@@ -159,6 +159,18 @@ def check_hooks(name: str, module: nn.Module, state: Mapping[str, Tensor] | None
         raise InputError(f"model '{name}' has a hook on {place} ({hook}), {WAY_OUT}")
 
 
+def check_batch_norms(name: str, module: nn.Module) -> None:
+    """Raise InputError if a batch norm averages its statistics over all batches: how much each counts changes."""
+    for path, part in module.named_modules():
+        averages = isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.track_running_stats
+        if averages and part.momentum is None:
+            raise InputError(
+                f"model '{name}' has a {type(part).__name__} ('{path}') with momentum=None, whose averages over all "
+                "batches depend on the number of batches, which a traced graph does not see; give it a momentum "
+                "(momentum=0.1), or freeze it (.eval())"
+            )
+
+
 def _on_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
     for name, tensor in tensors.items():
         if tensor._backward_hooks:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from graphs.ir import STATE, Op
+from graphs.kernels.gelu import GELU, contiguous_gelu, is_strided, strided_gelu
 from graphs.program.program import Program, on_device
 
 CPU = torch.device("cpu")
@@ -157,10 +158,16 @@ class Kernel:
 def by_pytorch(program: Program, op: Op, torch_device: torch.device = CPU, moves: bool = True) -> Kernel:
     """The kernel that is PyTorch's own operator.
 
-    Where results may have other strides than in the trace (``moves``), views are reshaped.
+    Where results may have other strides than in the trace (``moves``), views are reshaped, and GELU is computed as for
+    the strides of the trace.
     """
-    target: Any = program.calls[op.name].node.target
-    return Kernel(op, torch.ops.aten.reshape.default if moves and target is VIEW else target, torch_device)
+    call = program.calls[op.name]
+    target: Any = call.node.target
+    if moves and target is VIEW:
+        target = torch.ops.aten.reshape.default
+    if moves and target is GELU and torch_device.type == "cpu":
+        target = strided_gelu if is_strided(call) else contiguous_gelu
+    return Kernel(op, target, torch_device)
 
 
 def as_it_is(tensor: torch.Tensor) -> torch.Tensor:

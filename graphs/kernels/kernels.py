@@ -22,7 +22,7 @@ from graphs.kernels.onednn import lstm_kernel
 from graphs.kernels.quick import quick_kernel
 from graphs.program.program import Program
 
-VERSION = 26
+VERSION = 27
 """Version of kernels, of the handling of memory and weights, and of the pace references: measurements depend on it."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector

@@ -34,12 +34,16 @@ from graphs.kernels.dnnl import (
     Object,
     library,
 )
+from graphs.kernels.gelu import contiguous_gelu, strided_gelu
 from graphs.kernels.kernel import Strided, Writer
 from graphs.kernels.winograd import Winograd
 from graphs.rewrites.patterns import Step, activation
 
 LOSE_NAN = ("relu", "hardtanh")
-"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this."""
+"""Activations that oneDNN computes by the larger or smaller one of two numbers, which of NaN and a number is this.
+
+Like what makes NaN of an infinity, that raises the flag of `graphs.kernels.float_status`.
+"""
 
 BINARY: dict[str, Callable[..., torch.Tensor]] = {"add": torch.add, "mul": torch.mul}
 
@@ -82,7 +86,7 @@ class Primitive:
 
     @property
     def loses_nan(self) -> bool:
-        """Whether a step turns NaN into a number."""
+        """Whether a step turns NaN into a number, or an infinity into NaN where PyTorch does not."""
         return any(_loses_nan(step) for step in self.steps)
 
     def described(self, dnnl: Library) -> Object:
@@ -132,7 +136,7 @@ class Primitive:
 
 
 def _loses_nan(step: Step) -> bool:
-    return step.function in LOSE_NAN
+    return step.function in LOSE_NAN or step.strided
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
@@ -247,10 +251,11 @@ class Multiply(Writer, ABC):
 
 
 def _activated(y: torch.Tensor, step: Step) -> torch.Tensor:
-    """Apply an activation in place by PyTorch's own operator."""
+    """Apply an activation by PyTorch's own operator, in place if it is not GELU."""
+    if step.function == "gelu":
+        return (strided_gelu if step.strided else contiguous_gelu)(y, step.algorithm)
     name = {"swish": "silu", "hardtanh": "clamp"}.get(step.function, step.function)
-    how = {"approximate": step.algorithm} if step.algorithm else {}
-    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars, **how)
+    result: torch.Tensor = getattr(torch.ops.aten, f"{name}_")(y, *step.scalars)
     return result
 
 

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from graphs.ir import Op, Role
 from graphs.kernels import norms
 from graphs.kernels.attention import Attention
+from graphs.kernels.gelu import is_strided
 from graphs.kernels.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
 from graphs.kernels.multiply import PackedProduct, SequenceConvolution, TiledConvolution
 from graphs.kernels.onednn import onednn, packs_recurrent
@@ -48,8 +49,8 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
     """The quick kernel of an operator without gradients.
 
     Returns:
-        None for an operator or a group that no kernel knows, dtypes other than float32, tensors without elements,
-        weights that the network computes, and a PyTorch without oneDNN.
+        None for an operator or a group that no kernel knows, dtypes other than float32 (and bfloat16 for products),
+        tensors without elements, weights that the network computes, and a PyTorch without oneDNN.
     """
     inside = program.graph.inside(op)
     if op.members and len(unchanging(inside)) == len(op.members) and held(program, *op.inputs):
@@ -58,8 +59,9 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
         return None
     if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
         return _attention(program, op)
-    if not onednn() or any(tensor.dtype != "float32" for tensor in inside.tensors):
-        return None
+    dtypes = {tensor.dtype for tensor in inside.tensors}
+    if not onednn() or dtypes != {"float32"}:
+        return _half_product(program, op) if dtypes == {"bfloat16"} and not op.members else None
     if not op.members and (build := SINGLE.get(_target(program, op))):
         return build(program, op)
     return _chained(program, op, Readers.in_graph(inside))
@@ -77,6 +79,8 @@ def _chained(program: Program, op: Op, readers: Readers) -> Kernel | None:
         return None
     start = behind_border(readers, 0)
     found, steps = chain(readers, start)
+    strided = any(is_strided(program.calls[member.name]) for member in op.members)
+    steps = [replace(step, strided=strided and step.function == "gelu") for step in steps]
     return build(program, op, args, steps) if [*range(start), *found] == everything else None
 
 
@@ -216,18 +220,35 @@ def _shifted(
     return beta + ((0 if bias is None else bias) - mean) * gamma * torch.rsqrt(variance + eps)
 
 
-def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
+class _Factors(NamedTuple):
+    """What a product by a weight reads."""
+
+    x: str
+    weight: str
+    bias: str | None
+    transposed: bool  # whether the weight is [inputs, outputs]
+
+
+def _factors(program: Program, op: Op, arguments: Sequence[Any]) -> _Factors | None:
+    """Return what a product reads; None if its weight is computed, or no matrix with a bias for each output."""
     tensor, target = program.graph.tensor, _target(program, op)
     transposed = target is not torch.ops.aten.linear.default
     if target is torch.ops.aten.addmm.default:
         bias, x, weight = arguments
     else:
         x, weight, bias = (*arguments, None)[:3]
-    if not held(program, weight, bias):
+    if not held(program, weight, bias) or len(tensor[weight].shape) != 2:
         return None
+    fits = not bias or tensor[bias].shape == (tensor[weight].shape[1 if transposed else 0],)
+    return _Factors(x, weight, bias, transposed) if fits else None
+
+
+def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
+    factors, tensor = _factors(program, op, arguments), program.graph.tensor
+    if factors is None:
+        return None
+    x, weight, bias, transposed = factors
     shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
-    if len(tensor[weight].shape) != 2 or (bias and tensor[bias].shape != (n,)):
-        return None
     if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
         packs = {weight: _pack_of_rows(weight, transposed)}
         if op.members:
@@ -237,6 +258,34 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
     packs = {weight: _pack_of(product, weight, transposed)}
     return _multiplication(op, product, packs, (x, weight, bias), steps)
+
+
+def _half_product(program: Program, op: Op) -> Kernel | None:
+    """The kernel of a product of bfloat16 numbers: PyTorch's operator for weights that oneDNN has packed.
+
+    A weight that is not packed is packed again at each call, which takes as long as the product of a few rows.
+    """
+    if _target(program, op) not in PRODUCTS or not (onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return None
+    args, kwargs = program.arguments(op, str)
+    factors = None if kwargs else _factors(program, op, args)
+    if factors is None:
+        return None
+    x, weight, bias, transposed = factors
+
+    def packed(weight: torch.Tensor) -> torch.Tensor:
+        rows = (weight.t() if transposed else weight).detach().contiguous()
+        result: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(rows)
+        return result
+
+    pack = Pack((weight,), packed, ("bfloat16", transposed))
+    return _multiplication(op, half_product, {weight: pack}, (x, weight, bias))
+
+
+def half_product(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`torch.nn.functional.linear` with a weight that is packed for any number of rows."""
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
+    return result
 
 
 def _pack_of(product: PackedProduct, weight: str, transposed: bool = False) -> Pack:
@@ -364,6 +413,9 @@ MULTIPLICATIONS = {
     torch.ops.aten.mm.default: _product,
 }
 """Builders of the kernel of a multiplication and the steps that follow it, by its operator."""
+
+PRODUCTS = frozenset(target for target, build in MULTIPLICATIONS.items() if build is _product)
+"""Operators that multiply rows by a weight."""
 
 SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.layer_norm.default: _layer_norm,

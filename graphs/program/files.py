@@ -21,8 +21,12 @@ from graphs.ir import STATE, Graph, Op, Role, Tensor, unfused
 from graphs.program.calls import known_operator
 from graphs.program.pieces import Pieces
 from graphs.program.program import BufferUpdate, Call, Leaf, Program
+from graphs.program.traced_strides import STRIDED
 
 VERSION = 1
+
+MARKS = (AUTOCAST, STRIDED)
+"""Keys of the ``meta`` of a call's node that a file keeps."""
 
 _TORCH_TYPES: Mapping[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Types whose values torch names, such as torch.float32."""
@@ -52,6 +56,7 @@ def program_to_dict(program: Program) -> dict[str, Any]:
             for name, tensor in program.state.items()
         },
         "slices": Pieces.of(program).to_dict(program.slices),
+        "strides": {name: list(strides) for name, strides in program.strides.items()},
         "statistics": sorted(program.statistics),
         "updates": {
             name: {
@@ -100,6 +105,7 @@ def program_from_dict(document: Mapping[str, Any], graph: Graph, example_inputs:
             updates={name: _hollow_update(about) for name, about in document["updates"].items()},
             slices=pieces.slices,
             sources={name: _hollow_source(name, pieces, graph) for name in pieces.names},
+            strides={name: _strides(graph.tensor[name], each) for name, each in document.get("strides", {}).items()},
         )
 
 
@@ -126,8 +132,7 @@ def _call_to_dict(program: Program, op: Op) -> dict[str, Any]:
         document["kwargs"] = {name: _to_json(value, tensor_of, where) for name, value in call.node.kwargs.items()}
     if call.unpack:
         document["unpack"] = True
-    if AUTOCAST in call.node.meta:
-        document[AUTOCAST] = call.node.meta[AUTOCAST]
+    document |= {mark: call.node.meta[mark] for mark in MARKS if mark in call.node.meta}
     return document
 
 
@@ -141,8 +146,7 @@ def _calls(documents: Mapping[str, Any], graph: Graph) -> tuple[dict[str, Call],
         args = tuple(_from_json(value, nodes) for value in document["args"])
         kwargs = {name: _from_json(value, nodes) for name, value in document.get("kwargs", {}).items()}
         node = code.call_function(known_operator(op), args, kwargs)
-        if AUTOCAST in document:
-            node.meta[AUTOCAST] = document[AUTOCAST]
+        node.meta |= {mark: document[mark] for mark in MARKS if mark in document}
         calls[op.name] = Call(node, document.get("unpack", False))
     return calls, {node.name: name for name, node in nodes.items()}
 
@@ -157,6 +161,13 @@ def _hollow(tensor: Tensor, about: Mapping[str, Any]) -> torch.Tensor:
     if tensor.role is Role.PARAMETER:
         return nn.Parameter(empty, requires_grad=about["requires_grad"])
     return empty.requires_grad_(about["requires_grad"])
+
+
+def _strides(tensor: Tensor, given: Any) -> tuple[int, ...]:
+    """The strides that a result has in the trace."""
+    if len(given) != len(tensor.shape) or not all(type(each) is int and each >= 0 for each in given):
+        raise InputError(f"the program has '{tensor.name}' of {list(tensor.shape)} with the strides {given}")
+    return tuple(given)
 
 
 def _hollow_source(name: str, pieces: Pieces, graph: Graph) -> torch.Tensor:

@@ -90,6 +90,8 @@ class Program(Brief):
         default_dtype: PyTorch's default dtype at the import, which the dtypes of the tensors depend on.
         slices: of a split network, names in ``state`` that are parts of the model's own, see `graphs.program.pieces`.
         sources: what they are parts of, by its name.
+        strides: of a split network, strides that results have in the trace of the whole one, by name, where they
+            matter; see `graphs.program.traced_strides`.
 
     Raises:
         InputError: if a call breaks its schema or differs from the graph, or the ends do not fit.
@@ -111,6 +113,7 @@ class Program(Brief):
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     slices: Mapping[str, Slice] = field(default_factory=dict)
     sources: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for op in unfused(self.graph.ops):

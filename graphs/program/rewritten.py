@@ -12,6 +12,7 @@ from graphs.ir import Attr, Op
 from graphs.program.calls import known_operator
 from graphs.program.pieces import sliced
 from graphs.program.program import Call, Program
+from graphs.program.traced_strides import lying_as_traced
 from graphs.rewrites.layouts import Slice
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split, SplitGraph
@@ -25,7 +26,8 @@ def rewritten_program(program: Program, rewrites: Iterable[Rewrite]) -> Program:
     """
     for rewrite in rewrites:
         if isinstance(rewrite, Split):
-            program = _split(program, rewrite.applied(program.graph))
+            strides = lying_as_traced(program)
+            program = replace(_split(program, rewrite.applied(program.graph)), strides=strides)
         else:
             program = replace(program, graph=rewrite(program.graph))
     return program

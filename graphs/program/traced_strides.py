@@ -1,13 +1,14 @@
 """Strides of the results of a traced network, and what depends on them.
 
 A kernel may lay its results out as it likes, images with their channels last. But an operator that looks at memory, and
-the caller, get the strides of the trace.
+the caller, get the strides of the trace; an operator for which PyTorch chooses a kernel by strides is marked.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -41,6 +42,18 @@ COMPOSED_BUT_FRESH = frozenset(
     ]
 )
 """Operators that PyTorch composes of others, and whose results are never their inputs."""
+
+
+STRIDED = "strided"
+"""Key of a node's ``meta``: True if PyTorch has another kernel for what it reads since that is not contiguous."""
+
+
+def mark_strided(code: fx.Graph) -> None:
+    """Mark the operators of a trace for which PyTorch has another kernel than for contiguous tensors."""
+    for node in code.nodes:
+        by_erf = node.target is torch.ops.aten.gelu.default and node.kwargs.get("approximate", "none") == "none"
+        if by_erf and not node.args[0].meta["val"].is_contiguous():
+            node.meta[STRIDED] = True
 
 
 def shares_memory(target: OpOverload) -> bool | None:
@@ -77,7 +90,8 @@ def lying_as_traced(program: Program) -> dict[str, tuple[int, ...]]:
         if looks_at_memory(op, target) or (wanted.intersection(op.outputs) and shares_memory(target) is not False):
             wanted.update(op.inputs)
     activations = {name for name in wanted if name in graph.tensor and graph.tensor[name].role is Role.ACTIVATION}
-    return {name: strides for name, strides in _traced(program).items() if name in activations}
+    traced = {**_traced(program), **program.strides}  # parts put together lie as the whole did
+    return {name: strides for name, strides in traced.items() if name in activations}
 
 
 def _traced(program: Program) -> dict[str, tuple[int, ...]]:

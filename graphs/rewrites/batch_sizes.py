@@ -78,7 +78,7 @@ class _Resize:
     samples: int
 
     def op(self, one: Op, other: Op) -> Op:
-        """An operator; its footprint counts bytes."""
+        """Return an operator; its footprint counts bytes."""
         bare = self.record(replace(one, footprint=None), replace(other, footprint=None))
         made: Op = replace(bare, footprint=self.footprint(one.footprint, other.footprint))
         return made

@@ -31,7 +31,7 @@ class Fuse:
     groups: tuple[tuple[str, ...], ...]
 
     def __call__(self, graph: Graph) -> Graph:
-        """The graph with an operator for each group, where the last member of the group was.
+        """Return the graph with an operator for each group, where the last member of the group was.
 
         Operators that read nothing but what the network holds are where their first member was.
 
@@ -56,7 +56,7 @@ class Fuse:
 
 
 def find_fusions(graph: Graph) -> Fuse:
-    """The groups that there are kernels for.
+    """Return the groups that there are kernels for.
 
     They are what never changes, convolutions and products with what follows them, norms, and sums.
     """
@@ -81,14 +81,14 @@ def find_fusions(graph: Graph) -> Fuse:
 
 
 def _is_anchor(graph: Graph, op: Op) -> bool:
-    """Whether an operator multiplies float32 numbers by weights."""
+    """Return whether an operator multiplies float32 numbers by weights."""
     if plain(op.kind) not in ANCHORS or graph.tensor[op.outputs[0]].dtype != "float32":
         return False
     return any(graph.tensor[name].role is Role.PARAMETER for name in op.inputs)
 
 
 def _place(graph: Graph, group: Sequence[str]) -> int:
-    """The index of the member of a group that the fused operator stands for."""
+    """Return the index of the member of a group that the fused operator stands for."""
     numbers = [graph.index[name] for name in group]
     written = {name for number in numbers for name in graph.ops[number].outputs}
     read = {name for number in numbers for name in graph.ops[number].inputs} - written

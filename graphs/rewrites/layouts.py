@@ -38,7 +38,7 @@ class Indices(NamedTuple):
         return f"[{':, ' * self.axis}{','.join(f'{start}:{stop}' for start, stop in self.ranges)}]"
 
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the region of a tensor."""
+        """Return the shape of the region of a tensor."""
         return (*whole[: self.axis], self.extent, *whole[self.axis + 1 :])
 
 
@@ -168,7 +168,7 @@ class LayoutWriter:
         return self.cat(f"{name}{wanted.text}", names, wanted.axis)
 
     def cat(self, name: str, names: Sequence[str], axis: int) -> str:
-        """The name of the tensors put together along an axis; one alone keeps its own."""
+        """Return the name of the tensors put together along an axis; one alone keeps its own."""
         if len(names) == 1:
             return names[0]
         first, *others = (self.tensor(each).shape for each in names)
@@ -193,7 +193,7 @@ class LayoutWriter:
 
 
 def _cover(regions: Sequence[Wanted], wanted: Sequence[Range], own: int) -> Iterator[tuple[int, tuple[Range, ...]]]:
-    """The parts that hold the wanted indices, in their order, with what to take of each by its own count.
+    """Yield the parts that hold the wanted indices, in their order, with what to take of each by its own count.
 
     Where several parts hold the same, the reader's ``own`` part comes first.
     """

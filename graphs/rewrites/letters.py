@@ -14,7 +14,7 @@ LEADING = ("batch", "sequence")
 
 
 def loops(graph: Graph, op: Op, inputs: Sequence[Axes], outputs: Sequence[Axes], added: int = -1) -> Iterator[Sharding]:
-    """A sharding for each letter; ``added`` is the position of an input that is added to a product.
+    """Yield a sharding for each letter; ``added`` is the position of an input that is added to a product.
 
     A letter that no output has is summed over.
     """

@@ -10,7 +10,7 @@ from graphs.rewrites.sharding_rules import shardings
 
 
 def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
-    """The shardings of all operators by name, with those in runs that match a neighbour's."""
+    """Return the shardings of all operators by name, with those in runs that match a neighbour's."""
     found = {op.name: list(shardings(graph, op)) for op in graph.ops}
     near: dict[str, set[str]] = {op.name: set() for op in graph.ops}
     for flow in graph.flows:
@@ -37,13 +37,13 @@ def _everywhere(one: Sharding) -> tuple[object, ...]:
 
 
 def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Shard]]:
-    """The tensors with the shards at which some shardings divide them."""
+    """Return the tensors with the shards at which some shardings divide them."""
     sides = [(op.inputs, one.inputs) for one in each] + [(op.outputs, one.outputs) for one in each]
     return {(name, shard) for names, shards in sides for name, shard in zip(names, shards, strict=True) if shard}
 
 
 def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
-    """The refined shardings of an operator that divide a tensor as a neighbour does."""
+    """Yield the refined shardings of an operator that divide a tensor as a neighbour does."""
     for one in own:
         for tensor, shard in _at(op, [one]):
             for name, (axis, runs) in wanted:

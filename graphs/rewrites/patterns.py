@@ -35,6 +35,7 @@ class Step:
     scalars: tuple[float, ...] = ()  # parameters of an activation
     algorithm: str = ""  # variant of an activation
     other: str = ""  # name of the second operand, of the same shape, of "add" and "mul"
+    strided: bool = False  # whether PyTorch computes GELU of a tensor that is not contiguous, by another kernel
 
 
 def activation(steps: Sequence[Step]) -> Step | None:
@@ -111,7 +112,7 @@ RMS_NORMS = tuple(
 
 
 def plain(kind: str) -> str:
-    """A kind without its overload."""
+    """Return a kind without its overload."""
     return ".".join(kind.split(".")[:2])
 
 
@@ -119,7 +120,7 @@ RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential"
 
 
 def changes(op: Op) -> bool:
-    """Whether an operator draws random numbers, or updates statistics when it runs."""
+    """Return whether an operator draws random numbers, or updates statistics when it runs."""
     if any(op.attrs.get(name) is True for name in ("train", "training")):
         return True
     chance = op.attrs.get("dropout_p", 0)
@@ -136,7 +137,7 @@ class Readers:
 
     @classmethod
     def in_graph(cls, graph: Graph) -> "Readers":
-        """The readers of all tensors; the caller reads the outputs."""
+        """Return the readers of all tensors; the caller reads the outputs."""
         of: dict[str, list[int]] = {name: [len(graph.ops)] for name in graph.outputs}
         for i, op in enumerate(graph.ops):
             for name in op.inputs:
@@ -144,7 +145,7 @@ class Readers:
         return cls(graph, of)
 
     def only(self, name: str) -> int | None:
-        """The operator that alone reads a tensor, once."""
+        """Return the operator that alone reads a tensor, once."""
         readers = self.of.get(name, ())
         return readers[0] if len(readers) == 1 and readers[0] < len(self.graph.ops) else None
 
@@ -169,7 +170,7 @@ def chain(readers: Readers, start: int, taken: Collection[int] = ()) -> tuple[li
 
 
 def border(graph: Graph, op: Op) -> tuple[int, ...] | None:
-    """The columns left and right and the rows above and below with which an operator pads images; None if it does not.
+    """Return the columns left and right and the rows above and below of a padding of images; None for another operator.
 
     They are zeros.
     """
@@ -182,7 +183,7 @@ def border(graph: Graph, op: Op) -> tuple[int, ...] | None:
 
 
 def behind_border(readers: Readers, number: int) -> int:
-    """The convolution that alone reads images which an operator pads with zeros, else that operator."""
+    """Return the convolution that alone reads images which an operator pads with zeros, else that operator."""
     graph, op = readers.graph, readers.graph.ops[number]
     reader = readers.only(op.outputs[0]) if op.outputs and border(graph, op) is not None else None
     if reader is None or plain(graph.ops[reader].kind) not in CONVOLUTIONS:
@@ -191,7 +192,7 @@ def behind_border(readers: Readers, number: int) -> int:
 
 
 def find_response_norm(readers: Readers, start: int) -> list[int] | None:
-    """The operators of a local response norm whose first one is this; None if it is none."""
+    """Return the operators of a local response norm whose first one is this; None if it is none."""
     graph, first = readers.graph, readers.graph.ops[start]
     members = _one_behind_another(readers, start, RESPONSE_NORM)
     if members is None or len(first.inputs) != 2 or len(set(first.inputs)) != 1:
@@ -212,14 +213,14 @@ def _one_behind_another(readers: Readers, start: int, kinds: Sequence[str]) -> l
 
 
 def find_scaled_relu(readers: Readers, start: int) -> list[int] | None:
-    """The operators of a batch norm of images and a relu, if the first one is this; None if they are none."""
+    """Return the operators of a batch norm of images and a relu, if the first one is this; None if they are none."""
     graph, norm = readers.graph, readers.graph.ops[start]
     members = _one_behind_another(readers, start, SCALED_RELU)
     return members if members and _folds(graph, norm) and len(graph.tensor[norm.inputs[0]].shape) == 4 else None
 
 
 def find_rms_norm(readers: Readers, start: int) -> list[int] | None:
-    """The operators of a norm by the root mean square over the last axis, if the first one is this; None if none.
+    """Return the operators of a norm by the root mean square over the last axis that begins here; None if none does.
 
     It is weight * (x * rsqrt(mean(x ** 2) + eps)), see https://arxiv.org/abs/1910.07467.
     """
@@ -244,7 +245,7 @@ def _is_rms_norm(graph: Graph, members: Sequence[Op]) -> bool:
 
 
 def find_sum_of_three(readers: Readers, start: int) -> list[int] | None:
-    """The operators of a sum of three float32 tensors, if the first one is this; None if there is none.
+    """Return the operators of a sum of three float32 tensors, if the first one is this; None if there is none.
 
     Two parts of a split product are added up so, with what skips the product.
     """
@@ -258,7 +259,7 @@ def find_sum_of_three(readers: Readers, start: int) -> list[int] | None:
 
 
 def adds(graph: Graph, op: Op) -> bool:
-    """Whether an operator adds two float32 tensors of one shape that are neither images nor single numbers."""
+    """Return whether an operator adds two float32 tensors of one shape that are neither images nor single numbers."""
     if plain(op.kind) != "aten.add" or len(op.inputs) != 2 or op.attrs:
         return False
     result, *terms = (graph.tensor[name] for name in (*op.outputs, *op.inputs))
@@ -294,13 +295,13 @@ def constants(readers: Readers) -> list[list[int]]:
 
 
 def _writes_what_it_reads(op: Op) -> bool:
-    """Whether an operator works in place, as its name says: "add_" and "__iand__" do, "__and__" does not."""
+    """Return whether an operator works in place, as its name says: "add_" and "__iand__" do, "__and__" does not."""
     name = plain(op.kind).removeprefix("aten.")
     return name.startswith("__i") if name.endswith("__") else name.endswith("_")
 
 
 def unchanging(graph: Graph, given: Set[str] = frozenset()) -> list[int]:
-    """The operators whose results are always the same, without those that read or write what is given."""
+    """Return the operators whose results are always the same, without those that read or write given tensors."""
     names = {tensor.name for tensor in graph.tensors if tensor.role is Role.BUFFER} - given
     found = []
     for number, op in enumerate(graph.ops):
@@ -311,7 +312,7 @@ def unchanging(graph: Graph, given: Set[str] = frozenset()) -> list[int]:
 
 
 def _reading(readers: Readers, numbers: Sequence[int]) -> set[int]:
-    """The operators that read what some operators write."""
+    """Return the operators that read what some operators write."""
     written = (name for number in numbers for name in readers.graph.ops[number].outputs)
     return {reader for name in written for reader in readers.of.get(name, ())}
 
@@ -357,7 +358,7 @@ def _step(graph: Graph, op: Op, tensor: str) -> Step | None:
 
 
 def _passes(graph: Graph, op: Op, tensor: str, convolves: bool) -> bool:
-    """Whether an operator returns its input, with other dimensions before the last one at most."""
+    """Return whether an operator returns its input, with other dimensions before the last one at most."""
     before, after = graph.tensor[tensor].shape, graph.tensor[op.outputs[0]].shape
     if plain(op.kind) == "aten.dropout":
         return op.attrs.get("train") is False
@@ -365,13 +366,13 @@ def _passes(graph: Graph, op: Op, tensor: str, convolves: bool) -> bool:
 
 
 def _folds(graph: Graph, op: Op) -> bool:
-    """Whether a batch norm multiplies by and adds what never changes."""
+    """Return whether a batch norm multiplies by and adds constants."""
     held = all(graph.tensor[name].role in STATE for name in op.inputs[1:])
     return held and len(op.inputs) == 5 and op.attrs.get("training") is False
 
 
 def _composed(readers: Readers, tensor: str) -> Found:
-    """The operators of an activation that is spelled out, if they alone read the tensor and each other."""
+    """Return the operators of an activation that is spelled out, if they alone read the tensor and each other."""
     graph, formula = readers.graph, {tensor: "x"}
     region: list[int] = []
     for number in range(min(readers.of.get(tensor, [0])), len(graph.ops)):

@@ -28,7 +28,7 @@ def rewritten(graph: Graph, rewrites: Iterable[Rewrite]) -> Graph:
 
 
 def rewrite_to_dict(rewrite: Rewrite) -> dict[str, Any]:
-    """A rewrite as a JSON document."""
+    """Return a rewrite as a JSON document."""
     if isinstance(rewrite, Fuse):
         return {"rewrite": "fuse", "groups": [list(group) for group in rewrite.groups]}
     choices = {name: [sharding, parts] for name, (sharding, parts) in rewrite.choices.items()}
@@ -36,7 +36,7 @@ def rewrite_to_dict(rewrite: Rewrite) -> dict[str, Any]:
 
 
 def rewrite_from_dict(document: Mapping[str, Any]) -> Rewrite:
-    """The inverse of `rewrite_to_dict`.
+    """Return the rewrite of a JSON document, as `rewrite_to_dict` makes it.
 
     Raises:
         InputError: for a rewrite that is not known.

@@ -50,7 +50,7 @@ class Halo(NamedTuple):
     fill: float = 0.0
 
     def reach(self, rows: Range) -> Range:
-        """The rows of the input, some of which may be outside of the image."""
+        """Return the rows of the input, some of which may be outside of the image."""
         start, stop = rows
         return start * self.stride - self.before, (stop - 1) * self.stride - self.before + self.window
 
@@ -116,7 +116,7 @@ def joined_ranges(pieces: list[Range]) -> Iterator[Range]:
 
 
 def sharding_named(shardings: Mapping[str, Sharding], name: str) -> Sharding | None:
-    """A sharding by its name, which may end with "in 3 runs"; None if there is none."""
+    """Return a sharding by its name, which may end with "in 3 runs"; None if there is none."""
     if name in shardings:
         return shardings[name]
     base, _, runs = name.removesuffix(" runs").rpartition(" in ")

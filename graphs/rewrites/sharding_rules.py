@@ -23,7 +23,7 @@ ROWS, HEADS = "rows", "heads"
 
 
 def shardings(graph: Graph, op: Op) -> tuple[Sharding, ...]:
-    """The shardings of an operator; the last one gives the whole operator to each part.
+    """Return the shardings of an operator; the last one gives the whole operator to each part.
 
     Returns:
         None at all for an operator that draws random numbers or updates statistics, or is fused.
@@ -58,7 +58,7 @@ def _addmm(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _matmul(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """The product of the last two axes; those before them are aligned from the right."""
+    """Yield the shardings of a product of the last two axes; those before are aligned from the right."""
     ranks = [rank_of(graph, name) for name in (*op.inputs, *op.outputs)]
     if min(ranks[:2]) < 2:
         return
@@ -105,7 +105,7 @@ _WINDOW = {"stride": 1, "padding": 0, "dilation": 1}
 
 
 def _first(value: Attr, default: int) -> int | None:
-    """The number for rows; None if it is not written as a number."""
+    """Return the number for rows; None if it is not written as a number."""
     if value is None:
         return default
     number = value[0] if isinstance(value, tuple) and value else value
@@ -202,7 +202,7 @@ def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _with_stride(op: Op, window: int) -> Op:
-    """A pooling operator, whose windows are side by side if it names no stride."""
+    """Return a pooling operator, whose windows are side by side if it names no stride."""
     return Op(op.name, op.kind, op.inputs, op.outputs, op.module, {**op.attrs, "stride": window})
 
 
@@ -218,7 +218,7 @@ def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _reshape(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """The loops that an axis of the input shares with an axis of the output, as digits of the same number.
+    """Yield the loops that an axis of the input shares with an axis of the output, as digits of the same number.
 
     ::
 
@@ -268,7 +268,7 @@ def _expand(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _slice(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """A part of one axis, which stays whole; a selection drops the axis."""
+    """Return the shardings of a part of one axis, which stays whole; a selection drops the axis."""
     rank = rank_of(graph, op.inputs[0])
     (dim,) = dims_of(op.attrs.get("dim", 0), rank)
     axes = ["" if axis == dim else f"axis {axis}" for axis in range(rank)]

@@ -29,24 +29,24 @@ STRIDED = frozenset({"aten.view", "aten._unsafe_view"})  # kinds that need the s
 
 
 def part_name(name: str, part: int, parts: int) -> str:
-    """The name of a part of an operator or tensor."""
+    """Return the name of a part of an operator or tensor."""
     return f"{name}[{part}/{parts}]"
 
 
 def undivided(name: str) -> str:
-    """The name of the operator that one with this name is a part of; itself for others."""
+    """Return the name of the operator that one with this name is a part of; itself for others."""
     found = PART.fullmatch(name)
     return found[1] if found else name
 
 
 def stands_between(op: Op) -> bool:
-    """Whether an operator of a split graph slices or puts together what others have in parts, by its kind and name."""
+    """Return whether an operator of a split graph slices or puts together parts, by its kind and name."""
     written = op.kind in BETWEEN and (op.name,) == op.outputs
     return written and not part_number(op.name) and not {*"[@+ "}.isdisjoint(op.name)
 
 
 def part_number(name: str) -> int | None:
-    """The number of a part, by its name; None for an operator that is none."""
+    """Return the number of a part, by its name; None for an operator that is none."""
     found = PART.fullmatch(name)
     return int(found[2]) if found else None
 
@@ -84,7 +84,7 @@ class Split:
         return self.applied(graph).graph
 
     def applied(self, graph: Graph) -> SplitGraph:
-        """The split graph, with where it comes from; raises as `__call__`."""
+        """Return the split graph, with where it comes from; raises as `__call__`."""
         if not self.choices:
             raise InputError(f"a split of no operator changes nothing in '{graph.name}'; leave it out")
         if fused := next((op.name for op in graph.ops if op.members), ""):
@@ -134,12 +134,12 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
 
 
 def can_be_split(graph: Graph, op: Op) -> bool:
-    """Whether parts of an operator can compute less than all of it."""
+    """Return whether parts of an operator can compute less than all of it."""
     return any(one.name != REPLICATED for one in shardings(graph, op))
 
 
 def nearest_split(graph: Graph, op: Op) -> str:
-    """The operator nearest to another that can be split, in words."""
+    """Return the operator nearest to another that can be split, in words."""
     at = graph.index[op.name]
     for other in sorted(graph.ops, key=lambda each: abs(graph.index[each.name] - at)):
         if own := [one.name for one in shardings(graph, other) if one.name != REPLICATED]:
@@ -148,7 +148,7 @@ def nearest_split(graph: Graph, op: Op) -> str:
 
 
 def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
-    """The choices with borders at the same places wherever one operator divides a tensor as the next one does.
+    """Return the choices with borders at the same places wherever one operator divides a tensor as the next one does.
 
     So the output features before an attention are divided as its heads are.
     """
@@ -176,7 +176,7 @@ def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
 
 
 def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, _Chosen]) -> bool:
-    """Whether two neighbours divide the tensor between them along the same loop."""
+    """Return whether two neighbours divide the tensor between them along the same loop."""
     one, other = chosen[writer.name], chosen[reader.name]
     written = one.sharding.outputs[writer.outputs.index(tensor)]
     read = other.sharding.inputs[reader.inputs.index(tensor)]
@@ -214,7 +214,7 @@ class _Splitting:
         return SplitGraph(graph, self.writer.slices, self.parts)
 
     def _add_whole(self, op: Op) -> None:
-        """An operator as it is; what it reads is put together under the names that it knows."""
+        """Add an operator as it is; its inputs are put together under the names that it knows."""
         for name in op.inputs:
             self.writer.piece(name, None, Reader())
         if any(name in self.moved for name in op.inputs):
@@ -269,7 +269,7 @@ class _Splitting:
             yield choice.region(shard, self.graph.tensor[name].shape, part)
 
     def _read(self, op: Op, choice: _Chosen, reader: Reader, number: int) -> str:
-        """The tensor that a part reads as one of its inputs."""
+        """Return the tensor that a part reads as one of its inputs."""
         name, shard, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
         shape = self.graph.tensor[name].shape
         if shard is None or halo is None or number:
@@ -292,7 +292,7 @@ class _Splitting:
 
 
 def _has_filters_in_groups(op: Op, choice: _Chosen) -> bool:
-    """Whether a convolution in groups is divided by its filters, which may divide groups."""
+    """Return whether a convolution in groups is divided by its filters, which may divide groups."""
     weights = choice.sharding.inputs[1:]
     return "groups" in op.attrs and op.attrs["groups"] != 1 and choice.sharding.inputs[0] is None and any(weights)
 
@@ -309,14 +309,14 @@ def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, 
 
 
 def _part_name(tensor: str, choice: _Chosen, part: int) -> str:
-    """The name of what a part writes; the first of equal tensors keeps the name."""
+    """Return the name of a tensor that a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
     return part_name(tensor, part, choice.parts)
 
 
 def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
-    """A part with the arguments for its share, which writes a tensor of this shape."""
+    """Return a part with the arguments for its share, which writes a tensor of this shape."""
     kind, sharding = plain(op.kind).removeprefix("aten."), choice.sharding
     start, stop = choice.shares[part]
     attrs: dict[str, Attr] = {}
@@ -339,7 +339,7 @@ def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
 
 
 def _divided_groups(op: Op, sharding: Sharding) -> tuple[str, int] | None:
-    """The argument with the groups of channels that a sharding divides, and in how many runs; None if it does not."""
+    """Return the argument with the groups of channels that a sharding divides, and the runs; None without one."""
     shard = sharding.inputs[0] if sharding.inputs else None
     for name in ("groups", "num_groups"):
         groups = op.attrs.get(name)

@@ -28,7 +28,7 @@ from planner.cli.numbers import at_least_one, positive_seconds, size
 from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.parallelism.closed_form.config import PRECISIONS, TrainingSetting
-from planner.parallelism.closed_form.config_file import config_to_dict
+from planner.parallelism.closed_form.config_file import config_to_dict, shape_to_dict
 from planner.parallelism.closed_form.search import ConfigRow, ConfigTable
 from planner.parallelism.closed_form.throughput import model_flops_share
 from planner.parallelism.config_reasons import PricedRow, reasons
@@ -60,6 +60,7 @@ HEADS = (
     "ZeRO",
     "recompute",
 )
+EXPERT_COLUMN = HEADS.index("d × t × p") + 1
 TO_HELP = f"search only what this tool can express, and write a row for it: {', '.join(CONFIG_TARGETS)}"
 
 
@@ -81,6 +82,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=at_least_one, metavar="N", help="data-parallel replicas (searched)")
     parser.add_argument("--tensor", type=at_least_one, metavar="N", help="devices that share every product (searched)")
     parser.add_argument("--pipeline", type=at_least_one, metavar="N", help="pipeline stages (searched)")
+    parser.add_argument(
+        "--expert", type=at_least_one, metavar="N", help="replicas that divide a layer's experts (searched)"
+    )
     parser.add_argument("--micro-batch", type=at_least_one, metavar="N", help="samples of a micro-batch (searched)")
     parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO (searched)")
     parser.add_argument("--schedule", choices=TRAINING_SCHEDULES, help="pipeline schedule (searched)")
@@ -129,7 +133,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         room = min(device.usable_bytes for device in setting.fabric.devices)
         cells = [_cells(setting, number, row) for number, row in enumerate(shown, 1)]
         title = f"{options.model} on {options.cluster}: {_title(setting)}"
-        save_page(choices_page(title, _proved(found), HEADS, cells, priced, room), options.html, console)
+        save_page(choices_page(title, _proved(found), _heads(setting), cells, priced, room), options.html, console)
     if options.to is not None:
         return _export(setting, shown, options, console)
     if options.row or options.output:
@@ -181,7 +185,7 @@ def _document(
             {
                 "number": number,
                 "devices": row.config.devices,
-                **row.config.shape._asdict(),
+                **shape_to_dict(row.config.shape),
                 "recompute": row.config.recompute,
                 "stages": config_to_dict(row.config)["stages"],
                 **attributes(row.price, "step_s", "computing_s", "communicating_s", "bubble_s", "sync_s", "peak_bytes"),
@@ -207,7 +211,7 @@ def _lines(
 ) -> Iterator[str]:
     """Yield a row for each configuration, then the reasons and the proof."""
     yield _title(setting)
-    yield from table(HEADS, [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
+    yield from table(_heads(setting), [_cells(setting, number, row) for number, row in enumerate(rows, 1)])
     for number, reason in enumerate(why, 1):
         yield from wrapped(f"{number}  {reason}")
     if len(found.rows) > len(rows):
@@ -216,6 +220,8 @@ def _lines(
         yield f"{count(len(found.rows) - len(rows), 'more row')}, {saving}: --all shows them"
     if found.left_out:
         yield f"{count(found.left_out, 'slower shape')} not priced for want of time: --time-limit allows more"
+    if setting.network.mixture is not None:
+        yield "experts: replicas that divide the experts of a layer; tokens are spread evenly over experts"
     yield "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count"
     window = setting.network.window
     if 0 < window < setting.network.sequence and not setting.network.flash:
@@ -225,12 +231,20 @@ def _lines(
 
 def _title(setting: TrainingSetting) -> str:
     network = setting.network
-    named = f"{network.parameters / 1e9:.4g} billion parameters, {network.sequence:,} tokens a sample"
+    own = network.mixture
+    experts = f", {own.active} of {own.count} experts for a token" if own else ""
+    named = f"{network.parameters / 1e9:.4g} billion parameters{experts}, {network.sequence:,} tokens a sample"
     return f"{named}: steps of {count(setting.batch, 'sample')} on up to {count(setting.n_devices, 'device')}"
 
 
 def _proved(found: ConfigTable) -> str:
     return f"{found.status}: {proved_gap(found.bound_s, found.rows[0].price.step_s)}; {count(found.shapes, 'shape')}"
+
+
+def _heads(setting: TrainingSetting) -> tuple[str, ...]:
+    """Return the heads of the columns; a mixture of experts has one more."""
+    experts = ("experts",) if setting.network.mixture is not None else ()
+    return (*HEADS[:EXPERT_COLUMN], *experts, *HEADS[EXPERT_COLUMN:])
 
 
 def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, ...]:
@@ -244,6 +258,7 @@ def _cells(setting: TrainingSetting, number: int, row: ConfigRow) -> tuple[str, 
         format_bytes(row.price.peak_bytes),
         str(row.config.devices),
         row.config.named,
+        *((str(shape.expert),) if setting.network.mixture is not None else ()),
         f"{shape.micro_batches} of {shape.samples}",
         schedule if shape.pipeline > 1 else "",
         row.config.zero,

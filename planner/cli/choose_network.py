@@ -34,6 +34,7 @@ def asked_of(options: argparse.Namespace, console: Console) -> ChooseOptions:
     """Return the options of the search that the command line asks for."""
     named = (
         *("sequence", "devices", "data", "tensor", "pipeline", "micro_batch", "zero", "schedule", "recompute"),
+        "expert",
         *("gradients", "precision", "optimizer", "flash_attention", "to"),
     )
     return ChooseOptions(

@@ -74,7 +74,7 @@ def _show(config: ParallelConfig, name: str, found: HybridRun, console: Console)
         )
         return DONE
     if not found.equal:
-        console.error(f"the row trains otherwise than the model itself: {within}")
+        console.error(f"the row trains differently from the model itself: {within}")
         return DIFFERENT
     console.say(f"the row trains as the model itself: {within}")
     return DONE

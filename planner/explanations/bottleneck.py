@@ -43,7 +43,7 @@ class Leg:
 
 
 def critical_path(plan: Plan) -> tuple[Leg, ...]:
-    """The legs, which follow each other without a gap and end with the last stage; their seconds sum to the latency."""
+    """Return the legs without a gap up to the end of the last stage; their seconds add up to the latency."""
     table = plan.costs
     timeline, stages = simulate(table, plan.placement, 1), split_stages(table, plan.placement)
     sent_s = {pair.transfer: pair.sender.end_s for pair in transfer_spans(table, plan.placement, timeline)}

@@ -116,7 +116,7 @@ def replan(plan: Plan, search: Search) -> Plan:
     """
     own = None if obstacle(plan) else plan
     try:
-        return _better(own, search_plan(plan, search))
+        return _better(own, search_plan(plan.task, search))
     except NoPlanError:
         if own is None:
             raise
@@ -165,7 +165,7 @@ def _check_same_operators(before: Graph, after: Graph) -> None:
 
 
 def _arrays(times: OperatorTimes | CostTable) -> list[np.ndarray[Any, Any]]:
-    """[n_ops, n_devices] each, in the order of the fields of `OperatorTimes`."""
+    """Return [n_ops, n_devices] each, in the order of the fields of `OperatorTimes`."""
     return [getattr(times, field.name) for field in fields(OperatorTimes)]
 
 

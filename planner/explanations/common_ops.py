@@ -60,7 +60,7 @@ class NetworkOps:
         return f"in {parts} by {sharding}" if parts else ""
 
     def parts_on(self, name: str) -> tuple[int, ...]:
-        """[n_parts], the device of each part of an operator that is divided."""
+        """Return [n_parts], the device of each part of an operator that is divided."""
         found: dict[int, int] = {}
         for number in self.members[name]:
             op = self.plan.graph.ops[number]
@@ -76,7 +76,7 @@ class NetworkOps:
         return tuple(self.plan.table.devices[home] for home in dict.fromkeys(homes))
 
     def seconds(self, names: Collection[str]) -> float:
-        """The seconds of operators of the network on the device that is busiest with them, in the mean of all copies.
+        """Return the seconds of operators on the device that is busiest with them, in the mean of all copies.
 
         A fused operator counts with its first member.
         """
@@ -104,7 +104,7 @@ class NetworkOps:
         return total_s / len(copies)
 
     def apart(self, names: Collection[str]) -> tuple[int, ...]:
-        """The operators of the graph that belong to none of these operators of the network."""
+        """Return the operators of the graph that belong to none of these operators of the network."""
         return tuple(number for number, op in enumerate(self.plan.graph.ops) if {*self._named(op)}.isdisjoint(names))
 
     @cached_property

@@ -108,7 +108,7 @@ class ChangedDivision:
 
 @dataclass(frozen=True, slots=True)
 class JoiningOps:
-    """Operators that only one of the plans has: they slice, concatenate and add up what others have in parts."""
+    """Operators that only one of the plans has: they slice, concatenate and add up parts of others."""
 
     n_ops: int
     seconds: float  # of all of them, on the device where they take longest
@@ -319,7 +319,7 @@ def _moved(common: CommonOps) -> Iterator[MovedOperators]:
 
 
 def _grouped(common: CommonOps, key: Callable[[NetworkOps, str], T]) -> dict[tuple[T, T], list[str]]:
-    """Return the operators by what is said of them in both plans."""
+    """Return the operators by their descriptions in both plans."""
     groups: dict[tuple[T, T], list[str]] = {}
     for name in common.names:
         groups.setdefault((key(common.before, name), key(common.after, name)), []).append(name)

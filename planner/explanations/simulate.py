@@ -124,7 +124,7 @@ def simulate(
 
 
 def _changed(plan: Plan, changes: Changes, search: Search | None) -> tuple[dict[str, Plan], Interrupted | None]:
-    """Return the plan and what changes make of it; and the Ctrl-C that ended the search."""
+    """Return the plan before and after the changes, and the Ctrl-C that ended the search."""
     plans = {"before": plan}
     if changes.anything or search is not None:
         plans["after"] = apply_changes(plan, changes)

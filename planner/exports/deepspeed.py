@@ -47,7 +47,7 @@ def deepspeed(plan: Plan) -> Export:
 
 
 def uniform_parts(n_layers: int, n_stages: int) -> list[int]:
-    """[n_stages + 1], the parts that PipelineModule makes of "uniform": the first stages have one layer more."""
+    """Return [n_stages + 1], the parts that PipelineModule makes of "uniform": the first stages have one layer more."""
     size, rest = divmod(n_layers, n_stages)
     return [size * stage + min(stage, rest) for stage in range(n_stages + 1)]
 

@@ -50,7 +50,7 @@ def hf_device_map(plan: Plan) -> Export:
 
 
 def op_devices(graph: Graph, entries: Mapping[str, int]) -> tuple[int, ...]:
-    """[n_ops], the device on which accelerate runs each operator, by module or parameter path → device (not empty).
+    """Return [n_ops], the device on which accelerate runs each operator, by path → device (not empty).
 
     This is the device of the operator's module, of a parameter that it reads, of the latest operator from which it
     reads, or of the first operator that reads from it: the first of these that exists. The longest path of an operator
@@ -97,7 +97,7 @@ def _check(plan: Plan, entries: Mapping[str, int]) -> None:
 
 
 def _divided(plan: Plan, number: int, modules: Modules) -> InputError:
-    """That the module of an operator is on several devices, or that it is in none and what it meets is elsewhere."""
+    """Return the error for a module on several devices, or an operator in none with neighbours elsewhere."""
     graph, device = plan.graph, plan.placement.device
     op = graph.ops[number]
     for module in modules.layers(op.module) if op.module else ():

@@ -35,7 +35,7 @@ def devices(plan: Plan) -> Export:
 
 
 def export_seconds(plan: Plan) -> Export:
-    """The seconds of each operator forward on its device, of parts on the device where they take longest.
+    """Return the seconds of each operator forward on its device, of parts on the device where they take longest.
 
     Those of a fused operator are with its first member.
     """

@@ -51,7 +51,7 @@ class Modules:
         return {path: tuple(inside) for path, inside in children.items()}
 
     def whole(self, device: Sequence[int], path: str = ROOT) -> Iterator[tuple[str, int]]:
-        """The outermost modules at or under a path that are on a single device, with that device; device: [n_ops]."""
+        """Yield the outermost modules at or under a path on a single device, with that device; device: [n_ops]."""
         homes = {device[op] for op in self.under[path]}
         if len(homes) == 1:
             yield path, homes.pop()

@@ -14,7 +14,7 @@ RULE = "cuts an nn.Sequential between its children"
 
 
 def pipeline_runs(plan: Plan, target: str) -> tuple[tuple[int, ...], ...]:
-    """[n_stages], the operators of each stage, if the model's own order runs through one stage after the other.
+    """Return [n_stages], the operators of each stage, if the model's own order runs through one stage after the other.
 
     Raise InputError if the model comes back to a stage that it has left; the error names the operator.
     """

@@ -20,7 +20,7 @@ def device_names(plan: Plan, numbers: Collection[int]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names in words: "cpu0 and cpu1", "a, b and c"."""
+    """Return the names in words: "cpu0 and cpu1", "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -28,7 +28,7 @@ Word: TypeAlias = int | str
 
 
 def device_words(cluster: Cluster) -> tuple[Word, ...]:
-    """[n_devices], the number of a GPU, "cpu" for the only processor, "cpu:0", "cpu:1", ... for several processors.
+    """Return [n_devices], the number of a GPU, "cpu" for the only processor, "cpu:0", "cpu:1", ... for several.
 
     A device on paper counts as a GPU unless its kind or its name begins with "cpu", and gets the next free number.
     """

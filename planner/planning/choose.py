@@ -232,7 +232,7 @@ def _transformer(path: Path, cluster: Cluster, batch: int, options: ChooseOption
 
 
 def _network(model: Any, example_inputs: Any, cluster: Cluster, batch: int, options: ChooseOptions) -> NetworkChoices:
-    asked = {"sequence": options.sequence, "flash_attention": options.flash_attention}
+    asked = {"sequence": options.sequence, "flash_attention": options.flash_attention, "expert": options.expert}
     check_for_transformers_only(model, asked)
     if options.gradients != options.precision == "float32":
         raise InputError("gradients in bfloat16 are for the precision bfloat16; take both, or neither")

@@ -35,6 +35,7 @@ class ChooseOptions:
         data: data-parallel replicas.
         tensor: devices that share every product.
         pipeline: stages.
+        expert: replicas that divide the experts of a layer, of a mixture of experts.
         micro_batch: samples of a micro-batch.
         zero: stage of ZeRO, 0 to 3.
         schedule: of the pipeline.
@@ -68,10 +69,11 @@ class ChooseOptions:
     to: str | None = None
     time_limit_s: float = 60.0
     reporter: Reporter = SILENT
+    expert: int | None = None
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the options of choose")
-        for name in ("sequence", "devices", "data", "tensor", "pipeline", "micro_batch"):
+        for name in ("sequence", "devices", "data", "tensor", "pipeline", "micro_batch", "expert"):
             if getattr(self, name) is not None:
                 checks.integer(getattr(self, name), name, 1)
         if self.zero is not None and self.zero not in ZERO_STAGES:
@@ -99,6 +101,7 @@ class ChooseOptions:
             recompute=self.recompute,
             precision=self.precision,
             gradients=self.gradients,
+            expert=self.expert,
         )
 
 

@@ -21,11 +21,10 @@ from graphs.phases import Phase
 from graphs.rewrites.rewrite import Rewrite, rewritten
 from planner.planning.make_plan import Search, paces_of, search_plan
 from planner.planning.rewriting import COPIES, FUSE, SPLIT, rewrites_for
-from planner.plans.plan import Plan
+from planner.plans.plan import PlacementTask, Plan
 from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal
 from planner.problem.result import Status
-from simulator.placement import Placement
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.generation import GenerationProgram
@@ -59,12 +58,10 @@ def plan_generation(
         PhaseCosts(phase, prompt.get(phase, 0), output.get(phase, 0), replace(tables[phase], op_bytes=stays))
         for phase in sorted(tables, key=lambda phase: (-phase.tokens, phase.length))
     )
-    table, nowhere = mean_pass(phases), Placement((0,) * len(decode.ops))
-    asked = Plan(
-        decode, cluster, workload, table, Goal.GENERATION, nowhere, "", "", 0.0, constraints, None, pace, pace_spread
-    )
-    network = model.decode.graph.fingerprint
-    return _simulated(search_plan(replace(asked, rewrites=rewrites, network=network, phases=phases), search))
+    table = mean_pass(phases)
+    goal, network = Goal.GENERATION, model.decode.graph.fingerprint
+    task = PlacementTask(decode, cluster, workload, table, goal, constraints, pace, pace_spread, rewrites)
+    return _simulated(search_plan(replace(task, network=network, phases=phases), search))
 
 
 def _simulated(plan: Plan) -> Plan:

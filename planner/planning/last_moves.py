@@ -19,7 +19,7 @@ def is_better(plan: Plan, placement: Placement) -> bool:
     A stream must take less in the simulator too, by `SCATTER_MARGIN` if only in the new placement micro-batches come
     back to a device that they have left.
     """
-    moved = replace(plan, placement=placement)
+    moved = plan.placed(placement)
     if not moved.evaluation.feasible or moved.objective_s >= plan.objective_s:
         return False
     if plan.minimised is not Goal.THROUGHPUT:
@@ -39,7 +39,7 @@ def settled(plan: Plan, time_limit_s: float) -> Plan:
         nonlocal current
         if not is_better(current, placement):
             return False
-        current = replace(current, placement=placement)
+        current = current.placed(placement)
         return True
 
     climbed(plan.problem, plan.placement, time_limit_s, helps)

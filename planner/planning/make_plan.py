@@ -1,10 +1,9 @@
 """From a graph and a cluster to a plan, and the options of the search."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from operator import attrgetter
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.profile_cache import cached_profiles, learned_costs
@@ -14,6 +13,7 @@ from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
+from planner.planning.candidates import Candidate, best_of
 from planner.planning.copies import Copies
 from planner.planning.last_moves import SCATTER_MARGIN, settled
 from planner.planning.parsimony import simplest
@@ -27,7 +27,7 @@ from planner.planning.rewriting import (
     stay_as_imported,
 )
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
-from planner.plans.plan import Plan, step_of
+from planner.plans.plan import PlacementTask, Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal, Problem
@@ -38,7 +38,6 @@ from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.single_moves import is_scattered
 from planner.solvers.solve import CLIMB, best_single_device, solve
-from simulator.placement import Placement
 
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top
@@ -113,20 +112,19 @@ def make_plan(
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
     profiles, (pace, pace_spread) = cached_profiles(cluster), paces_of(cluster)
 
-    def asked(network: Graph, *splits: Rewrite) -> Plan:
-        """Return a plan without an answer for the network, whole or split."""
+    def task(network: Graph, *splits: Rewrite) -> PlacementTask:
+        """Return the task of the network, whole or split."""
         others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
-        own = rewritten(network, others)
+        own, rewrites = rewritten(network, others), (*splits, *others)
         table = tabulate(own, cluster, workload, profiles, learned_costs)
-        nowhere = Placement((0,) * table.n_ops)
-        plan = Plan(own, cluster, workload, table, goal, nowhere, "", "", 0.0, constraints, None, pace, pace_spread)
-        return replace(plan, rewrites=(*splits, *others), network=graph.fingerprint)
+        asked = PlacementTask(own, cluster, workload, table, goal, constraints, pace, pace_spread, rewrites)
+        return replace(asked, network=graph.fingerprint)
 
-    whole = asked(graph)
+    whole = task(graph)
     in_step: Plan | None = None
     try:
         if splits := splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S)):
-            in_step = best_in_step(splits, asked, SPLITS_S)
+            in_step = best_in_step(splits, task, SPLITS_S)
     except KeyboardInterrupt as stopped:
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
     except Exception as error:  # a plan of the whole operators is as good
@@ -150,68 +148,73 @@ def paces_of(cluster: Cluster) -> tuple[dict[str, Mapping[str, float]], dict[str
     return pace, {kind: profile.pace_spread for kind, profile in paced.items()}
 
 
-def _better(whole: Plan, in_step: Plan, search: Search) -> Plan:
+def _better(whole: PlacementTask, in_step: Plan, search: Search) -> Plan:
     """Return the better plan, of the whole network or of the split one, for which ``in_step`` is a plan."""
     half = search.part((1 - ASIDE) / 2)
-    alone, parts_alone = (best_single_device(plan.problem) for plan in (whole, in_step))
+    alone, parts_alone = (best_single_device(task.problem) for task in (whole, in_step.task))
     if alone and parts_alone and parts_alone[1]:
         in_step = replace(in_step, whole_share=alone[1] / parts_alone[1])
     refused: NoPlanError | None = None
     stopped: Interrupted | None = None
-    answers = [in_step]
+    candidates = [Candidate(in_step)]
     large = in_step.table.n_ops * in_step.table.n_devices > MOST_SEARCHED
-    for each in (whole,) if large else (whole, in_step):
+    for task in (whole,) if large else (whole, in_step.task):
         try:
-            answers.append(search_plan(each, half))
+            candidates.append(Candidate(search_plan(task, half)))
         except NoPlanError as error:
             refused = error
         except Interrupted as error:
             stopped = error
-            answers.append(error.best)
+            candidates.append(Candidate(error.best))
             break
-    feasible = [plan for plan in answers if plan.evaluation.feasible]
-    if refused and not feasible:
+    best = best_of(candidates)
+    if best is None:
+        assert refused is not None  # a plan that is found is feasible
         raise refused
-    best = min(feasible, key=attrgetter("predicted_s"))
     if stopped:
         raise Interrupted(best) from stopped
     return best
 
 
-def search_plan(asked: Plan, search: Search) -> Plan:
-    """Find a placement for the costs and the constraints of a plan, whatever its own is.
+def search_plan(task: PlacementTask, search: Search) -> Plan:
+    """Find a placement for a task.
 
     Raises:
         NoPlanError, Interrupted: as `make_plan`.
     """
     deadline = Deadline(search.time_limit_s)
     try:
-        copies = Copies.of(asked, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
+        copies = Copies.of(task, search.gap) if allows(search.rewrites, COPIES) and search.solver == AUTO else None
         if copies and not search.robust and (enough := copies.enough):
             return enough
-        result = search.part(NOMINAL if search.robust else 1.0).solve(asked.problem)
+        result = search.part(NOMINAL if search.robust else 1.0).solve(task.problem)
     except CollisionError as collision:
         nothing = Result(Status.INFEASIBLE, None, inf, inf, 0.0, "constraints", str(collision))
-        raise _no_plan(asked, nothing, deadline.left_s) from collision
+        raise _no_plan(task, nothing, deadline.left_s) from collision
     except Interrupted as stopped:
-        raise Interrupted(asked.answered(stopped.best)) from stopped
+        raise Interrupted(task.answered(stopped.best)) from stopped
     if result.placement is None:
-        raise _no_plan(asked, result, deadline.left_s)
+        raise _no_plan(task, result, deadline.left_s)
+    found = task.answered(result)
     try:
         if not search.robust:
-            found = asked.answered(result)
-            single = _contiguous(found, search)
-            if copies:
-                single = copies.or_better(single, partial(_unscattered, search.part(ASIDE)))
-            chosen = found if found.period_s < single.period_s * (1 - SCATTER_MARGIN) else single
-            return _finished(chosen, search)
+            return _finished(best_of(_candidates(found, copies, search)) or found, search)
         quick = search.part((1 - NOMINAL) * SCENARIOS / SOLVED)
         draws = Draws(search.robust, search.seed, deadline, search.reporter)
-        placement, robustness = harden(asked.problem, result, draws, quick.solve)
-        steady = asked.answered(replace(result, placement=placement))
-        return replace(steady, status=str(Status.FEASIBLE), robustness=robustness)
+        placement, robustness = harden(task.problem, result, draws, quick.solve)
+        return replace(found.placed(placement), status=str(Status.FEASIBLE), robustness=robustness)
     except KeyboardInterrupt as stopped:
-        raise Interrupted(asked.answered(result)) from stopped
+        raise Interrupted(found) from stopped
+
+
+def _candidates(found: Plan, copies: Copies | None, search: Search) -> Iterator[Candidate]:
+    """Yield the plans to choose from: contiguous, with copies, and as a solver has found it."""
+    single = _contiguous(found, search)
+    yield Candidate(single)
+    if copies:
+        yield from copies.candidates(single, partial(_unscattered, search.part(ASIDE)))
+    if single is not found:
+        yield Candidate(found, SCATTER_MARGIN)
 
 
 def _finished(plan: Plan, search: Search) -> Plan:
@@ -230,7 +233,7 @@ def _contiguous(found: Plan, search: Search) -> Plan:
     ):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
-    return found.answered(contiguous) if contiguous.placement else found
+    return found.task.answered(contiguous) if contiguous.placement else found
 
 
 def _unscattered(search: Search, problem: Problem) -> Result:
@@ -242,16 +245,16 @@ def _unscattered(search: Search, problem: Problem) -> Result:
     return result if result.objective_s < contiguous.objective_s * (1 - SCATTER_MARGIN) else contiguous
 
 
-def _no_plan(asked: Plan, result: Result, time_limit_s: float) -> NoPlanError:
+def _no_plan(task: PlacementTask, result: Result, time_limit_s: float) -> NoPlanError:
     """Return the error for a result without a placement; it names the smallest set of constraints that collide."""
-    if asked.constraints and result.status is Status.INFEASIBLE:
-        kinds = [device.kind for device in asked.cluster.devices]
-        step = step_of(asked.workload) if asked.workload.trains else None
-        question = Request(asked.table, asked.graph, asked.minimised, kinds, step)
-        conflict = find_conflict(question, asked.constraints, time_limit_s)
+    if task.constraints and result.status is Status.INFEASIBLE:
+        kinds = [device.kind for device in task.cluster.devices]
+        step = step_of(task.workload) if task.workload.trains else None
+        question = Request(task.table, task.graph, task.minimised, kinds, step)
+        conflict = find_conflict(question, task.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:
-        result = replace(result, advice=f"{result.advice}{too_large_to_split(asked)}")
+        result = replace(result, advice=f"{result.advice}{too_large_to_split(task)}")
     return NoPlanError(result)
 
 

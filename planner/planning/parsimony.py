@@ -69,7 +69,7 @@ class _Simpler:
             return False
         if objective_of(self._plan.problem, placement) == inf:
             return False
-        other = replace(self._plan, placement=placement)
+        other = self._plan.placed(placement)
         if other.predicted_s > self._plan.predicted_s * self.most:
             return False
         self._best, self._sent = other, sent

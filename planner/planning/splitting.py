@@ -29,12 +29,13 @@ from graphs.ir import STATE, Graph, Op
 from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
 from graphs.rewrites.split import Origin, Split, can_be_split, nearest_split, part_number
+from planner.planning.candidates import Candidate, best_of
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
-from planner.plans.plan import Plan
+from planner.plans.plan import PlacementTask, Plan
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal
-from planner.problem.result import Result, Status
+from planner.problem.result import Status
 from planner.problem.strategies import Edge, LiveRange, StrategyProblem
 from planner.solvers.strategies.solve import solve_strategies
 from simulator.placement import Placement
@@ -265,8 +266,8 @@ class Splits:
         found = self._of(search, self.whole, self.table, time_limit_s)
         return found if found and found.split != self.split else None
 
-    def with_costs(self, divided: Plan) -> Plan:
-        """Return a plan for the split network, in which unmeasured parts take their share of the measured whole.
+    def with_costs(self, divided: PlacementTask) -> PlacementTask:
+        """Return the task of the split network, in which unmeasured parts take their share of the measured whole.
 
         The share is that of a roofline: operators in parts are seldom quite as fast as the whole.
         """
@@ -290,36 +291,34 @@ class Splits:
         costs = replace(table, forward_s=forward_s, source=source, spread=spread, contention=contention)
         return replace(divided, table=costs)
 
-    def in_step(self, divided: Plan) -> Plan:
+    def in_step(self, divided: PlacementTask) -> Plan:
         """Return a plan for the split network with the parts side by side."""
         placement = Placement(side_by_side(divided.graph, self.search.team))
-        bound_s = lower_bound(divided.problem)
-        return divided.answered(Result(Status.FEASIBLE, placement, inf, bound_s, 0.0, SPLIT))
+        return divided.plan(placement, Status.FEASIBLE, SPLIT, lower_bound(divided.problem))
 
 
-def best_in_step(splits: Splits, asked: Callable[[Graph, Split], Plan], time_limit_s: float) -> Plan:
+def best_in_step(splits: Splits, task: Callable[[Graph, Split], PlacementTask], time_limit_s: float) -> Plan:
     """Return the best plan with parts side by side: of these splits, or of those that pay with known costs of parts.
 
     Args:
         splits: the first ones.
-        asked: makes a plan without an answer of a split, whose network is given.
+        task: makes the task of a split, whose network is given.
         time_limit_s: of each search.
     """
     plans: list[Plan] = []
     for _ in range(ROUNDS):
-        plans.append(splits.in_step(splits.with_costs(asked(splits.graph, splits.split))))
+        plans.append(splits.in_step(splits.with_costs(task(splits.graph, splits.split))))
         if not np.isin(plans[-1].table.source, list(SURE)).any():
             break  # nothing but a part's roofline is known
         again = splits.again(plans[-1].graph, plans[-1].table, time_limit_s)
         if again is None:
             break
         splits = again
-    feasible = [plan for plan in plans if plan.evaluation.feasible]
-    return min(feasible or plans, key=attrgetter("predicted_s"))
+    return best_of(map(Candidate, plans)) or min(plans, key=attrgetter("predicted_s"))
 
 
-def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Splits | None:
-    """Return the splits of a network for a plan that has no answer yet; None if no split pays.
+def splits_for(asked: str, graph: Graph, whole: PlacementTask, time_limit_s: float) -> Splits | None:
+    """Return the splits of a network for a task; None if no split pays.
 
     "auto" splits for latency, and where an operator is larger than every device.
 
@@ -343,7 +342,7 @@ def splits_for(asked: str, graph: Graph, whole: Plan, time_limit_s: float) -> Sp
     return Splits.of(graph, whole.graph, whole.table, whole.cluster, time_limit_s)
 
 
-def too_large_to_split(whole: Plan) -> str:
+def too_large_to_split(whole: PlacementTask) -> str:
     """Return the end of a message on an operator that fits no device and cannot be split; empty if there is none."""
     large = np.flatnonzero(whole.table.op_bytes > whole.table.capacity_bytes.max())
     for op in (whole.graph.ops[number] for number in large.tolist()):

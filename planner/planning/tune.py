@@ -275,9 +275,9 @@ class TuningLoop:
         start_s = time.perf_counter()
         table = self._first.table
         self.correction = fit_correction(table, self._keys, self._stages)
-        asked = replace(self._first, table=self.correction.table(table, self._keys))
+        task = replace(self._first.task, table=self.correction.table(table, self._keys))
         limit_s = max(LEAST_S, min(self._search.time_limit_s, self._deadline.left_s))
-        self._latest = search_plan(asked, replace(self._search, time_limit_s=limit_s))
+        self._latest = search_plan(task, replace(self._search, time_limit_s=limit_s))
         self._planning_s = max(self._planning_s, time.perf_counter() - start_s)
 
     def _reason_to_end(self) -> str:

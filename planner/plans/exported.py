@@ -13,7 +13,7 @@ class Export:
     """A plan in the format of another tool."""
 
     document: Any  # a text, bytes, or what JSON can hold
-    notes: tuple[str, ...] = ()  # what the tool does otherwise than the plan says, one sentence each
+    notes: tuple[str, ...] = ()  # how the tool differs from the plan, one sentence each
 
     __repr__ = brief
 

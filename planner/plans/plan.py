@@ -1,7 +1,7 @@
 """Plan: an answer with everything that is needed to simulate, run and show it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,53 @@ STEADY_ROUNDS = 8  # each of as many micro-batches as may be in flight; the firs
 STEADY_TASKS = 100_000  # stages and transfers after which a stream counts as steady in any case: one or two seconds
 MOST_DEVICES = 6  # that have a line of their own in the text
 BY_HAND = "by hand"  # the solver of a placement that no solver made
+
+
+@dataclass(frozen=True)
+class PlacementTask:
+    """A network on a cluster with its costs, for which a placement is sought. Its attributes are those of the `Plan`.
+
+    All plans that are made of a task share its problem, and what is worked out of that.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    workload: Workload
+    table: CostTable
+    goal: Goal
+    constraints: tuple[Constraint, ...] = ()
+    pace: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pace_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rewrites: tuple[Rewrite, ...] = ()
+    whole_share: float = 1.0
+    network: str = ""
+    phases: tuple[PhaseCosts, ...] = ()
+
+    __repr__ = brief
+
+    @property
+    def minimised(self) -> Goal:
+        """The goal of the problem: for generation, that of the passes of all groups on their way."""
+        return self.goal.of_passes(self.workload.in_flight)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem to solve: the table with its constraints, and the goal."""
+        kinds = [device.kind for device in self.cluster.devices]
+        problem = constrained(self.table, self.graph, self.minimised, self.constraints, kinds)
+        if self.goal is Goal.TRAINING:
+            return replace(problem, step=step_of(self.workload))
+        return replace(problem, copies=self.goal is Goal.THROUGHPUT)
+
+    def plan(self, placement: Placement, status: Status, solver: str, bound_s: float) -> "Plan":
+        """Return the plan with a placement, its status, the name of its solver and its bound."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _of_task(self, Plan(**own, placement=placement, status=str(status), solver=solver, bound_s=bound_s))
+
+    def answered(self, result: Result) -> "Plan":
+        """Return the plan with a solver's placement, its status and its bound."""
+        assert result.placement is not None
+        return self.plan(result.placement, result.status, result.solver, result.bound_s)
 
 
 @dataclass(frozen=True)
@@ -101,24 +148,22 @@ class Plan:
 
     @property
     def minimised(self) -> Goal:
-        """The goal of the problem: for generation, that of the passes of all groups on their way."""
-        return self.goal.of_passes(self.workload.in_flight)
+        """The goal of the problem, as `PlacementTask` has it."""
+        return self.task.minimised
 
     @cached_property
+    def task(self) -> PlacementTask:
+        """The task that the plan answers."""
+        return PlacementTask(**{each.name: getattr(self, each.name) for each in fields(PlacementTask)})
+
+    @property
     def problem(self) -> Problem:
         """The problem that the plan answers: the table with its constraints, and the goal."""
-        kinds = [device.kind for device in self.cluster.devices]
-        problem = constrained(self.table, self.graph, self.minimised, self.constraints, kinds)
-        if self.goal is Goal.TRAINING:
-            return replace(problem, step=step_of(self.workload))
-        return replace(problem, copies=self.goal is Goal.THROUGHPUT)
+        return self.task.problem
 
-    def answered(self, result: Result) -> "Plan":
-        """Return the plan with a solver's placement, its status and its bound."""
-        assert result.placement is not None
-        status, solver = str(result.status), result.solver
-        found = replace(self, placement=result.placement, status=status, solver=solver, bound_s=result.bound_s)
-        return replace(found, simplification=None)
+    def placed(self, placement: Placement) -> "Plan":
+        """Return the plan with another placement for the same task; nothing else is new."""
+        return _of_task(self.task, replace(self, placement=placement))
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -341,6 +386,12 @@ class Plan:
             InputError: if there is none of that name, or it is split into several.
         """
         return self.cluster.devices[self.placement.device[number_of(self.graph, op)]].name
+
+
+def _of_task(task: PlacementTask, plan: Plan) -> Plan:
+    """Return the plan, which shares a task with others."""
+    plan.__dict__["task"] = task  # a cached property
+    return plan
 
 
 def plan_by_hand(found: Plan, placement: Placement) -> Plan:

@@ -7,7 +7,7 @@
     nets     B0 ─► B1     B1 ─► B2     B2 ─► B0        a block may come before and after another
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -21,6 +21,8 @@ from graphs.common.arrays import Floats, Ints
 from graphs.common.groups import least_members
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from simulator.placement import Placement
+
+BLOCKS = "blocks"  # kept with a table
 
 
 class Net(NamedTuple):
@@ -97,8 +99,20 @@ class Blocks:
         return np.asarray([placement.device[members[0]] for members in self.members], dtype=np.int64)
 
 
-def merge_blocks(table: CostTable, also: Iterable[Sequence[int]] = ()) -> Blocks:
-    """Return the blocks of the table's groups and of further sets of operators; sets that overlap become one block."""
+def merge_blocks(table: CostTable, also: Collection[Sequence[int]] = ()) -> Blocks:
+    """Return the blocks of the table's groups and of further sets of operators; sets that overlap become one block.
+
+    Those of the table's own groups are kept with it.
+    """
+    if also:
+        return _merged(table, also)
+    if BLOCKS not in table.worked_out:
+        table.worked_out[BLOCKS] = _merged(table, ())
+    blocks: Blocks = table.worked_out[BLOCKS]
+    return blocks
+
+
+def _merged(table: CostTable, also: Iterable[Sequence[int]]) -> Blocks:
     number: dict[int, int] = {}
     leaders = least_members(table.n_ops, (*table.together, *also))
     block = np.asarray([number.setdefault(leader, len(number)) for leader in leaders], dtype=np.int64)

@@ -18,6 +18,7 @@ from planner.problem.linear_bounds import lp_bound
 from planner.problem.problem import Goal, Problem
 from simulator.training import INPUT_SHARE, SPLIT_BACKWARD
 
+BOUND = "lower bound"  # kept with a problem
 ONE_STAGE_EACH = "1f1b"  # the schedule under which no device has several stages
 
 
@@ -26,8 +27,15 @@ def lower_bound(problem: Problem) -> float:
 
     Throughput: `load_bound`. Latency: `latency_bound`. Cost: `cost_bound`. Training: `training_bound`. These bounds
     hold for devices that all compute all the time. Streaming devices may pause, see `streaming_bound`. For the other
-    goals, a single device that does everything has no contention, so the bound is at most that of the fastest one.
+    goals, a single device that does everything has no contention, so the bound is at most that of the fastest one. The
+    bound is kept with the problem.
     """
+    if BOUND not in problem.worked_out:
+        problem.worked_out[BOUND] = _lower_bound(problem)
+    return float(problem.worked_out[BOUND])
+
+
+def _lower_bound(problem: Problem) -> float:
     table, bound_s = problem.table, _contended_bound(problem.contended)
     if bound_s == inf or not (table.contention and table.contention.slows):
         return bound_s

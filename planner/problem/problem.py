@@ -1,9 +1,10 @@
 """Problem: the cost table, the goal and the constraints that a solver gets."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Never
+from typing import Any, Never
 
 import numpy as np
 
@@ -80,7 +81,12 @@ class Problem(Brief):
                 f"{self.table.n_devices} devices takes; give {most:,} at most, and more samples in each"
             )
 
-    @property
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """Results that callers work out from the problem and keep with it, by what they ask."""
+        return {}
+
+    @cached_property
     def contended(self) -> "Problem":
         """The problem that solvers are given: all devices compute all the time."""
         return replace(self, table=self.table.contended)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.problem.problem import Goal
-from planner.solvers.tolls import tolls_of
+from planner.solvers.boundary import boundary_costs
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd multipliers of the hash "splitmix64" (Steele, Lea, Flood, OOPSLA 2014)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -90,8 +90,8 @@ def netlist(blocks: Blocks, goal: Goal) -> Netlist:
     costs = (none, each_s, each_s, table.link_s)
     counted = table.sharing != "unlimited" or goal is Goal.COST
     channel = np.where((table.channel >= 0) & counted, table.channel + k, -1)
-    if tolls := tolls_of(table):  # links only say which device may read what another one writes
-        costs = (tolls.leave_s, none, tolls.enter_s, np.zeros_like(table.link_s))
+    if own := boundary_costs(table):  # links only say which device may read what another one writes
+        costs = (own.leave_s, none, own.enter_s, np.zeros_like(table.link_s))
         channel = np.full((k, k), -1)
     nets = _merge_nets(blocks.block[writer], blocks.block[reader], readers, costs)
     return Netlist(

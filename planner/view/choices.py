@@ -103,7 +103,7 @@ class _Axes(NamedTuple):
         return BOTTOM - (BOTTOM - TOP) * n_bytes / self.most_bytes
 
     def lines(self) -> Iterator[str]:
-        """The grid with its figures."""
+        """Yield the grid with its figures."""
         for i in range(TICKS):
             share, across = i / (TICKS - 1), self.factor or i == 0
             n_bytes, seconds = share * self.most_bytes, self.least_s * exp(share * self.factor)

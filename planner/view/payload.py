@@ -55,7 +55,7 @@ def payload(plan: Plan, predicted: Prediction, measured: MeasuredRun | None = No
 
 
 def _idle(plan: Plan, timeline: Timeline) -> list[float]:
-    """[n_devices], the share of the steady state in which a device does not compute: of a stream, or of a step."""
+    """Return [n_devices], the share of the steady state of a stream, or of a step, without computing."""
     if plan.workload.trains:
         shares = dict(zip(timeline.devices, idle_shares(timeline), strict=True))
         return [shares.get(device, 1.0) for device in plan.table.devices]  # one without a stage is not in the timeline
@@ -203,13 +203,13 @@ def _alone(plan: Plan) -> dict[str, Any] | None:
 
 
 def _forbidden(plan: Plan) -> list[list[Any]]:
-    """[operator, devices] where the plan's constraints alone keep operators from devices on which they could run."""
+    """Return [operator, devices] where constraints alone keep operators from devices on which they could run."""
     kept = isfinite_s(plan.costs) & ~isfinite_s(plan.problem.table)
     return [[int(op), np.flatnonzero(kept[op]).tolist()] for op in np.flatnonzero(kept.any(axis=1))]
 
 
 def isfinite_s(table: CostTable) -> NDArray[np.bool_]:
-    """[n_ops, n_devices], whether an operator can run on a device."""
+    """Return [n_ops, n_devices], whether an operator can run on a device."""
     return np.isfinite(table.forward_s + table.backward_s)
 
 
@@ -241,7 +241,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "cache")
 
 
 def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """[n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
+    """Return [n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
     held = partial(plan.placement.held_bytes, n_devices=plan.table.n_devices)
     lasting, in_flight = lasting_bytes(plan.graph), 0 if plan.workload.trains else plan.workload.in_flight
     weights, stays, kept = held(op_bytes(plan.graph) - lasting), held(plan.table.op_bytes), in_flight * held(lasting)
@@ -252,12 +252,12 @@ def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
 
 def _seconds(plan: Plan) -> Floats:
-    """[n_ops, n_devices], seconds of each operator for one micro-batch, in training forward and backward."""
+    """Return [n_ops, n_devices], seconds of each operator for one micro-batch, in training forward and backward."""
     return plan.costs.forward_s + plan.costs.backward_s
 
 
 def _weight(plan: Plan) -> Floats:
-    """[n_ops], the share of each operator in the time where it is placed, or in what stays, whichever is larger."""
+    """Return [n_ops], the share of each operator in the time where it is placed, or in what stays, if larger."""
     seconds = _seconds(plan)[np.arange(plan.table.n_ops), list(plan.placement.device)]
     n_bytes = plan.table.op_bytes
     return np.maximum(seconds / (seconds.sum() or 1.0), n_bytes / (n_bytes.sum() or 1.0))

@@ -56,7 +56,7 @@ def packed(timeline: Timeline) -> dict[str, Any]:
 
 
 def idle_shares(timeline: Timeline) -> list[float]:
-    """[n_devices], the share of the steady part in which a device does not compute; of the whole if there is none."""
+    """Return [n_devices], the share of the steady part, or of the whole without one, in which a device is idle."""
     from_s, until_s = steady_part(timeline) or (0.0, timeline.makespan_s)
     busy_s = timeline.clipped(from_s, until_s).busy_s
     return [max(0.0, 1 - each_s / (until_s - from_s)) if until_s > from_s else 0.0 for each_s in busy_s.tolist()]

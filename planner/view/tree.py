@@ -142,7 +142,7 @@ class _Builder:
         return [members[op] for op in sorted(members)]
 
     def inside(self, outer: _ModulePart) -> list[_Member]:
-        """Return the members of a group, with ribbons and capsules in place of what is in them."""
+        """Return the members of a group, with ribbons and capsules for their contents."""
         members, depth = self.members(outer), len(outer.path)
         shares = [self._weight(member) for member in members]
         around = sum(shares)

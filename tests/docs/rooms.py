@@ -66,6 +66,7 @@ PACKAGES = (
                 Room("cluster", "devices, links, prices,", "collectives, cluster.toml"),
                 Room("operators", "FLOP, bytes and keys of", "operators, the pace"),
                 Room("memory", "bytes that stay, are saved,", "or are on their way"),
+                Room("language_model", "layers, caches and weights of", "models that generate text"),
                 Room("learning", "times that were never", "measured"),
                 Room("host", "this machine: cores, threads,", "fingerprint"),
                 Room("calibrate", "measures operators and", "links of this machine"),

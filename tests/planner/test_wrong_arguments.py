@@ -270,6 +270,11 @@ CASES: dict[str, Case] = {
         {"model": "a:b", "cluster": CLUSTER, "goal": "latency", "search": QUICK, "seconds": 5.0},
         {"model": ("no.onnx", GRAPH), "cluster": ("no.toml", ()), "goal": ("speed",), "seconds": (-1, "5")},
     ),
+    "read_language_model": (
+        planner.read_language_model,
+        {"source": {"model_type": "gpt2", "n_layer": 1}},
+        {"source": ("no.gguf", "row.json", "plan.json", {}, "cluster.toml")},
+    ),
     "load_config": (planner.load_config, {"path": "row.json"}, {"path": ("no.json", "plan.json", "")}),
     "Plan.simulate": (PLAN.simulate, {"micro_batches": 8}, {"micro_batches": (0, -1, 1.5, 10**9)}),
     "Plan.device_of": (PLAN.device_of, {"op": GRAPH.ops[0].name}, {"op": ("no such",)}),
@@ -319,7 +324,16 @@ def test_wrong_arguments(name: str, argument: str, value: object) -> None:
 
 
 def test_every_public_name_is_tried() -> None:
-    results = {"Evaluation", "InputError", "NoPlanError", "Plan", "Result", "Status", "Tuned"}  # what comes out
+    results = {
+        "Evaluation",
+        "InputError",
+        "ModelDescription",
+        "NoPlanError",
+        "Plan",
+        "Result",
+        "Status",
+        "Tuned",
+    }  # what comes out
     started = {"HostedTrainer", "Reporter", "Runner", "Trainer"}  # made by start and train, or to be overridden
     started |= {"GenerationRunner"}  # tests/planner/runtime/generation
     started |= {"HybridTrainer"}  # each of several ranks makes one: tests/planner/runtime/hybrid

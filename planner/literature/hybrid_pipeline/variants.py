@@ -69,7 +69,7 @@ class VariantSteps(NamedTuple):
 
 @compiled
 def _take_steps(steps: VariantSteps, rows: Rows, stages: Ints, memory_bytes: float, times: StageTimes) -> None:
-    """The times of each of the stages."""
+    """Fill in the times of each stage."""
     for number in range(len(stages)):
         row = rows[stages[number]]
         seconds, missing = 0.0, -memory_bytes

@@ -160,14 +160,14 @@ class _StageProgram:
         return self._model.add_variable(name, 0, most, self._pulp.LpInteger)
 
     def _counts(self) -> None:
-        """Every layer has a strategy; embedding and head have one; there is one buffer."""
+        """Demand that every layer has a strategy; embedding and head have one; there is one buffer."""
         for n, count in zip(self._n, self._prices.stage_layers, strict=True):
             self._model += self._pulp.lpSum(n.values()) == count
         for chosen in (self._y.values(), self._b):
             self._model += self._pulp.lpSum(chosen) == 1
 
     def _admitted(self) -> None:
-        """The buffer is made for the widest strategy."""
+        """Demand a buffer for the widest strategy."""
         for strategy, y in self._y.items():
             self._model += y <= self._admitting(strategy)
         for n, count in zip(self._n, self._prices.stage_layers, strict=True):
@@ -175,7 +175,7 @@ class _StageProgram:
                 self._model += variable <= count * self._admitting(strategy)
 
     def _memory(self) -> None:
-        """Every stage keeps the limit."""
+        """Demand that every stage keeps the limit."""
         prices, limit = self._prices, max(1.0, float(self._prices.setting.limit_mb))
         outer = {strategy: prices.outer_mb(strategy) for strategy in self._y}
         buffers = [
@@ -188,7 +188,7 @@ class _StageProgram:
             self._model += self._sum([*held, *buffers]) <= prices.setting.limit_mb / limit
 
     def _time(self) -> None:
-        """The pipeline's pace, and the wait for gradients."""
+        """Demand the pipeline's pace, and the wait for gradients."""
         prices = self._prices
         times = {strategy: prices.layer(strategy) for strategy in prices.strategies}
         outer = [(y, prices.outer_ms(strategy)) for strategy, y in self._y.items()]

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphs.common.arrays import Floats
+from planner.literature.placement.call_paths import call_path_bound
 from planner.literature.placement.offload import OffloadTable, offload_of
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import alone_s, latency_bound, path_bound
@@ -15,7 +16,7 @@ from planner.problem.problem import Goal, Problem
 @latency_bound.register
 def latency_bound_of_calls(table: OffloadTable) -> float:
     """Return seconds of latency that no placement can beat; the host runs any number of operators at once."""
-    return max(call_bound(merge_blocks(table)), path_bound(table))
+    return max(call_bound(merge_blocks(table)), path_bound(table), call_path_bound(table))
 
 
 @alone_s.register

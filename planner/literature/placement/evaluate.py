@@ -10,7 +10,7 @@ from graphs.common.arrays import Floats
 from planner.literature.placement.offload import OffloadTable, offload_of
 from planner.problem.evaluate import PlacementCosts, costs_of_placement
 from planner.problem.problem import Goal
-from planner.solvers.tolls import Tolls, tolls_of
+from planner.solvers.boundary import BoundaryCosts, boundary_costs
 from simulator.placement import Placement
 
 CIRCLE = "accelerators that are called once wait for each other in a circle"
@@ -28,10 +28,10 @@ def judged_by_calls(table: OffloadTable, placement: Placement, goal: Goal) -> Pl
     return PlacementCosts(objective_s, load_s, (CIRCLE,) if objective_s == inf else ())
 
 
-@tolls_of.register
-def tolls_of_transfers(table: OffloadTable) -> Tolls:
-    """Return the tolls: fetching for what enters, storing for what leaves."""
-    return Tolls(table.offload.fetch_s, table.offload.store_s)
+@boundary_costs.register
+def boundary_costs_of_transfers(table: OffloadTable) -> BoundaryCosts:
+    """Return the costs: fetching for what enters, storing for what leaves."""
+    return BoundaryCosts(table.offload.fetch_s, table.offload.store_s)
 
 
 def call_seconds(table: CostTable, placement: Placement) -> Floats:

@@ -51,7 +51,7 @@ class OffloadModel(PlacementModel):
         return (self._somewhere, self._crosses, self._busy, self._memory)
 
     def _crosses(self) -> None:
-        """A share crosses the boundary of a device that has some of its blocks but not all.
+        """Demand that a share crosses the boundary of a device that has some of its blocks but not all.
 
         ::
 
@@ -73,7 +73,7 @@ class OffloadModel(PlacementModel):
                     self._at_boundary(self.crossings[-1])
 
     def _at_boundary(self, crossing: TransferVariables) -> None:
-        """The inequalities of one variable."""
+        """Add the inequalities of one variable."""
         device, pins = crossing.device, crossing.share.pins
         heaviest = min(pins, key=self._rank.__getitem__)
         first = heaviest if crossing.share.writer < 0 else crossing.share.writer
@@ -93,7 +93,7 @@ class OffloadModel(PlacementModel):
             self.add([*self._load(device), (self.busiest, -1.0)], "<=", 0.0)
 
     def _load(self, device: int) -> list[tuple[Any, float]]:
-        """The seconds of a device, as terms."""
+        """Return the seconds of a device, as terms."""
         takes = self.blocks.forward_s[:, device] / self.scale_s
         terms = [(variable, float(takes[b])) for (b, d), variable in self.is_on.items() if d == device]
         return terms + [(c.variable, self._pays(c)) for c in self.crossings if c.device == device]
@@ -103,7 +103,7 @@ class OffloadModel(PlacementModel):
         return self.units(float(seconds[crossing.device]))
 
     def start(self, placement: Placement) -> Mapping[Any, float]:
-        """The value of every variable for a placement."""
+        """Return the value of every variable for a placement."""
         device = self._canonical(self.blocks.devices_of(placement)).tolist()
         values = dict(super().start(placement))
         for crossing in self.crossings:
@@ -139,7 +139,7 @@ class OffloadCostModel(OffloadModel):
     """Minimise the sum of the seconds of all devices."""
 
     def _busy(self) -> None:
-        """The loads of all devices <= total."""
+        """Demand loads of all devices <= total."""
         loads = [term for device in range(self.table.n_devices) for term in self._load(device)]
         self.add([*loads, (self.busiest, -1.0)], "<=", 0.0)
 
@@ -170,13 +170,13 @@ class Pool:
         return replace(self.original, table=pooled)
 
     def pooled(self, placement: Placement) -> Placement:
-        """A placement of the original problem as one of the pooled problem."""
+        """Return a placement of the original problem as one of the pooled problem."""
         device = np.asarray(placement.device)
         device = np.where(np.isin(device, self.members), self.members[0], device)
         return Placement(tuple(np.searchsorted(self._kept, device).tolist()))
 
     def divided(self, placement: Placement) -> Placement:
-        """A placement of the pooled problem as one of the original problem, divided among the members."""
+        """Return a placement of the pooled problem as one of the original problem, divided among the members."""
         blocks = merge_blocks(self.original.table)
         device = self._kept[np.asarray(placement.device)[[members[0] for members in blocks.members]]]
         mine = np.flatnonzero(device == self.members[0])
@@ -192,7 +192,7 @@ class Pool:
 
 
 def pool_of(problem: Problem) -> Pool | None:
-    """The pool of the largest class of equal devices that pay for no transfer; None if no class has two devices."""
+    """Return the pool of the most equal devices that pay for no transfer; None if no two devices are equal."""
     table: CostTable = problem.table
     offload = offload_of(table)
     pays = (offload.store_s + offload.fetch_s).sum(axis=0).tolist()
@@ -201,7 +201,7 @@ def pool_of(problem: Problem) -> Pool | None:
 
 
 def karmarkar_karp(seconds: Sequence[float], n_parts: int) -> list[tuple[int, ...]]:
-    """The indices of each of ``n_parts`` parts of the numbers, with nearly equal sums.
+    """Return the indices of each of ``n_parts`` parts of the numbers, with nearly equal sums.
 
     At first each number is a row of parts of its own, all but one of them empty. The two rows with the largest
     differences are merged until one row is left: the largest part of one row joins the smallest part of the other.

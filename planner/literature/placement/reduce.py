@@ -71,7 +71,7 @@ class Hypergraph:
         return start, end, capacity
 
     def min_cut(self, source: int, sink: int) -> tuple[float, NDArray[np.bool_]]:
-        """The cost of a minimum cut between two vertices, rounded down, and [n], the vertices on the first side."""
+        """Return the cost of a minimum cut between two vertices, rounded down, and [n], the first one's side."""
         with loading():
             from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # late: see `linear_bounds`
 
@@ -84,7 +84,7 @@ class Hypergraph:
         return float(flow.flow_value) / self.scale, side
 
     def cut_tree(self) -> Iterator[tuple[int, int, float]]:
-        """The edges of an equivalent flow tree and their cuts (Gusfield, SIAM Journal on Computing 19(1), 1990).
+        """Yield the edges of an equivalent flow tree and their cuts (Gusfield, SIAM Journal on Computing 19(1), 1990).
 
         The minimum cut between two vertices is the least on the path between them.
         """
@@ -96,7 +96,7 @@ class Hypergraph:
             parent[later & side & (parent == parent[vertex])] = vertex
 
     def feeds(self, root: int, demand: Floats) -> bool:
-        """Whether one flow from the root through the sets meets the demands of all vertices, [n]."""
+        """Return whether one flow from the root through the sets meets the demands of all vertices, [n]."""
         demand = np.where(np.arange(self.n) == root, 0.0, demand)
         wanted = float(demand.sum())
         if wanted <= 0 or wanted > self.cost.sum():
@@ -227,7 +227,7 @@ def cohesive_sets(view: AcceleratorCosts) -> Iterator[tuple[int, int]]:
 
 
 def cohesive(view: AcceleratorCosts, members: Sequence[int]) -> bool:
-    """Whether some best placement has a set of blocks C on one device.
+    """Return whether some best placement has a set of blocks C on one device.
 
     It does if for every part Y of C, ``cut inside C between Y and the rest >= work(Y) + nets from Y out of C``: to move
     Y to the accelerator of the rest then relieves both devices. This holds for all Y without a root r exactly if a flow
@@ -255,7 +255,7 @@ def cohesive(view: AcceleratorCosts, members: Sequence[int]) -> bool:
 
 
 def _pairs(chosen: Ints, piece: Ints) -> Iterator[tuple[int, int]]:
-    """Each chosen block with the first one of its piece."""
+    """Yield each chosen block with the first one of its piece."""
     first: dict[int, int] = {}
     for block in chosen.tolist():
         leader = first.setdefault(int(piece[block]), block)

@@ -113,7 +113,7 @@ class _Costs:
         self._node_cost.append(np.asarray([strategy.cost for strategy in found]))
 
     def _reshard(self, read: int, position: int, wanted: int | None) -> None:
-        """Add the resharding of an input to what is wanted of it, or to the operator's own spec."""
+        """Add the resharding of an input to the demands on it, or to the operator's own spec."""
         tensor = self._program.ops[read]
         if not tensor.shape:
             return  # a number has nothing to split

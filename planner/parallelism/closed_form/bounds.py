@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 
 from planner.parallelism.closed_form.config import EVEN_SCHEDULES, ParallelShape
-from planner.parallelism.closed_form.layer_book import LayerBook
+from planner.parallelism.closed_form.layer_book import ExpertGroup, LayerBook
 from planner.parallelism.closed_form.memory import zero_states
 from planner.parallelism.closed_form.prices import ShapePrices
 
@@ -14,7 +14,8 @@ def quick_bound_s(book: LayerBook, shape: ParallelShape) -> float:
     The slowest stage takes at least that long, and a step takes at least all micro-batches of the slowest stage. This
     holds for zero-bubble scheduling too, because weight gradients are at most a third of a stage.
     """
-    layer_s = book.fastest(shape.tensor, shape.samples).total_s[book.mode]
+    experts = ExpertGroup(shape.expert, shape.stride)
+    layer_s = book.fastest(shape.tensor, shape.samples, experts).total_s[book.mode]
     return shape.micro_batches * book.setting.network.layers * layer_s / shape.pipeline
 
 
@@ -22,7 +23,10 @@ def least_states(book: LayerBook, shape: ParallelShape) -> float:
     """Return a lower bound of the bytes of the fullest device: the states of the mean stage's matrices."""
     network = book.setting.network
     parameters = network.layers * network.product_parameters / (shape.pipeline * shape.tensor)
-    return zero_states(parameters, shape.data, shape.zero, book.setting.state_bytes, book.setting.gradient_bytes)
+    experts = network.layers * network.expert_parameters / (shape.pipeline * shape.tensor * shape.expert)
+    sizes = (book.setting.state_bytes, book.setting.gradient_bytes)
+    own = zero_states(experts, shape.data // shape.expert, shape.zero, *sizes) if experts else 0.0
+    return zero_states(parameters, shape.data, shape.zero, *sizes) + own
 
 
 def streaming_bound_s(prices: ShapePrices) -> float:

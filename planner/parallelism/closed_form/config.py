@@ -19,6 +19,7 @@ from graphs.common.checks import integer, one_of
 from graphs.common.errors import InputError
 from planner.parallelism.closed_form.layer_times import MEGATRON, Efficiency
 from planner.parallelism.closed_form.memory import FLOAT32, FLOAT32_GRADIENT
+from planner.parallelism.closed_form.mixture import expert_degrees
 from planner.parallelism.closed_form.transformer import Transformer
 
 StepSchedule: TypeAlias = Literal["1f1b", "interleaved", "zb-h1"]
@@ -92,6 +93,7 @@ class ParallelShape(NamedTuple):
         schedule: of the pipeline.
         chunks: parts of a stage that interleaved scheduling runs in turns; 1 for other schedules.
         order: of the ranks.
+        expert: replicas that divide the experts of a layer among them.
     """
 
     data: int
@@ -103,6 +105,12 @@ class ParallelShape(NamedTuple):
     schedule: StepSchedule = "1f1b"
     chunks: int = 1
     order: RankOrder = "data"
+    expert: int = 1
+
+    @property
+    def stride(self) -> int:
+        """Devices between a replica of a stage and the next one."""
+        return self.tensor * (1 if self.order == "data" else self.pipeline)
 
     @property
     def devices(self) -> int:
@@ -204,7 +212,7 @@ class Demands:
 
     Attributes:
         devices: the largest number of devices to use.
-        tensor, pipeline, data, samples, zero, schedule: as in `ParallelShape`.
+        tensor, pipeline, data, samples, zero, schedule, expert: as in `ParallelShape`.
         recompute: the recomputation mode of every layer.
         precision, gradients: as in `ParallelConfig`.
         limits: of the tool that a configuration is for; its stages then have the same degrees, and its layers the same
@@ -222,6 +230,7 @@ class Demands:
     precision: Precision = "float32"
     gradients: Precision = "float32"
     limits: Limits | None = None
+    expert: int | None = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +302,8 @@ def checked_batch(batch: int) -> int:
 
 def tensor_degrees(network: Transformer, most: int) -> list[int]:
     """Return the degrees up to ``most`` that divide heads, key heads, hidden and feed-forward sizes and tokens."""
-    sizes = (network.heads, network.kv_heads, network.ffn, network.hidden, network.sequence)
+    ffn = network.ffn if network.mixture is None else network.mixture.width
+    sizes = (network.heads, network.kv_heads, ffn, network.hidden, network.sequence)
     return [degree for degree in range(1, most + 1) if not any(size % degree for size in sizes)]
 
 
@@ -328,6 +338,9 @@ def _check_demands(setting: TrainingSetting) -> None:
         )
     _check_among(asked.data, data_degrees(batch, total), "data", f"the global batch of {batch} on {total} devices")
     replicas = data_degrees(batch, total) if asked.data is None else [asked.data]
+    known = sorted({degree for data in replicas for degree in expert_degrees(network.mixture, data)})
+    experts = f"{network.mixture.count} experts" if network.mixture else "a network without experts"
+    _check_among(asked.expert, known, "expert", f"{experts} on {max(replicas)} replicas")
     _check_among(asked.zero, ZERO_STAGES[: None if max(replicas) > 1 else 1], "zero", "a single replica")
     _check_together(setting)
     share = batch // (asked.data or 1)

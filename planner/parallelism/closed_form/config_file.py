@@ -43,7 +43,7 @@ def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
         "version": VERSION,
         "layers": sum(stage.total for stage in config.stages),
         "global_batch": shape.data * shape.micro_batches * shape.samples,
-        "parallel": shape._asdict(),
+        "parallel": shape_to_dict(shape),
         "stages": [
             stage._asdict() | (config.degrees[number]._asdict() if config.degrees else {})
             for number, stage in enumerate(config.stages)
@@ -51,6 +51,11 @@ def config_to_dict(config: ParallelConfig) -> dict[str, Any]:
         "precision": config.precision,
         "gradients": config.gradients,
     }
+
+
+def shape_to_dict(shape: ParallelShape) -> dict[str, Any]:
+    """Return a shape as a JSON object; the degree of experts is left out where none are divided."""
+    return {name: value for name, value in shape._asdict().items() if name != "expert" or value > 1}
 
 
 def config_from_dict(document: Mapping[str, Any], where: str = "the configuration") -> ParallelConfig:
@@ -91,6 +96,7 @@ def _shape_of(parallel: JsonObject) -> ParallelShape:
         zero=int(checks.one_of(str(parallel.whole("zero")), "zero", map(str, range(4)))),
         schedule=cast(StepSchedule, checks.one_of(parallel.label("schedule"), "schedule", STEP_SCHEDULES)),
         order=cast(RankOrder, checks.one_of(parallel.label("order"), "order", get_args(RankOrder))),
+        expert=parallel.count("expert", 1) if parallel.has("expert") else 1,
     )
 
 

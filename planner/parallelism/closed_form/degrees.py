@@ -39,9 +39,12 @@ class _Rest(NamedTuple):
 def pipelines(book: LayerBook) -> list[PipelineOptions]:
     """Return a pipeline for each number of stages and size of micro-batches, by a lower bound of the step, ascending.
 
-    The list is empty if data or tensor, a size of micro-batches, or another schedule than 1F1B is asked for.
+    The list is empty if data or tensor, a size of micro-batches, or another schedule than 1F1B is asked for, and for a
+    mixture of experts, whose replicas divide the experts of a stage as they do on all stages.
     """
     setting, ways = book.setting, StageOptions(book)
+    if setting.network.mixture is not None:
+        return []
     asked = setting.demands
     if {asked.data, asked.tensor, asked.samples} != {None} or asked.schedule not in (None, "1f1b"):
         return []

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.architecture import Architecture
+from costmodels.language_model.from_config import model_of_config
 from graphs.common.errors import InputError
+from planner.parallelism.closed_form.from_description import transformer_of_description
 from planner.parallelism.closed_form.transformer import LAYER_NORM, RMS_NORM, Transformer
 
 MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -46,7 +48,12 @@ def language_model_of(document: Mapping[str, Any], sequence: int | None = None, 
 
     module: Any = headed_module(document)
     config = module.config
-    _check_kind(config, document)
+    _check_kind(config)
+    if _has_experts(config):
+        model = model_of_config(document)
+        architecture = _architecture(config, other_biases=False)
+        dropout = _rate(config, HIDDEN_DROPOUTS) > 0
+        return transformer_of_description(model, sequence or document.get("sequence"), flash, architecture, dropout)
     layer = _layer_of(module)
     rows = _position_rows(module, layer.prefix, config)
     tokens = sequence or document.get("sequence") or min(USUAL_TOKENS, rows or USUAL_TOKENS)
@@ -67,12 +74,12 @@ class _Layer(NamedTuple):
         return sum(map(_size, self.shapes.values()))
 
 
-def _check_kind(config: Any, document: Mapping[str, Any]) -> None:
-    """Check that the network is one stack of equal dense layers."""
-    known = sorted(MIXTURES, key=lambda name: name not in document)  # transformers may know it by another name
-    mixture = next((name for name in known if (getattr(config, name, None) or 0) > 1), None)
-    if mixture is not None:
-        raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
+def _has_experts(config: Any) -> bool:
+    return any((getattr(config, name, None) or 0) > 1 for name in MIXTURES)
+
+
+def _check_kind(config: Any) -> None:
+    """Check that the network is one stack of layers."""
     if getattr(config, "is_encoder_decoder", False):
         raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers")
     for name, names in (("layers", ("num_hidden_layers",)), ("heads", HEADS), ("vocabulary", ("vocab_size",))):

@@ -65,13 +65,25 @@ class LayerTimes:
                 return self.device.flops_per_s[dtype]
         raise InputError(f"device '{self.device.name}' has no flops.bfloat16, in which choose trains; add it")
 
-    def forward_s(self, samples: int, split: LayerSplit) -> float:
-        """One layer, forward, without communication."""
+    def forward_s(self, samples: int, split: LayerSplit, expert: int = 1) -> float:
+        """One layer, forward, without communication, with its experts divided among ``expert`` replicas."""
         network, tokens = self.network, samples * self.network.sequence
         whole = WHOLE_VALUES * network.hidden / (split.tensor if split.sequence_parallel else 1)
         values = whole + (SPLIT_VALUES * network.attention_values + FFN_VALUES * network.ffn) / split.tensor
-        products_s = network.product_flops(samples) / split.tensor / self._products_per_s
+        products_s = self.products_s(samples, split.tensor, expert)
         return products_s + self.attention_s(samples, split.tensor) + tokens * values / self._bytes_per_s
+
+    def products_s(self, samples: int, tensor: int, expert: int = 1) -> float:
+        """Return the seconds of a layer's products with weights, forward.
+
+        Experts with few tokens take as long as reading their weights.
+        """
+        network, flops = self.network, self.network.product_flops(samples)
+        if network.mixture is None:
+            return flops / tensor / self._products_per_s
+        own = network.expert_flops(samples)
+        read_s = PARAMETER * network.expert_parameters / tensor / expert / self._bytes_per_s
+        return (flops - own) / tensor / self._products_per_s + max(own / tensor / self._products_per_s, read_s)
 
     def attention_s(self, samples: int, tensor: int) -> float:
         """Return the seconds of scores and weighted values, forward, which selective recomputation repeats.

@@ -13,6 +13,7 @@ Activations of a layer in 16 bits: t tensor-parallel ranks, hidden size h, n hea
                                                                                recomputation or FlashAttention
     sequence parallelism          divides what is whole by t too
     full recomputation            2 s b h, the layer's input
+    experts, divided by t         4 s b h for each expert of a token: what the expert read and wrote
 
 Sources: Rajbhandari et al., ZeRO, SC 2020, arXiv 1910.02054; Korthikanti et al., Reducing activation recomputation in
 large transformer models, MLSys 2023, arXiv 2205.05198, table 2.
@@ -26,6 +27,7 @@ from planner.parallelism.closed_form.transformer import Transformer
 
 PARAMETER, GRADIENT, ADAM = 2, 2, 12  # bytes in mixed precision
 FLOAT32 = FLOAT32_GRADIENT = 4
+ROUTED = 4  # bytes of a value that an expert reads, and of one that an expert wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ def layer_activations(network: Transformer, samples: int, split: LayerSplit) -> 
     if split.recompute == "full":
         return 2.0 * tokens * network.hidden  # sequence parallelism does not divide it, as published
     undivided = tokens * network.hidden * (8 + 2 * network.dropout)
-    ffn = network.ffn * (6 if network.gated else 4)
+    ffn: float = network.ffn * (6 if network.gated else 4)
+    if network.mixture is not None:
+        ffn += ROUTED * network.mixture.active * network.hidden * network.mixture.layers / network.layers
     divided = tokens * (4 * network.attention_values * (1 + network.kv_share) + ffn)
     if split.recompute == "none" and not network.flash:
         divided += network.heads * network.sequence * tokens * (2 + 3 * network.dropout)

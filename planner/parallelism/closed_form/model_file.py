@@ -76,7 +76,9 @@ def _check_kind(top: JsonObject) -> None:
     """Check that the network is one stack of equal dense layers."""
     mixture = next((name for name in MIXTURES if top.has(name)), None)
     if mixture is not None:
-        raise InputError(f"the model has {mixture}; choose divides dense transformers, not mixtures of experts")
+        raise InputError(
+            f"the model has {mixture} and no model_type, without which its experts are not known; add the model_type"
+        )
     if top.has("is_encoder_decoder") and top.flag("is_encoder_decoder"):
         raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers")
 

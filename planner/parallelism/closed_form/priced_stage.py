@@ -18,18 +18,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf
+from typing import NamedTuple
 
 from costmodels.cluster.collectives import overlapped_s
 from costmodels.cluster.fabric import FabricGroup
 from graphs.common.brief import brief
 from planner.parallelism.closed_form.config import ParallelShape, StageLayers
-from planner.parallelism.closed_form.layer_book import ACTIVATION, LayerBook, LayerPrice
+from planner.parallelism.closed_form.layer_book import ACTIVATION, ExpertGroup, LayerBook, LayerPrice
 from planner.parallelism.closed_form.layer_times import LayerTimes
 from planner.parallelism.closed_form.memory import PARAMETER, zero_states
 
 LOGIT = 10  # bytes kept of a logit: 16 bits, 32 bits, and its gradient's 32 bits
 TOKEN = 8  # bytes of a token's number
 GATHERED = 2  # products whose parameters ZeRO-3 has gathered at a time: one in use, one on its way (DeepSpeed)
+
+
+class _States(NamedTuple):
+    """Parameters on one device of a stage, and the devices that have the same ones."""
+
+    parameters: float
+    replicas: FabricGroup
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ class PricedStage:
     @cached_property
     def layer(self) -> LayerPrice:
         """The price of a layer."""
-        return self.book.price(self.slowest, self.shape.tensor, self.shape.samples)
+        experts = ExpertGroup(self.shape.expert, self.shape.stride)
+        return self.book.price(self.slowest, self.shape.tensor, self.shape.samples, experts)
 
     @property
     def end_s(self) -> float:
@@ -102,18 +111,22 @@ class PricedStage:
 
     def sync_s(self, layers: int) -> float:
         """Return the seconds of gradients and optimizer in a step."""
-        shape, setting, fabric = self.shape, self.book.setting, self.book.fabric
-        parameters = self._parameters(layers)
-        gradient_bytes, parameter_bytes = setting.gradient_bytes * parameters, PARAMETER * parameters
+        setting, fabric = self.book.setting, self.book.fabric
         times = LayerTimes(setting.network, fabric.devices[self.slowest], setting.efficiency)
-        divided = parameters / (shape.data if shape.zero else 1)
+        divided = sum(own.parameters / (own.replicas.size if self.shape.zero else 1) for own in self._states(layers))
         step_s = times.optimizer_s(divided, setting.gradient_bytes, setting.state_bytes)
-        if shape.data == 1 or shape.zero == 3:
-            return step_s
-        gather_s = fabric.all_gather(parameter_bytes, self._replicas) if shape.zero else 0.0
-        if shape.zero == 0:
-            return step_s + fabric.all_reduce(gradient_bytes, self._replicas)
-        return step_s + gather_s + (fabric.all_gather(gradient_bytes, self._replicas) if shape.zero == 1 else 0.0)
+        return step_s + sum(map(self._gradients_s, self._states(layers)))
+
+    def _gradients_s(self, own: "_States") -> float:
+        """Return the seconds of adding up gradients in a step, and of sending the parameters that ZeRO divides."""
+        setting, fabric, zero = self.book.setting, self.book.fabric, self.shape.zero
+        if own.replicas.size == 1 or zero == 3:
+            return 0.0
+        gradient_bytes = setting.gradient_bytes * own.parameters
+        if zero == 0:
+            return fabric.all_reduce(gradient_bytes, own.replicas)
+        gather_s = fabric.all_gather(PARAMETER * own.parameters, own.replicas)
+        return gather_s + (fabric.all_gather(gradient_bytes, own.replicas) if zero == 1 else 0.0)
 
     def bytes_of(self, layers: StageLayers) -> float:
         """Return the bytes that a device of the stage holds."""
@@ -171,13 +184,15 @@ class PricedStage:
     def _fixed_bytes(self, layers: int) -> float:
         """Return the bytes of states, and of the parameters that ZeRO-3 has gathered."""
         shape, setting = self.shape, self.book.setting
-        states = zero_states(
-            self._parameters(layers), shape.data, shape.zero, setting.state_bytes, setting.gradient_bytes
-        )
+        sizes = (setting.state_bytes, setting.gradient_bytes)
+        states = sum(zero_states(own.parameters, own.replicas.size, shape.zero, *sizes) for own in self._states(layers))
         if shape.zero < 3 or shape.data == 1:
             return states
         network = setting.network
-        return states + GATHERED * PARAMETER * network.hidden * max(network.hidden, network.ffn) / shape.tensor
+        width = max(network.hidden, network.ffn)
+        if network.mixture is not None and shape.data > shape.expert:
+            width = max(width, network.mixture.count * network.mixture.width // shape.expert)
+        return states + GATHERED * PARAMETER * network.hidden * width / shape.tensor
 
     @cached_property
     def _layer_parameters(self) -> float:
@@ -185,8 +200,21 @@ class PricedStage:
         network = self.book.setting.network
         return network.product_parameters / self.shape.tensor + network.vector_parameters
 
+    def _states(self, layers: int) -> tuple["_States", ...]:
+        """Return the parameters on one device with their replicas; experts have fewer of these."""
+        own = _States(self._parameters(layers), self._replicas)
+        experts = self.book.setting.network.expert_parameters
+        if not experts:
+            return (own,)
+        shape = self.shape
+        group = self.book.fabric.group(shape.data // shape.expert, shape.stride * shape.expert)
+        return own, _States(layers * experts / (shape.tensor * shape.expert), group)
+
     def _parameters(self, layers: int) -> float:
-        """Return the parameters on one device; a tied head is a copy unless its stage has the embedding too."""
+        """Return the parameters on one device, experts left out.
+
+        A tied head is a copy unless its stage has the embedding too.
+        """
         network = self.book.setting.network
         ends = network.embedding_parameters if self.number == 0 else 0
         if self._last:
@@ -195,17 +223,17 @@ class PricedStage:
 
     def _zero_s(self, layers: int) -> float:
         """Return the seconds of ZeRO's messages for a micro-batch: gradients; with ZeRO-3, parameters twice, too."""
-        parameters = self._parameters(layers)
-        fabric = self.book.sharded_fabric
-        gradients_s = fabric.all_gather(self.book.setting.gradient_bytes * parameters, self._replicas)
-        if self.shape.zero == 2:
-            return gradients_s
-        return gradients_s + 2 * fabric.all_gather(PARAMETER * parameters, self._replicas)
+        fabric, total_s = self.book.sharded_fabric, 0.0
+        for own in self._states(layers):
+            if own.replicas.size > 1:
+                total_s += fabric.all_gather(self.book.setting.gradient_bytes * own.parameters, own.replicas)
+                if self.shape.zero == 3:
+                    total_s += 2 * fabric.all_gather(PARAMETER * own.parameters, own.replicas)
+        return total_s
 
     @cached_property
     def _replicas(self) -> FabricGroup:
-        stride = self.shape.tensor * (1 if self.shape.order == "data" else self.shape.pipeline)
-        return self.book.fabric.group(self.shape.data, stride)
+        return self.book.fabric.group(self.shape.data, self.shape.stride)
 
 
 def _message_s(book: LayerBook, shape: ParallelShape, stride: int, size: int) -> float:

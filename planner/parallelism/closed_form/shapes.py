@@ -14,6 +14,7 @@ from planner.parallelism.closed_form.config import (
     tensor_degrees,
 )
 from planner.parallelism.closed_form.memory import LayerSplit, layer_activations
+from planner.parallelism.closed_form.mixture import expert_degrees
 
 MOST_CHUNKS = 8
 
@@ -26,9 +27,12 @@ def shapes_of(setting: TrainingSetting) -> Iterator[ParallelShape]:
             for schedule, chunks in _schedules(setting, pipeline, micro_batches):
                 for zero in _zero_stages(setting, data):
                     for order in _orders(setting, data, tensor, pipeline):
-                        yield ParallelShape(
+                        shape = ParallelShape(
                             data, tensor, pipeline, samples, micro_batches, zero, schedule, chunks, order
                         )
+                        for expert in expert_degrees(setting.network.mixture, data):
+                            if setting.demands.expert in (None, expert):
+                                yield shape._replace(expert=expert)
 
 
 def _degrees(setting: TrainingSetting) -> Iterator[tuple[int, int, int]]:

@@ -24,6 +24,7 @@ from costmodels.architecture import Architecture
 from graphs.common.brief import Brief
 from graphs.common.checks import check_fields, integer
 from graphs.common.errors import InputError
+from planner.parallelism.closed_form.mixture import Mixture
 
 LAYER_NORM, RMS_NORM = 2, 1
 """Vectors of a norm: scale and shift, or scale alone."""
@@ -56,6 +57,7 @@ class Transformer(Brief):
     qkv_biases: bool = False  # whether queries, keys and values have biases where other products have none
     window: int = 0  # tokens that a token attends to, itself included; 0 for all before it
     architecture: Architecture | None = None  # what costs do not depend on, if it is known
+    mixture: Mixture | None = None  # of experts; ``ffn`` then is the mean of what a token has within layers
 
     def __post_init__(self) -> None:
         check_fields(self, "the transformer")
@@ -90,23 +92,39 @@ class Transformer(Brief):
         return self.kv_heads / self.heads
 
     @property
-    def product_parameters(self) -> int:
-        """Parameters of a layer's matrices, which tensor parallelism splits."""
+    def product_parameters(self) -> float:
+        """Parameters of a layer's matrices besides experts, which tensor parallelism splits."""
+        if self.mixture is not None:
+            return self.mixture.product_parameters / self.layers
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
-    def vector_parameters(self) -> int:
+    def expert_parameters(self) -> float:
+        """Parameters of a layer's experts; 0 without experts."""
+        return self.mixture.expert_parameters / self.layers if self.mixture is not None else 0
+
+    @property
+    def active_product_parameters(self) -> float:
+        """Parameters of a layer's matrices that a token is multiplied by."""
+        if self.mixture is None:
+            return self.product_parameters
+        return self.product_parameters + self.expert_parameters * self.mixture.active_share
+
+    @property
+    def vector_parameters(self) -> float:
         """Parameters of a layer's norms and biases."""
+        if self.mixture is not None:
+            return self.mixture.vector_parameters / self.layers
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         others = 2 * self.hidden + self.ffn * (2 if self.gated else 1)
         biases = qkv * (self.biases or self.qkv_biases) + others * self.biases
         return 2 * self.norm_vectors * self.hidden + biases
 
     @property
-    def layer_parameters(self) -> int:
-        """Parameters of a layer."""
-        return self.product_parameters + self.vector_parameters
+    def layer_parameters(self) -> float:
+        """Parameters of a layer; of a mixture, the mean of all layers."""
+        return self.product_parameters + self.expert_parameters + self.vector_parameters
 
     @property
     def embedding_parameters(self) -> int:
@@ -121,11 +139,15 @@ class Transformer(Brief):
     @property
     def parameters(self) -> int:
         """Parameters of the model; the last norm is left out, as in the closed form."""
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        return round(self.layers * self.layer_parameters) + self.embedding_parameters + self.head_parameters
 
     def product_flops(self, samples: int) -> float:
         """Return the FLOP of a layer's matrices, forward."""
-        return 2.0 * samples * self.sequence * self.product_parameters
+        return 2.0 * samples * self.sequence * self.active_product_parameters
+
+    def expert_flops(self, samples: int) -> float:
+        """Return the FLOP of a layer's experts, forward; they are among `product_flops`."""
+        return 2.0 * samples * self.sequence * (self.active_product_parameters - self.product_parameters)
 
     def attention_flops(self, samples: int) -> float:
         """Return the FLOP of a layer's scores and weighted values, forward; scores that a causal mask hides count."""

@@ -37,6 +37,9 @@ def export_config(setting: TrainingSetting, config: ParallelConfig, target: str)
     if config.degrees:
         reason, way_out = f"the row has {config.title}", "choose with --data N or --tensor N"
         raise refuse(target, reason, "has the same degrees on all stages", way_out)
+    if setting.network.mixture is not None:
+        way_out = "write the arguments of its experts by hand"
+        raise refuse(target, "the model is a mixture of experts", "has other arguments for experts", way_out)
     return CONFIG_TARGETS[target](setting, config)
 
 

@@ -120,8 +120,9 @@ class OwnDegrees:
         tables, alone = self._tables, ways.get((1, 1))
         if alone is None or tables.import_s(alone) >= deadline.left_s or (graph := tables.graph(alone.samples)) is None:
             return None
-        known = (shape for shape in ways.values() if self._divides(graph, shape, deadline))
-        costs = {degrees: each for shape in known for degrees, each in self._costs(shape, kinds)}
+        costs = self._priced([shape for shape in ways.values() if self._divides(graph, shape, deadline)], kinds)
+        if StageDegrees(1, 1) not in costs:  # time ran out; all stages are compared with it
+            return None
         networks = {tensor: tables.network(graph, alone.samples, tensor) for tensor in {key.tensor for key in costs}}
         known_kinds = [_kind(device) for _, device in kinds]
         return StageProblem(
@@ -133,6 +134,13 @@ class OwnDegrees:
             alone.micro_batches,
             RECOMPUTE_MODES if self._demands.recompute is None else (self._demands.recompute,),
         )
+
+    def _priced(
+        self, shapes: Sequence[Shape], kinds: Sequence[tuple[Cluster, Device]]
+    ) -> dict[StageDegrees, Sequence[ShapeCosts]]:
+        """Return the costs of stages by their degrees, where they are known on devices of each kind."""
+        priced = (pair for shape in shapes for pair in self._costs(shape, kinds))
+        return {degrees: each for degrees, each in priced if len(each) == len(kinds)}
 
     def _costs(
         self, shape: Shape, kinds: Sequence[tuple[Cluster, Device]]

@@ -77,6 +77,11 @@ class HybridTrainer:
         Raises:
             InputError: if the degrees do not fit the ranks, or the network cannot be divided so.
         """
+        if config.shape.expert > 1:
+            raise InputError(
+                f"the row divides experts among {config.shape.expert} replicas, which this trainer does not do; choose "
+                "with --expert 1"
+            )
         program = imported(model, example_inputs, training=True)
         check_trained(program)
         self.config, self.program = config, program

@@ -16,7 +16,7 @@ from costmodels.memory.device import (
     gradient_bytes,
     op_bytes,
     saved_bytes,
-    together,
+    tied_groups,
     working_bytes,
 )
 from costmodels.memory.passes import inference_bytes
@@ -45,18 +45,18 @@ def test_a_shared_parameter_counts_once_and_a_shared_buffer_each_time() -> None:
 
 
 def test_operators_with_the_same_parameter_stay_together() -> None:
-    assert together(TIED) == ((0, 2),)
+    assert tied_groups(TIED) == ((0, 2),)
 
 
 def test_groups_that_overlap_are_one() -> None:
     shapes = dict.fromkeys(("x", "w1", "w2", "w3", *(f"a{i}" for i in range(6))), (1,))
     reads = ["x w1", "x w2", "x w3", "x w2 w1", "x", "x w3"]  # op3 ties op0's group to op1's
     graph = sketch(shapes, [("aten.my.default", read, f"a{i}") for i, read in enumerate(reads)])
-    assert together(graph) == ((0, 1, 3), (2, 5))
+    assert tied_groups(graph) == ((0, 1, 3), (2, 5))
 
 
 def test_nothing_shared_is_no_group() -> None:
-    assert together(sketch({"x": (1,), "b": (1,), "a": (1,)}, [("aten.add.Tensor", "x b", "a")])) == ()
+    assert tied_groups(sketch({"x": (1,), "b": (1,), "a": (1,)}, [("aten.add.Tensor", "x b", "a")])) == ()
 
 
 def test_the_peak_of_a_branch() -> None:
@@ -124,7 +124,7 @@ def test_the_laws_of_memory(graph: Graph, in_flight: int) -> None:
     parameters = sum(t.n_bytes for t in graph.tensors if t.role is Role.PARAMETER and t.name in read)
     buffers = sum(t.n_bytes for op in graph.ops for t in graph.state(op) if t.role is Role.BUFFER)
     assert op_bytes(graph).sum() == parameters + buffers
-    grouped = [i for group in together(graph) for i in group]
+    grouped = [i for group in tied_groups(graph) for i in group]
     assert len(grouped) == len(set(grouped))
 
 

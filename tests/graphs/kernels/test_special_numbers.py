@@ -177,6 +177,32 @@ def test_pytorch_s_threads(activation: str) -> None:
         check(*after(*MULTIPLICATIONS[name](), activation), numbers=[X86_NAN, -inf])
 
 
+def channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+GELU: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "after a convolution": lambda m, x: functional.gelu(m(x)),
+    "of images that it gets with their channels last": lambda m, x: functional.gelu(m(channels_last(x))),
+    "of a result that others read": lambda m, x: functional.gelu(y := m(x)) + y,
+    "of channels-last results": lambda m, x: functional.gelu(y := m(channels_last(x))) * y,
+    "of pixels": lambda m, x: functional.gelu(m(x).flatten(2).transpose(1, 2)),
+    "of pixels in the order that they have": lambda m, x: functional.gelu(m(channels_last(x)).movedim(1, -1)),
+    "of a slice": lambda m, x: functional.gelu(m(x)[..., ::2]),
+    "of an odd number of numbers": lambda m, x: functional.gelu(m(x)[:1, :5, 0, :1].mT),
+    "of two numbers": lambda m, x: functional.gelu(channels_last(m(x))[:1, :1, :1, :2]),
+    "by tanh, of channels-last results": lambda m, x: functional.gelu(m(channels_last(x)), approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", GELU)
+def test_gelu_of_an_infinity_is_that_of_the_strides_of_the_trace(name: str, threads: int) -> None:
+    """PyTorch has NaN if the tensor is contiguous, else an infinity."""
+    use_threads(threads)
+    check(Net(GELU[name], nn.Conv2d(8, 8, 1)), (torch.randn(*IMAGES),), numbers=[nan, inf, -inf])
+
+
 class RmsNorm(nn.Module):
     """As LLaMA has it."""
 

@@ -7,10 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
+from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import unfused
+from graphs.kernels.gelu import is_strided
 from graphs.program.files import program_from_dict, program_to_dict
+from graphs.program.rewritten import rewritten_program
 from graphs.program.traced_strides import laying, lying_as_traced
+from graphs.rewrites.split import Split
 from tests.planner.runtime.small import NETWORKS, program_of
 
 
@@ -52,6 +56,31 @@ def test_fake_tensors_say_what_the_trace_says(name: str) -> None:
     assert set(lying_as_traced(program)) >= set(program.graph.outputs) & {
         name for op in unfused(program.graph.ops) for name in op.outputs
     }
+
+
+def test_parts_put_together_lie_as_the_whole_did() -> None:
+    program = program_from_module(Net(lambda x: F.silu(x)[..., ::2]).eval(), (torch.randn(2, 3, 6, 6),))
+    whole = lying_as_traced(program)
+    assert whole["slice_1"] == (64, 16, 4, 2)
+    choices = {"conv2d": ("batch", 2), "silu": ("axis 0", 2), "slice_1": ("axis 0", 2)}
+    split = rewritten_program(program, [Split(choices)])
+    assert lying_as_traced(split) == {"slice_1": (64, 16, 4, 2)}
+    assert split.run(*program.example_inputs).shape == (2, 4, 4, 2)
+    document = program_to_dict(split)
+    of_file = program_from_dict(document, split.graph, split.example_inputs)
+    assert lying_as_traced(of_file) == lying_as_traced(split)
+    document["strides"]["slice_1"] = [64, 16, -4, 2]
+    with pytest.raises(InputError, match=r"'slice_1' of \[2, 4, 4, 2\] with the strides \[64, 16, -4, 2\]"):
+        program_from_dict(document, split.graph, split.example_inputs)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_file_keeps_which_kernel_of_gelu_the_trace_takes(marked: bool) -> None:
+    program = program_from_module(Net(lambda x: F.gelu(x.mT if marked else x)).eval(), (torch.randn(2, 3, 6, 6),))
+    of_file = program_from_dict(program_to_dict(program), program.graph, program.example_inputs)
+    split = rewritten_program(program, [Split({"gelu": ("axis 0", 2)})])
+    for each, name in ((program, "gelu"), (of_file, "gelu"), (split, "gelu[1/2]")):
+        assert is_strided(each.calls[name]) is marked
 
 
 def test_a_tensor_is_laid_once() -> None:

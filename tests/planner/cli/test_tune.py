@@ -14,7 +14,8 @@ from planner.cli import main
 from planner.planning import tune as tuning
 from planner.planning.autotune import TimedTurn
 from planner.plans.files import load_plan
-from planner.plans.plan import Plan, plan_by_hand
+from planner.plans.plan import PlacementTask, Plan
+from planner.problem.result import Status
 from planner.runtime.benchmark.load import Load
 from simulator.placement import Placement
 from tests.planner.cli.given import MNIST, Refused
@@ -35,8 +36,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
         first[:] = first or [plan]
         return TimedTurn(first[0].predicted_s * (2 if plan.placement == first[0].placement else 1), plan.simulate(16))
 
-    def contiguous(asked: Plan, _: object) -> Plan:
-        return plan_by_hand(asked, Placement((0,) * 5 + (1,) * 5))
+    def contiguous(task: PlacementTask, _: object) -> Plan:
+        return task.plan(Placement((0,) * 5 + (1,) * 5), Status.FEASIBLE, "by hand", 0.0)
 
     monkeypatch.setattr(tuning, "run_turn", run)
     monkeypatch.setattr(tuning, "search_plan", contiguous)

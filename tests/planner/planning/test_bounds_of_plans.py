@@ -32,7 +32,7 @@ def asked(kind: str, seed: int, goal: Goal = Goal.THROUGHPUT) -> Plan:
 def plans_of(question: Plan) -> Iterator[Plan]:
     """The plans that are found without and with copies, then copies of everything and of stages, taken or not."""
     for rewrites in REWRITES:
-        yield search_plan(question, replace(SEARCH, rewrites=rewrites))
+        yield search_plan(question.task, replace(SEARCH, rewrites=rewrites))
     everything = copies_of_everything(question.problem, 0.0)
     stages = copies_of_stages(question.problem, SEARCH.solve, inf, 0.0)
     for placement in [*([everything] if everything else []), *stages]:
@@ -61,7 +61,7 @@ def test_searching_again_never_beats_what_is_proved(goal: Goal, rewrites: str) -
         question = asked("throughput", seed, goal)
         if not SEARCH.solve(question.problem).placement:
             continue
-        plan = search_plan(question, replace(SEARCH, rewrites=rewrites))
+        plan = search_plan(question.task, replace(SEARCH, rewrites=rewrites))
         again_s = replanned(plan, (), replace(SEARCH, gap=0.0)).again_s
         assert again_s >= plan.bound_s * (1 - ROUNDING), f"{goal} {seed}"
 
@@ -72,7 +72,7 @@ def test_a_plan_of_one_copy_says_what_copies_could_do(n: int) -> None:
     names = [f"op{i}" for i in range(n)]
     line = make_graph(dict.fromkeys(names, "m"), dict(zip(names[1:], names, strict=False)), dict.fromkeys(names, 0))
     question = make_plan(line, (1,) * n, "0" * n, n_devices=2)
-    found = search_plan(question, replace(SEARCH, rewrites="none"))
+    found = search_plan(question.task, replace(SEARCH, rewrites="none"))
     assert (found.objective_s, found.bound_s) == (-(-n // 2), n / 2)
     assert found.status == ("feasible" if n % 2 else "optimal")
     assert plan_from_dict(plan_to_dict(found)).bound_s == found.bound_s

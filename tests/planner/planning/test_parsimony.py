@@ -60,12 +60,12 @@ def test_measured_costs_are_known_too_well_for_one_percent() -> None:
 
 @pytest.mark.parametrize("search", [Search(gap=0.0, rewrites="none"), Search(solver="ilp", rewrites="none")])
 def test_a_gap_of_0_or_a_solver_gets_the_optimum(search: Search) -> None:
-    found = search_plan(skipping(), search)
+    found = search_plan(skipping().task, search)
     assert (found.objective_s, found.simplification) == (200.0, None)
 
 
 def test_a_search_takes_the_simplest_plan() -> None:
-    found = search_plan(skipping(), Search(rewrites="none"))
+    found = search_plan(skipping().task, Search(rewrites="none"))
     assert found.placement.device in {(0, 0, 0, 1), (1, 1, 1, 0)}
 
 

@@ -184,7 +184,7 @@ def test_parts_that_were_not_measured_take_their_share_of_what_was() -> None:
     assert splits is not None
     request = planner.plan(program, cluster=cluster, goal="latency", search=planner.Search(rewrites="none"))
     parts = replace(request, graph=splits.graph, table=tabulate(splits.graph, cluster, Workload(), {}))
-    costed = splits.with_costs(parts).table
+    costed = splits.with_costs(parts.task).table
     numbers = [number for number, op in enumerate(splits.graph.ops) if op.name.startswith("linear[")]
     assert costed.forward_s[numbers] == pytest.approx(0.5, rel=0.02)
     assert set(costed.source[numbers].flat) == {"learned"}

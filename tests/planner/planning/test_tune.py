@@ -1,7 +1,7 @@
 """Tuning: which plans run, which one is kept, and why it ends. Times are those of a made-up machine, but for the plan
 that really runs at the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from math import inf
@@ -46,7 +46,7 @@ from planner.planning.tune import (
     tune,
 )
 from planner.plans.compare import PaceChange
-from planner.plans.plan import Plan, plan_by_hand
+from planner.plans.plan import PlacementTask, Plan, plan_by_hand
 from planner.problem.constraints import contiguous
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal
@@ -88,7 +88,12 @@ def asked(seconds: Sequence[float], goal: Goal = Goal.THROUGHPUT, slowdown: floa
 
 
 def planned(question: Plan) -> Plan:
-    return search_plan(question, Search(time_limit_s=1.0, rewrites="none"))
+    return search_plan(question.task, Search(time_limit_s=1.0, rewrites="none"))
+
+
+def placed(placements: Iterator[Placement], task: PlacementTask, _: Search) -> Plan:
+    """The plan with the next placement."""
+    return task.plan(next(placements), Status.FEASIBLE, "by hand", 0.0)
 
 
 @dataclass
@@ -199,7 +204,9 @@ class TestLoop:
         self, loop: Callable[..., TuningLoop], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = planned(asked(EQUAL))
-        monkeypatch.setattr(tuning, "search_plan", lambda one, _: plan_by_hand(one, Placement((0, 1) * 3)))
+        monkeypatch.setattr(
+            tuning, "search_plan", lambda task, _: task.plan(Placement((0, 1) * 3), Status.FEASIBLE, "by hand", 0.0)
+        )
         tuned = loop(first, Machine(first.table)).run()
         assert (len(tuned.turns), tuned.why) == (1, AS_PREDICTED)
         assert tuned.plan.placement == first.placement
@@ -209,7 +216,9 @@ class TestLoop:
     ) -> None:
         first = planned(asked(EQUAL))
         others = iter([Placement((0, 1, 1, 1, 1, 1)), Placement((1, 0, 0, 0, 0, 0)), Placement((0, 0, 0, 0, 0, 1))] * 9)
-        monkeypatch.setattr(tuning, "search_plan", lambda one, _: plan_by_hand(one, next(others)))
+        monkeypatch.setattr(
+            tuning, "search_plan", lambda task, _: task.plan(next(others), Status.FEASIBLE, "by hand", 0.0)
+        )
         machine = Machine(asked(WRONG).table, lambda _: 1.5)  # which stages do not explain
         tuned = loop(first, machine).run()
         assert (len(tuned.turns), tuned.why) == (3, NO_SUCCESS)

@@ -34,9 +34,14 @@ class Network(nn.Module):
         self.parts = nn.ModuleList(nn.ModuleList(step.modules) for step in steps)
 
     def forward(self, x: Tensor) -> Any:
+        return self.moved(x, 0.0)
+
+    def moved(self, x: Tensor, share: float) -> Any:
+        """Return the result if each value is moved at random by a share of itself."""
         values = [x]
         for step, parts in zip(self.steps, self.parts, strict=True):
-            values.append(step.call(list(parts), values))  # type: ignore[call-overload]
+            value = step.call(list(parts), values)  # type: ignore[call-overload]
+            values.append(value * (1 + share * (2 * torch.rand_like(value) - 1)) if share else value)
         return values[-1] if self.n_results == 1 else tuple(values[-self.n_results :])
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from tests.planner.runtime.random_answers import differences, failure, shrunk
+from tests.planner.runtime.random_answers import Rounded, differences, failure, roundings, shrunk
 from tests.planner.runtime.random_networks import Network, Step, random_network
 
 pytestmark = pytest.mark.attack("answer")
@@ -24,12 +25,32 @@ def test_a_seed_draws_the_same_network_again() -> None:
 
 def test_a_wrong_answer_would_be_seen() -> None:
     right = torch.tensor([[1.0, 2.0], [3.0, float("nan")]])
-    assert list(differences(right.clone(), right, right.double)) == []
-    assert list(differences(right.nan_to_num(), right, right.double)) == ["[0] has 0 NaN and 0 inf, should be 1 and 0"]
-    strides = list(differences(right.t().contiguous().t(), right, right.double))
+
+    def rounded() -> list[Rounded]:
+        return [(right, right.double())]
+
+    assert list(differences(right.clone(), right, rounded)) == []
+    assert list(differences(right.nan_to_num(), right, rounded)) == ["[0] has 0 NaN and 0 inf, should be 1 and 0"]
+    strides = list(differences(right.t().contiguous().t(), right, rounded))
     assert strides == ["[0] is torch.float32 (2, 2) (1, 2), should be torch.float32 (2, 2) (2, 1)"]
-    off = list(differences(right + torch.tensor([[0.3, 0.0], [0.0, 0.0]]), right, right.double))
-    assert off == ["[0] is off by 1.0e-01 of the largest value, PyTorch by 0.0e+00"]
+    off = list(differences(right + torch.tensor([[0.3, 0.0], [0.0, 0.0]]), right, rounded))
+    assert off == ["[0] is off by 3.0e-01, rounding by 0.0e+00, where the largest is 3.0e+00"]
+
+
+def test_what_rounding_does_to_a_norm_of_constant_rows_is_no_wrong_answer() -> None:
+    """Seed 1408: it is 0 to PyTorch, and 4e-5 if the mean of a row is rounded."""
+    rows = Network([Step("constant", lambda _, v: v[-1][:, :1].expand(8, 256)), _norm_of(256)]).eval()
+    x = torch.randn(8, 256)
+    with torch.no_grad():
+        zero = rows(x)
+        assert list(differences(zero + 4e-5, zero, lambda: roundings(rows, x))) == []
+        (far,) = differences(zero + 1e-2, zero, lambda: roundings(rows, x))
+    assert far.startswith("[0] is off by 1.0e-02, rounding by ")
+
+
+def _norm_of(n: int) -> Step:
+    norm = nn.LayerNorm(n)
+    return Step("norm", lambda m, v: m[0](v[-1]), (norm,))
 
 
 def test_an_error_of_a_plan_is_a_failure_that_shrinks_to_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:

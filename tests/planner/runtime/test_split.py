@@ -152,7 +152,8 @@ def test_a_layer_larger_than_any_device_runs_in_parts() -> None:
 
     def search(asked: Program, *rewrites: Split) -> Plan:
         nowhere = Placement((0,) * len(asked.graph.ops))
-        return search_plan(replace(make_plan(asked, nowhere, cluster, in_flight=1), rewrites=rewrites), Search())
+        plan = replace(make_plan(asked, nowhere, cluster, in_flight=1), rewrites=rewrites)
+        return search_plan(plan.task, Search())
 
     with pytest.raises(planner.NoPlanError, match="memory"):
         search(program)

@@ -83,7 +83,7 @@ def test_no_plan_leaves_a_move_that_explain_would_call_better(goal: Goal) -> Non
         if search.solve(question.problem).placement is None:
             continue
         for solver in ("auto", next(name for name in SOLVERS if goal in SOLVERS[name].goals)):
-            found = search_plan(question, replace(search, solver=solver))
+            found = search_plan(question.task, replace(search, solver=solver))
             assert not any(move.better for move in explain(found, 100, Search(time_limit_s=0.01)).moves), (
                 f"{goal} {seed}"
             )

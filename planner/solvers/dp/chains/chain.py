@@ -17,7 +17,7 @@ import numpy as np
 
 from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks, merge_blocks, successors
-from planner.solvers.tolls import tolls_of
+from planner.solvers.boundary import boundary_costs
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 
@@ -71,17 +71,17 @@ class Chain:
     def tariffs(self) -> tuple[Floats, Floats]:
         """[n_flows, n_tariffs] each, seconds of a flow that enters an interval, and of a flow that leaves it.
 
-        A tariff is a link class or, where devices pay tolls, a device.
+        A tariff is a link class or, where devices pay at their boundary, a device.
         """
         link_s = self.blocks.table.link_s
-        return tolls_of(self.blocks.table) or (link_s, link_s)
+        return boundary_costs(self.blocks.table) or (link_s, link_s)
 
     def changes(self, each: bool) -> list[list[TrafficChange]]:
         """Return [n_blocks + 1], for every end j the changes from the traffic of [., j - 1) to that of [., j).
 
         A net enters an interval once if it is written outside and read inside. It leaves an interval once if it is
         written inside and read outside or, if ``each``, once for each reader outside. The exact number lies between
-        the two: once for each interval that reads the net; once where devices pay tolls.
+        the two: once for each interval that reads the net; once where devices pay at their boundary.
         """
         position = self.position
         at: list[list[TrafficChange]] = [[] for _ in range(self.blocks.n + 1)]

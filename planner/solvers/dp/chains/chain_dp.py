@@ -14,8 +14,8 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable, uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.boundary import boundary_costs
 from planner.solvers.dp.chains.chain import ENTERS, LEAVES, Chain, chains, with_places
-from planner.solvers.tolls import tolls_of
 from simulator.placement import Placement
 
 MOST_STATES = 256  # of a route over sets of devices; with more, devices are in fixed sequences
@@ -60,10 +60,11 @@ class ChainDP:
     answer is the optimum. It tries several lines and both ways of counting the traffic that leaves (see
     `Chain.changes`).
 
-    The result is the best contiguous placement of these lines if devices pay tolls, or if links are uniform, each
-    net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its own.
-    Otherwise the traffic is estimated, and `evaluate` decides between the answers of several device counts. Without
-    uniform links, devices are in sequences of linked neighbours, and all traffic is charged as that of the neighbours.
+    The result is the best contiguous placement of these lines if devices pay at their boundary, or if links are
+    uniform, each net is read by one block and, with overlap, comes from the neighbouring interval over a channel of its
+    own. Otherwise the traffic is estimated, and `evaluate` decides between the answers of several device counts.
+    Without uniform links, devices are in sequences of linked neighbours, and all traffic is charged as that of the
+    neighbours.
 
     For the other goals, `evaluate` decides between the same answers; they are starting points where operators must be
     contiguous.
@@ -130,7 +131,7 @@ class _SweepBudget:
 def _ways(table: CostTable) -> Iterator[tuple[Chain, Route, bool]]:
     """Yield every line, route and way of counting the traffic that leaves, the most promising first."""
     blocks = merge_blocks(table)
-    several = tolls_of(table) is None and any(len(net.readers) > 1 for net in blocks.nets)
+    several = boundary_costs(table) is None and any(len(net.readers) > 1 for net in blocks.nets)
     most, routes = MOST_COSTS // table.n_devices, _routes(table)
     for each in (False, True) if several else (False,):
         for line in chains(blocks):
@@ -236,7 +237,7 @@ def _read(chain: Chain, route: Route, came_from: Ints, state: int) -> Placement:
 def _routes(table: CostTable) -> list[Route]:
     """One route over sets of devices if all links are alike and there are few sets, else one for each sequence."""
     kinds = alike(table)
-    if (tolls_of(table) or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds) <= MOST_STATES:
+    if (boundary_costs(table) or uniform_links(table)) and prod(len(kind) + 1 for kind in kinds) <= MOST_STATES:
         return [_over_sets(table, kinds)]
     return [_along(table, sequence) for sequence in _sequences(table)]
 
@@ -245,12 +246,12 @@ def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
     """Return the route whose states count the used devices of each kind; a leg stands for any device of a kind."""
     states = sorted(product(*(range(len(kind) + 1) for kind in kinds)), key=lambda counts: (sum(counts), counts))
     number = {counts: state for state, counts in enumerate(states)}
-    tolled, legs = tolls_of(table) is not None, []
+    at_boundary, legs = boundary_costs(table) is not None, []
     for which, kind in enumerate(kinds):
         before = [counts for counts in states if counts[which] < len(kind)]
         behind = [(*counts[:which], counts[which] + 1, *counts[which + 1 :]) for counts in before]
         sources, targets = (np.asarray([number[counts] for counts in side]) for side in (before, behind))
-        charge = kind[0] if tolled else int(table.link_class[0, 1]) if table.n_devices > 1 else -1
+        charge = kind[0] if at_boundary else int(table.link_class[0, 1]) if table.n_devices > 1 else -1
         legs.append(NextDevices(kind, charge, charge, sources, targets))
     used = [tuple(d for kind, count in zip(kinds, counts, strict=True) for d in kind[:count]) for counts in states]
     return Route(used, legs)
@@ -258,11 +259,11 @@ def _over_sets(table: CostTable, kinds: Sequence[tuple[int, ...]]) -> Route:
 
 def _along(table: CostTable, sequence: Sequence[int]) -> Route:
     """Return the route whose states count the used devices of a sequence, with the tariffs of the neighbours."""
-    tolled, legs = tolls_of(table) is not None, []
+    at_boundary, legs = boundary_costs(table) is not None, []
     for place, device in enumerate(sequence):
         near = [*sequence[max(0, place - 1) : place], *sequence[place + 1 : place + 2]]
-        enters = device if tolled else int(table.link_class[near[0], device]) if near else -1
-        leaves = device if tolled else int(table.link_class[device, near[-1]]) if near else -1
+        enters = device if at_boundary else int(table.link_class[near[0], device]) if near else -1
+        leaves = device if at_boundary else int(table.link_class[device, near[-1]]) if near else -1
         legs.append(NextDevices((device,), enters, leaves, np.asarray([place]), np.asarray([place + 1])))
     return Route([tuple(sequence[:place]) for place in range(len(sequence) + 1)], legs)
 

@@ -1,6 +1,5 @@
 """DownsetDP: the best contiguous placement, with a proof, by dynamic programming over downsets."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import TYPE_CHECKING
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
 
 FIRST, FIRST_SHARE = ChainDP(), 0.1  # the solver that it begins with, and that solver's share of the time at most
 MOST_STATES = 256  # counts of devices of each kind
-GROWTH = 2  # it skips a limit if the next one takes at most this many times the work of the last one
+GROWTH = 3  # times the work of the last limit that the next one takes
+HALVINGS = 2  # of the step to the next limit, at most, where it takes more
 FEW_PAIRS = 10_000_000  # pairs of downsets that take a moment
 LISTED = 8  # times the root of the work: the downsets that it lists to estimate the work
-FIRST_STEP = 1e-3  # from the lower bound to the first limit, relative; each step is twice the one before
+FIRST_STEP = 1e-3  # from the lower bound to the first limit, relative; each step is at least as long as all before
 
 
 @dataclass(frozen=True)
@@ -76,33 +76,21 @@ class DownsetDP:
 def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
     """Raise the limit until an answer is within it; return a bound on contiguous placements, infinite if none exists.
 
-    The bound rises with each limit without an answer, and stays if time or memory runs out. A limit is skipped if the
-    next one takes hardly more work. If an answer shows that an unordered block is undercounted, the block becomes an
-    element.
+    The bound rises with each limit without an answer, and stays if time or memory runs out.
     """
     search, bound_s = _DownsetSearch(problem, budget, best), budget.bound_s
     if bound_s == inf:
         return inf
-    limits = list(_limits(problem.table, search.kinds, bound_s))
-    work = FEW_PAIRS
-    for step_s, next_s in zip(limits, [*limits[1:], 0.0], strict=True):
-        if step_s < min(next_s, best.objective_s) and search.takes_at_most(GROWTH * work, next_s):
-            continue
-        while True:
-            posed = search.pose(step_s)
-            answers = posed.sweep(budget) if posed else None
-            if posed is None or answers is None:
-                return bound_s
-            bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
-            for answer in answers:
-                best.offer(answer.placement)
-            if _proved(best, bound_s) or (answers and answers[0].too_low < 0):
-                return bound_s
-            if not answers:
-                break
-            search.track(answers[0].too_low)
-        work = max(work, posed.pairs)
-    return inf
+    last_s = max(_most_s(problem.table, search.kinds), bound_s) or 1.0  # not 0: twice a limit stands for infinity
+    least_s, work = bound_s, FEW_PAIRS
+    while True:
+        limit_s = search.next_limit_s(bound_s, bound_s - least_s or FIRST_STEP * (least_s or last_s), last_s, work)
+        bound_s, pairs = search.bound_within(limit_s, bound_s)
+        if pairs < 0:
+            return bound_s
+        if limit_s >= last_s:
+            return inf
+        work = max(work, pairs)
 
 
 class _DownsetSearch:
@@ -115,21 +103,56 @@ class _DownsetSearch:
         self._elements: Elements | None = None
         self.kinds = kinds_of(problem.table)
 
-    def pose(self, step_s: float, most: int | None = None) -> "SearchSpace | None":
+    def pose(self, limit_s: float, most: int | None = None) -> "SearchSpace | None":
         """Return the downsets within a limit and below the best placement; None if there are more than ``most``."""
         with loading():
             from planner.solvers.dp.downsets.lattice import elements_of
             from planner.solvers.dp.downsets.sweep import pose  # late: numba takes half a second to load
 
-        limit_s = min(step_s, self._best.objective_s)
+        limit_s = min(limit_s, self._best.objective_s)
         blocks = reduce(self._table, self._inside, self.kinds, limit_s)
         if self._elements is None or not np.array_equal(self._elements.blocks.block, blocks.block):
             self._elements = elements_of(blocks, self._inside, self.kinds, self._tracked)
         return pose(self._elements, limit_s, self._budget, most)
 
-    def takes_at_most(self, work: int, step_s: float) -> bool:
+    def bound_within(self, limit_s: float, bound_s: float) -> tuple[float, int]:
+        """Return the bound after a sweep within a limit, and its pairs of downsets; -1 if nothing is left to do.
+
+        It sweeps again if an answer shows that an unordered block is undercounted, which then becomes an element.
+        """
+        while True:
+            posed = self.pose(limit_s)
+            answers = posed._replace(floor_s=bound_s).sweep(self._budget) if posed else None
+            if posed is None or answers is None:
+                return bound_s, -1
+            bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
+            for answer in answers:
+                self._best.offer(answer.placement)
+            if _proved(self._best, bound_s) or (answers and answers[0].too_low < 0):
+                return bound_s, -1
+            if not answers:
+                return bound_s, posed.pairs
+            self.track(answers[0].too_low)
+
+    def next_limit_s(self, bound_s: float, step_s: float, last_s: float, work: int) -> float:
+        """Return the limit after a bound: a step higher, and more or less than that as far as the work allows.
+
+        It takes at most `GROWTH` times the work of the limits before, or the step is a part of the given one.
+        """
+        top_s = min(last_s, self._best.objective_s)
+        cheap = self._takes_at_most(GROWTH * work, min(bound_s + step_s, top_s))
+        if cheap:
+            while bound_s + step_s < top_s and self._takes_at_most(GROWTH * work, min(bound_s + 2 * step_s, top_s)):
+                step_s *= 2
+        for _ in range(0 if cheap else HALVINGS):
+            step_s /= 2
+            if self._takes_at_most(GROWTH * work, min(bound_s + step_s, top_s)):
+                break
+        return min(bound_s + step_s, top_s)
+
+    def _takes_at_most(self, work: int, limit_s: float) -> bool:
         """Return whether a sweep within a limit considers at most this many pairs of downsets."""
-        posed = self.pose(step_s, int(LISTED * work**0.5))
+        posed = self.pose(limit_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
 
     def track(self, op: int) -> None:
@@ -142,17 +165,9 @@ def _proved(best: Incumbent, bound_s: float) -> bool:
     return best.objective_s <= bound_s * (1 + ROUNDING)
 
 
-def _limits(table: CostTable, kinds: IntervalKinds, bound_s: float) -> Iterator[float]:
-    """Yield limits from the lower bound on; every placement is within the last one.
-
-    No limit is 0, because twice the limit stands for infinity.
-    """
-    last_s = sum(
+def _most_s(table: CostTable, kinds: IntervalKinds) -> float:
+    """Return seconds that no placement exceeds."""
+    return sum(
         float(np.where(np.isfinite(part), part, 0.0).max(axis=1, initial=0.0).sum())
         for part in (table.forward_s, kinds.enter_s, kinds.leave_s)
     )
-    step_s = FIRST_STEP * (bound_s or last_s)
-    while bound_s + step_s < last_s:
-        yield bound_s + step_s
-        step_s *= 2
-    yield max(last_s, bound_s) or 1.0

@@ -21,7 +21,7 @@ from graphs.common.arrays import Floats
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.deadline import loading
 from planner.problem.devices import alike
-from planner.solvers.tolls import Tolls, tolls_of
+from planner.solvers.boundary import BoundaryCosts, boundary_costs
 
 Group: TypeAlias = tuple[int, ...]
 
@@ -32,14 +32,14 @@ ROUNDING = 1e-9  # relative; sums of seconds are rounded
 class IntervalKinds:
     """Kinds of devices, which a search over intervals charges alike, and these charges.
 
-    The charge equals the evaluator's where devices pay tolls (`planner.solvers.tolls`). If they send to each other, it
-    is at most the evaluator's: once for each flow that leaves, over the cheapest link.
+    The charge equals the evaluator's where devices pay at their boundary (`planner.solvers.boundary`). If they send to
+    each other, it is at most the evaluator's: once for each flow that leaves, over the cheapest link.
     """
 
     devices: tuple[tuple[int, ...], ...]  # of each kind, ascending
     enter_s: Floats  # [n_flows, n_kinds], seconds if a flow is written elsewhere and read here
     leave_s: Floats  # [n_flows, n_kinds], seconds if a flow is written here and read elsewhere
-    exact: bool  # whether devices pay tolls
+    exact: bool  # whether devices pay at their boundary
 
     @property
     def first(self) -> list[int]:
@@ -57,20 +57,20 @@ def kinds_of(table: CostTable) -> IntervalKinds:
     enter_s, leave_s = _charges(table)
     kinds = alike(table, enter_s, leave_s)
     first = [devices[0] for devices in kinds]
-    return IntervalKinds(kinds, enter_s[:, first], leave_s[:, first], exact=tolls_of(table) is not None)
+    return IntervalKinds(kinds, enter_s[:, first], leave_s[:, first], exact=boundary_costs(table) is not None)
 
 
-def _charges(table: CostTable) -> Tolls:
+def _charges(table: CostTable) -> BoundaryCosts:
     """Return the least seconds that a flow occupies a device to enter, and to leave, [n_flows, n_devices] each."""
-    if tolls := tolls_of(table):
-        return tolls
+    if costs := boundary_costs(table):
+        return costs
     both = np.empty((2, len(table.flows), table.n_devices))
     for device in range(table.n_devices):
         for way, wires in enumerate((table.link_class[:, device], table.link_class[device])):
             links = np.unique(wires[wires >= 0])
             link_s = np.zeros_like(table.link_s[:, links]) if table.overlap else table.link_s[:, links]
             both[way, :, device] = link_s.min(axis=1, initial=inf) + table.overhead_s[device]
-    return Tolls(both[0], both[1])
+    return BoundaryCosts(both[0], both[1])
 
 
 def reduce(table: CostTable, inside: frozenset[int], kinds: IntervalKinds, limit_s: float) -> Blocks:
@@ -143,7 +143,7 @@ def _inseparable(blocks: Blocks, kinds: IntervalKinds, limit_s: float) -> list[G
 def _followers(blocks: Blocks, inside: frozenset[int], kinds: IntervalKinds, limit_s: float) -> list[Group]:
     """Unordered blocks, each with a neighbour that it may follow; no two of them have anything to do with each other.
 
-    Only where devices pay tolls, which do not depend on who reads.
+    Only where devices pay at their boundary: the cost of a flow then does not depend on its readers.
     """
     found: list[Group] = []
     if not (kinds.exact and np.isfinite(kinds.enter_s).all() and np.isfinite(kinds.leave_s).all()):

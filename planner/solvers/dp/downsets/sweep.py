@@ -10,7 +10,8 @@ import numpy as np
 
 from graphs.common.arrays import Floats, Ints
 from planner.solvers.base import Budget
-from planner.solvers.dp.downsets.kernel import Bits, DownsetTable, Field, extend
+from planner.solvers.compiled import zeros
+from planner.solvers.dp.downsets.kernel import BITS, Bits, DownsetTable, Field, Reaching, Sources, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
 from planner.solvers.dp.downsets.reduce import ROUNDING
 from simulator.placement import Placement
@@ -60,6 +61,11 @@ class Windows:
             elif low <= high:
                 spans.append([low, high])
         return np.asarray(spans, dtype=np.float64).reshape(-1, 2)
+
+    @property
+    def worth(self) -> Floats:
+        """[n_kinds], what an interval on a device of each kind pays at most."""
+        return self._worth(np.eye(len(self._every), dtype=np.int64))
 
     def open(self, lattice: Lattice) -> tuple[Lattice, Bits]:
         """Return the downsets in any window, by what they pay, and [n_downsets, n_states], in which states' windows.
@@ -198,7 +204,10 @@ class SearchSpace(NamedTuple):
     lattice: Lattice
     states: list[Counts]
     opened: Bits  # [n_downsets, n_states], whether the devices of a state can have taken a downset
+    paid: Floats  # [n_downsets], ascending: what the elements of a downset pay
+    worth: Floats  # [n_kinds], what an interval on each kind of device pays at most
     limit_s: float  # of every device
+    floor_s: float = 0.0  # no placement is below it
 
     @property
     def pairs(self) -> int:
@@ -227,40 +236,51 @@ def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = 
     n = len(elements.element)
     if not windows.possible:
         nothing = np.zeros((0, n), dtype=bool)
-        return SearchSpace(Lattice(elements, nothing), windows.states, nothing, limit_s)
+        return SearchSpace(Lattice(elements, nothing), windows.states, nothing, np.zeros(0), np.zeros(0), limit_s)
     room = MOST_BYTES // (BYTES_EACH + 2 * n + BYTES_EACH_STATE * len(windows.states))
     lattice = elements.lattice(windows.pays, windows.spans, room if most is None else min(most, room), budget)
     if lattice is None:
         return None
     lattice, opened = windows.open(lattice)
-    return SearchSpace(lattice, windows.states, opened, limit_s)
+    (paid,) = lattice.sums(windows.pays)
+    return SearchSpace(lattice, windows.states, opened, paid, windows.worth, limit_s)
 
 
 class DownsetSweep:
     """The table F of `DownsetDP`, with the choice that led to each value."""
 
     def __init__(self, posed: SearchSpace) -> None:
-        lattice, self._states, opened, limit_s = posed
+        lattice, self._states, opened, limit_s = posed.lattice, posed.states, posed.opened, posed.limit_s
         self._lattice = lattice
         self._number = {state: number for number, state in enumerate(self._states)}
         counts = np.asarray(self._states)  # [n_states, n_kinds], in the order of `itertools.product`
         penalty, unordered = lattice.penalties(limit_s)
-        rank = np.argsort(penalty.compute_s, axis=1, kind="stable")
         self.field = Field(
             words=lattice.words,
             n_bytes=lattice.sums(lattice.elements.blocks.n_bytes[lattice.elements.element])[0],
+            paid=posed.paid,
+            worth=posed.worth,
             nets=lattice.open_nets,
             unordered=unordered,
             penalty=penalty,
             most_s=limit_s * (1 + ROUNDING),
-            rank=rank,
-            ranked_s=np.take_along_axis(penalty.compute_s, rank, axis=1),
-            ranked=np.ascontiguousarray(lattice.words[rank].transpose(0, 2, 1)),
-            within=np.zeros(lattice.n, dtype=np.int64),
-            known_s=np.zeros(len(self._states)),
+            floor_s=posed.floor_s,
             stride=np.asarray([self._number[tuple(one)] for one in np.eye(counts.shape[1], dtype=int).tolist()]),
-            barred_s=np.ascontiguousarray(np.where(counts[-1] > counts, 0.0, inf).T),
+            barred=np.ascontiguousarray((counts == counts[-1]).T),
+            above=np.asarray((counts[None] >= counts[:, None]).all(axis=2)),
         )
+        sizes = {
+            "n_downsets": lattice.n,
+            "n_words": lattice.words.shape[1],
+            "n_kinds": counts.shape[1],
+            "n_states": len(counts),
+            "n_state_words": -(-len(counts) // BITS),
+            "n_nets": penalty.enter_s.shape[1],
+            "n_unordered": penalty.alone_s.shape[1],
+        }
+        self.sources = zeros(Sources, sizes)
+        empty = {name: np.full(sizes[size], -1) for name, size in (("net", "n_nets"), ("block", "n_unordered"))}
+        self.scratch = zeros(Reaching, sizes, **empty)
         self.reached = DownsetTable(
             open=opened,
             busiest_s=np.full(opened.shape, inf),
@@ -275,7 +295,7 @@ class DownsetSweep:
         while done < self._lattice.n:
             if budget.left_s <= 0:
                 return None
-            done = extend(self.field, self.reached, done, LOOK)
+            done = extend(self.field, self.sources, self.scratch, self.reached, done, LOOK)
         return self._found()
 
     def _found(self) -> list[SweptPlacement]:

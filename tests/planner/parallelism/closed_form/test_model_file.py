@@ -50,7 +50,7 @@ def test_options_override_the_file() -> None:
     ("document", "told"),
     [
         ({"hidden": 64, "heads": 2}, "the model has no layers; add layers or num_hidden_layers"),
-        ({**PLAIN, "num_local_experts": 8}, "the model has num_local_experts; choose divides dense transformers"),
+        ({**PLAIN, "num_local_experts": 8}, "the model has num_local_experts and no model_type, without which"),
         ({**PLAIN, "is_encoder_decoder": True}, "the model has an encoder and a decoder; choose divides one stack"),
         ({**PLAIN, "n_head": 0}, "the model has n_head = 0; it must be a whole number of 1 or more"),
         ({**PLAIN, "n_head": 7}, "heads = 7 does not divide hidden = 768; the nearest that does is 6"),

@@ -154,3 +154,9 @@ def test_the_stage_with_twice_the_work_gets_two_devices() -> None:
     assert best.config is not None
     assert best.config.named == "2×1+1×1"
     assert best.config.stages == best.layers
+
+
+def test_without_time_for_stages_of_one_device_there_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, left_s = devices(3, Level(3, 2e9, 1e-6)), iter([60.0])
+    monkeypatch.setattr(Deadline, "left_s", property(lambda _: next(left_s, 0.0)))
+    assert list(problems(cluster, 2)) == []

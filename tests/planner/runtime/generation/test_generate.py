@@ -189,3 +189,12 @@ def test_what_cannot_generate_is_named() -> None:
         planner.generation_program(t5)
     with pytest.raises(InputError, match="a chunk is 1; give a whole number of 2 or more"):
         planner.generation_program(module("llama"), chunks=(1,))
+
+
+def test_heads_that_share_keys_do_not_copy_the_cache() -> None:
+    graph = imported("llama").decode.graph
+    keys = {graph.tensor[after].n_bytes for _, after in graph.caches}
+    attentions = [op for op in graph.ops if "scaled_dot_product" in op.kind]
+    assert len(attentions) == 2
+    for op in attentions:
+        assert all(graph.tensor[name].n_bytes in keys for name in op.inputs[1:3])  # as the cache lies, for two heads

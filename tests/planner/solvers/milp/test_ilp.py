@@ -15,7 +15,7 @@ from planner.literature.placement.ilp import OffloadILP
 from planner.literature.placement.offload import OffloadTable
 from planner.problem.blocks import by_priority, merge_blocks
 from planner.problem.bounds import longest_paths, lower_bound
-from planner.problem.problem import Goal
+from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.solvers.base import Answer, Budget
 from planner.solvers.milp.ilp import ILP, merge_forced

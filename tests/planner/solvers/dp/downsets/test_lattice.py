@@ -101,12 +101,15 @@ def charged_s(lattice: Lattice, kind: int) -> dict[tuple[int, int], float]:
     one = states.index(tuple(int(other == kind) for other in range(n_kinds)))
     found: dict[tuple[int, int], float] = {}
     for first in range(n):
-        sweep = DownsetSweep(SearchSpace(lattice, states, np.ones((n, len(states)), dtype=bool), 1e6))
+        opened = np.ones((n, len(states)), dtype=bool)
+        sweep = DownsetSweep(SearchSpace(lattice, states, opened, np.zeros(n), np.full(n_kinds, inf), 1e6))
         reached = sweep.reached
         reached.busiest_s[:] = inf
         reached.busiest_s[first, 0] = 0.0
         extend(
             sweep.field._replace(penalty=sweep.field.penalty._replace(room_bytes=np.full(n_kinds, inf))),
+            sweep.sources,
+            sweep.scratch,
             reached,
             0,
             2**60,
