@@ -117,7 +117,7 @@ LINES = {
     "planner/parallelism/exports": 371,
     "planner/parallelism/network": 1063,
     "planner/parallelism/stages": 728,
-    "planner/planning": 3437,
+    "planner/planning": 3439,
     "planner/plans": 1734,
     "planner/plans/schemas": 34,
     "planner/problem": 1672,

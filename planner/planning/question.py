@@ -214,7 +214,9 @@ class PlanQuestion:
         return asked or batch_of(self.graph)
 
     def workload_on(self, n_devices: int) -> Workload:
-        """Return the workload on a number of devices."""
+        """Return the workload of one pass on a number of devices; an InputError for generation."""
+        if self.generates:
+            raise InputError("the goal generation is for planner.plan alone; take throughput or latency of one pass")
         if isinstance(self.workload, Workload):
             return self.workload
         return self.workload.closed(self.batch, n_devices, self.trains)

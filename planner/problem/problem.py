@@ -32,7 +32,7 @@ class Goal(StrEnum):
         raise AssertionError  # Enum asks only about values that are no goal, and for those `one_of` raises
 
     def of_passes(self, groups: int) -> "Goal":
-        """Return the goal of a problem: for generation, that of the passes of so many groups of sequences.
+        """Return the goal of a problem: for generation, that of the passes of some groups of sequences.
 
         Each group waits for the end of its last pass. So one group alone takes the latency of a pass, and several are a
         stream with as many micro-batches in flight. Other goals stay as they are.

@@ -178,3 +178,11 @@ def test_what_is_no_language_model_is_named() -> None:
         Problem(usual().table, Goal.GENERATION)
     with pytest.raises(InputError, match=r"^the rewrite 'copies' is not for generation, whose caches live once"):
         planned(paper(), rewrites="copies")
+
+
+def test_what_tunes_or_compares_one_pass_refuses_generation() -> None:
+    from planner.planning.question import PlanQuestion
+
+    question = PlanQuestion(imported("llama"), paper(), goal=Goal.GENERATION)
+    with pytest.raises(InputError, match=r"^the goal generation is for planner.plan alone; take throughput or latency"):
+        question.workload_on(2)
