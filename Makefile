@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick wheel lint types docs pages clean
+.PHONY: demo test quick wheel dist lint types docs pages clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
@@ -28,6 +28,10 @@ quick: $(INSTALLED)
 # The README's first commands from the wheel, outside of this checkout.
 wheel: $(INSTALLED)
 	.ci/wheel
+
+# A release: sdist, wheel and bill of materials in build/dist, checked.
+dist: $(INSTALLED)
+	.ci/dist
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from planner.exports.import_map import import_map as import_map
     from planner.exports.rows import export_row as export_row
     from planner.exports.targets import export as export
+    from planner.generation.fit import fit as fit
+    from planner.generation.plan import GenerationPlan as GenerationPlan
+    from planner.generation.serve import ServingLimits as ServingLimits
+    from planner.generation.serve import serve as serve
     from planner.parallelism.closed_form.config_file import load_config as load_config
     from planner.planning.calibrate import CalibrationOptions as CalibrationOptions
     from planner.planning.calibrate import calibrate as calibrate
@@ -78,14 +82,15 @@ HOMES = {
     "Cluster": "costmodels.cluster.cluster",
     "Device": "costmodels.cluster.cluster",
     "Evaluation": "planner.problem.evaluate",
-    "Goal": "planner.problem.problem",
+    "GenerationPlan": "planner.generation.plan",
     "GenerationRunner": "planner.runtime.generation.runner",
+    "Goal": "planner.problem.problem",
     "HostedTrainer": "planner.runtime.distributed.training.hosted_trainer",
     "HybridTrainer": "planner.runtime.hybrid.trainer",
     "InputError": "graphs.common.errors",
-    "ModelDescription": "costmodels.language_model.model",
     "Level": "costmodels.cluster.links",
     "Link": "costmodels.cluster.cluster",
+    "ModelDescription": "costmodels.language_model.model",
     "NamedModel": "planner.plans.given",
     "NoPlanError": "planner.problem.result",
     "OpenWorkload": "planner.planning.question",
@@ -96,6 +101,7 @@ HOMES = {
     "Runner": "planner.runtime.inference.runner",
     "Sampling": "planner.runtime.generation.sampling",
     "Search": "planner.planning.make_plan",
+    "ServingLimits": "planner.generation.serve",
     "Status": "planner.problem.result",
     "Trainer": "planner.runtime.training.trainer",
     "TrainerOptions": "planner.runtime.training.options",
@@ -113,6 +119,7 @@ HOMES = {
     "explain": "planner.explanations.explain",
     "export": "planner.exports.targets",
     "export_row": "planner.exports.rows",
+    "fit": "planner.generation.fit",
     "forbid": "planner.problem.constraints",
     "import_map": "planner.exports.import_map",
     "generation_program": "graphs.importers.generation",
@@ -123,6 +130,7 @@ HOMES = {
     "read_cluster": "costmodels.cluster.file",
     "read_language_model": "costmodels.language_model.read",
     "save_plan": "planner.plans.files",
+    "serve": "planner.generation.serve",
     "shard": "planner.runtime.checkpoint.shard",
     "show": "planner.view.show",
     "simulate": "planner.explanations.simulate",

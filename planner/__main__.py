@@ -1,7 +1,20 @@
-"""``python -m planner``."""
+"""``python -m planner``, and the command ``planner``."""
 
+import signal
 import sys
+from collections.abc import Sequence
 
-from planner.cli import main
 
-sys.exit(main())
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; Ctrl-C ends it quietly from its first moment on."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # it would show where in an import the interrupt came
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from planner.cli import main as run  # late: half of the start is its imports
+
+    signal.signal(signal.SIGINT, before)
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

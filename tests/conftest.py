@@ -57,6 +57,17 @@ def _garbage_is_looked_for_among_new_objects() -> Iterator[None]:
 
 
 @pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU: this host's, or a processor that pretends to be one."""
+    import torch  # late: many tests do without
+
+    if not torch.cuda.is_available():
+        from tests.pretended_gpu import pretend_gpus
+
+        pretend_gpus(monkeypatch)
+
+
+@pytest.fixture
 def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this test starts is a new interpreter, as with a user."""
     monkeypatch.setattr(subprocess, "Popen", Forked.__base__)

@@ -19,7 +19,7 @@ import torch
 
 from costmodels.calibrate.clock import clock_of
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
-from costmodels.host.affinity import Processor, check_stopped, start_on, torch_device_of
+from costmodels.host.affinity import Processor, check_stopped, copied_to, start_on, torch_device_of
 from graphs.common.errors import InputError
 
 T = TypeVar("T")
@@ -133,10 +133,9 @@ def _reading(device: Processor, _: float, tensor: torch.Tensor, number: int) -> 
 
 
 def _copying(device: Processor, _: float, tensor: torch.Tensor, __: int) -> tuple[float, torch.Tensor]:
-    """The wall time of a copy until the device can use it."""
+    """The wall time of a copy, as the runtime makes it, until the device can use it."""
     start_s = time.perf_counter()
-    copy = tensor.to(torch_device_of(device))
-    for torch_device in (tensor.device, copy.device):
-        if torch_device.type == "cuda":
-            torch.cuda.synchronize(torch_device)
+    copy = copied_to(tensor, torch_device_of(device), None)
+    if device.cuda is not None:
+        torch.cuda.current_stream(device.cuda).synchronize()
     return time.perf_counter() - start_s, copy

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from costmodels.cluster.cluster import Device
-from graphs.common.errors import InputError
+from costmodels.units import format_bytes
+from graphs.common.errors import InputError, first_line
 from graphs.common.promises import Promise
 from graphs.kernels.choice import Kernels
 
@@ -26,6 +28,8 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # of glib
 HEAP_BYTES = 2**26  # of a thread, HEAP_MAX_SIZE of glibc's arena.c
 PAUSE_SOFT = 1  # omp_pause_soft of OpenMP 5.0: threads end, settings stay
 _SETTING_THREADS = threading.Lock()
+_IDLE_STREAMS: dict[int, list[torch.cuda.Stream]] = {}
+"""By GPU, streams that no thread uses. cuBLAS keeps a workspace of 32 MiB for each stream that it has seen."""
 _THREAD = threading.local()
 _THREADS_MAY_START = threading.Event()
 
@@ -178,11 +182,11 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
     """Make the calling thread the device: bound to its cores, with as many intra-op threads, or on a stream of its GPU.
 
     The affinity and the number of threads are the calling thread's own and are restored; other threads keep theirs.
-    With ``ends`` the thread ends afterwards, so that nothing has to be restored, even if Python ends.
+    With ``ends`` the thread ends afterwards, so that nothing has to be restored, even if Python ends. A GPU is done
+    with the thread's work afterwards, so that others can read the results on streams of their own.
     """
     if device.cuda is not None:
-        stream = torch.cuda.Stream(device.cuda)  # type: ignore[no-untyped-call]  # torch has no types here
-        with torch.cuda.device(device.cuda), torch.cuda.stream(stream), torch.no_grad():
+        with torch.cuda.device(device.cuda), own_stream(device.cuda) as stream, torch.no_grad():
             yield stream
         return
     cores = usable_cores()
@@ -195,6 +199,38 @@ def bound(device: Processor, ends: bool = False) -> Iterator[torch.cuda.Stream |
         if not ends:
             use_threads(threads)
             os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def own_stream(gpu: int) -> Iterator[torch.cuda.Stream]:
+    """Make a stream of a GPU that no other thread uses meanwhile the current one; its work is over afterwards."""
+    idle = _IDLE_STREAMS.setdefault(gpu, [])
+    try:
+        stream = idle.pop()  # at once, so that no two threads get one
+    except IndexError:
+        stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]  # torch has no types here
+    try:
+        with torch.cuda.stream(stream):
+            yield stream
+        stream.synchronize()
+    finally:
+        idle.append(stream)
+
+
+def copied_to(tensor: torch.Tensor, torch_device: torch.device, written: torch.cuda.Event | None) -> torch.Tensor:
+    """Return a copy of a tensor on another torch device, on which the calling thread can read it.
+
+    ``written`` is over when a GPU has written the tensor; None if it has. What goes to a GPU is copied on its current
+    stream, for which the thread does not wait. What comes from a GPU comes on a stream of its own, so that it waits for
+    nothing but the tensor, and to pinned memory, to which the GPU copies by itself.
+    """
+    if torch_device.type == "cuda":
+        return tensor.to(torch_device, non_blocking=True)
+    gpu = tensor.device.index
+    with torch.cuda.device(gpu), own_stream(gpu) as stream:
+        if written is not None:
+            stream.wait_event(written)
+        return tensor.to(torch_device, non_blocking=True)
 
 
 def settle(largest_bytes: int = 0) -> None:
@@ -242,8 +278,25 @@ def use_threads(count: int) -> int:
     return before
 
 
+def out_of_memory(device: Processor, error: BaseException) -> InputError:
+    """Return the error of a GPU that ran out of memory, and release the tensors that the failed work held.
+
+    They are locals of the functions in the traceback, and memory that PyTorch keeps for reuse.
+    """
+    traceback.clear_frames(error.__traceback__)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device.cuda)
+    return InputError(
+        f"'{device.name}' has run out of memory: {first_line(error).split('. GPU')[0]}; {format_bytes(free)} of "
+        f"{format_bytes(total)} are free; use smaller batches, give it less memory in cluster.toml, or end what else "
+        "runs on it"
+    )
+
+
 def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
     """Call a function on a new thread that is bound to a device; the result holds what it returns or raises.
+
+    A GPU that runs out of memory raises InputError.
 
     Raises:
         InputError: if this host does not have the device.
@@ -252,6 +305,8 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
     settle()
     if len(device.cores) > 1:
         end_waiting_threads()
+    if device.cuda is not None:  # what the caller has given to the GPU is there for the thread's own stream
+        torch.cuda.current_stream(device.cuda).synchronize()
     result: ThreadResult[T] = ThreadResult()
 
     def run() -> None:
@@ -259,6 +314,8 @@ def start_on(device: Processor, work: Callable[[], T]) -> ThreadResult[T]:
         try:
             with bound(device, ends=True):
                 value = work()
+        except torch.OutOfMemoryError as error:
+            result.set_exception(out_of_memory(device, error))
         except BaseException as error:  # the caller gets it as it gets a result
             result.set_exception(error)
         else:

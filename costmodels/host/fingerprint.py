@@ -25,7 +25,10 @@ def machine_of(device: Processor) -> dict[str, str]:
     if torch_device.type == "cuda":
         properties = torch.cuda.get_device_properties(torch_device)
         hardware = {"gpu": properties.name, "bytes": str(properties.total_memory), "cuda": str(torch.version.cuda)}
-        return hardware | software
+        precision = torch._C._get_fp32_precision_getter  # TensorFloat-32 is eight times as quick
+        software |= {f"float32 {kind}": precision("cuda", kind) for kind in ("matmul", "conv", "rnn")}
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch has no types here
+        return hardware | software | {"cudnn": str(cudnn)}
     hardware = processor(CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else "")
     instructions = torch.backends.cpu.get_cpu_capability()
     quick = "quick " if device.kernels == "quick" else ""

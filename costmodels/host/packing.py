@@ -66,6 +66,17 @@ def check_room(graph: Graph, n_bytes: float, who: str, way_out: str) -> None:
             )
 
 
+def check_room_on_gpu(graph: Graph, n_bytes: float, gpu: torch.device) -> None:
+    """Raise InputError if weights take more than the memory of a GPU that nothing uses, or that PyTorch can reuse."""
+    free, total = torch.cuda.mem_get_info(gpu)
+    free += torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+    if n_bytes > free:
+        raise InputError(
+            f"model '{graph.name}' has {format_bytes(n_bytes)} of weights for '{gpu}', of whose {format_bytes(total)} "
+            f"{format_bytes(free)} are free; end what else runs on it, or plan for less memory (cluster.toml)"
+        )
+
+
 def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor is a part of."""
     return tensor.untyped_storage().data_ptr()

@@ -127,10 +127,10 @@ def learn(directory: Path, fingerprint: str) -> LearnedModel | None:
     Raise InputError if a file is damaged.
     """
     swept = read_sweep(directory, fingerprint)
-    return fit(read_profile(directory, fingerprint), swept) if swept is not None else None
+    return fit_learned(read_profile(directory, fingerprint), swept) if swept is not None else None
 
 
-def fit(profile: Profile | None, sweep: Sweep | None) -> LearnedModel:
+def fit_learned(profile: Profile | None, sweep: Sweep | None) -> LearnedModel:
     """Fit a model to the measurements on one kind of device.
 
     The measurements are those of whole networks (``profile``) and of probes (``sweep``). Raise InputError for

@@ -80,6 +80,10 @@ def tied_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
+together = tied_groups
+"""The former name, by which scripts of users ask for it."""
+
+
 def saved_bytes(graph: Graph, workload: Workload) -> Floats:
     """[n_ops], bytes that an operator's device keeps of each micro-batch from the forward to the backward pass.
 

@@ -45,6 +45,8 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise  # of a GPU, whose thread says so
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()

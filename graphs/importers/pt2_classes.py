@@ -7,6 +7,7 @@ registered when a file names them. No other module is imported because of a name
 import importlib
 import re
 import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from torch.utils import _pytree as pytree
 
 SPEC_TYPE = re.compile(r'\\"type\\": \\"([\w.:]+)\\"')
 """A class in the text of a structure of arguments, which stands in a JSON text of an exported program."""
+
+UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+"""Errors of `zipfile` for an archive that is damaged, encrypted or compressed in a way that it does not know."""
 
 KNOWN = re.compile(r"(transformers(?:\.[a-z]\w*)+)[.:](\w+)")
 """A class of a module of transformers."""
@@ -31,9 +35,13 @@ def register_classes(path: Path) -> None:
 
 
 def unknown_classes(path: Path) -> list[str]:
-    """Return the classes in the arguments and results of an exported program that are not registered with torch."""
-    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        texts = [archive.read(name).decode() for name in archive.namelist() if name.endswith("model.json")]
-        names = dict.fromkeys(name for text in texts for name in SPEC_TYPE.findall(text))
-        return [name for name in names if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE]
+    """Return the classes in the arguments and results of an exported program that are not registered with torch.
+
+    An archive that cannot be read has none.
+    """
+    with suppress(*UNREADABLE), zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith("model.json")]
+        texts = [archive.read(name).decode(errors="replace") for name in names]
+        classes = dict.fromkeys(name for text in texts for name in SPEC_TYPE.findall(text))
+        return [name for name in classes if name not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE]
     return []

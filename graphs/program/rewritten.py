@@ -26,8 +26,9 @@ def rewritten_program(program: Program, rewrites: Iterable[Rewrite]) -> Program:
     """
     for rewrite in rewrites:
         if isinstance(rewrite, Split):
-            strides = lying_as_traced(program)
-            program = replace(_split(program, rewrite.applied(program.graph)), strides=strides)
+            split, strides = rewrite.applied(program.graph), lying_as_traced(program)
+            whole = {name: each for name, each in strides.items() if name in split.graph.tensor}
+            program = replace(_split(program, split), strides=whole)
         else:
             program = replace(program, graph=rewrite(program.graph))
     return program

@@ -23,6 +23,7 @@ COMMANDS = {
     "solve": "solve a problem in a format of the literature",
     "simulate": "predict how micro-batches go through a plan, as it is or with changes",
     "choose": "choose how to train on many devices: data, tensor, pipeline, schedule, ZeRO",
+    "fit": "see whether a language model fits, how it is divided and how fast it will be",
     "explain": "explain why a plan is as it is, and what would help",
     "diff": "compare two plans for one network",
     "run": "run a plan in PyTorch, check the answers and measure",

@@ -1,8 +1,9 @@
-"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, torchgpipe, networkx, ONNX.
+"""Write a plan for another tool: accelerate, torch, Megatron, DeepSpeed, ONNX; llama.cpp, vLLM and SGLang.
 
 planner export plan.json --to hf-device-map -o map.json
 planner export plan.json --to torch-split-spec --copy 2
 planner export plan.json --to onnx-devices --model model.onnx -o placed.onnx
+planner export fit.json --to llama-cpp
 """
 
 import argparse
@@ -12,15 +13,16 @@ from graphs.common.errors import InputError
 from graphs.files import write_bytes, write_text
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
+from planner.exports.generation.targets import GENERATION_TARGETS
 from planner.exports.targets import ONNX, TARGETS, export
 from planner.plans.exported import Export
 
-CHOICES = [*TARGETS, ONNX]
+CHOICES = [*TARGETS, ONNX, *GENERATION_TARGETS]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner export``."""
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a plan of planner fit")
     parser.add_argument("--to", choices=CHOICES, required=True, metavar="TARGET", help=", ".join(CHOICES))
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"for {ONNX}: the .onnx that the plan is for")
     parser.add_argument(

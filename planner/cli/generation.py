@@ -62,7 +62,7 @@ def sequences(plan: Plan) -> str:
     return number if work.in_flight == 1 else f"{number} in {work.in_flight} groups of {work.batch}"
 
 
-def generation_document(plan: Plan) -> dict[str, Any]:
+def tokens_document(plan: Plan) -> dict[str, Any]:
     """Return the object that ``--json`` shows."""
     found, (weights, cache) = generation_of(plan), held_bytes(plan)
     return {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
-from costmodels.units import parse_bytes, parse_bytes_per_s
+from costmodels.units import parse_bytes, parse_bytes_per_s, parse_seconds
 from graphs.common.errors import InputError
 
 Number = TypeVar("Number", int, float)
@@ -52,3 +52,4 @@ def _with_unit(parse: Callable[[str, str], float], what: str) -> Callable[[str],
 
 size = _with_unit(parse_bytes, "number of bytes")
 bandwidth = _with_unit(parse_bytes_per_s, "number of bytes a second")
+seconds = _with_unit(parse_seconds, "time")

@@ -23,7 +23,7 @@ from planner.cli.console import Console
 from planner.cli.costs import check_token_target, declare_costs, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
-from planner.cli.generation import GENERATION_COLUMNS, generation_document, generation_lines, generation_rows
+from planner.cli.generation import GENERATION_COLUMNS, generation_lines, generation_rows, tokens_document
 from planner.cli.models import (
     CLUSTER,
     FileOrTokens,
@@ -188,7 +188,7 @@ def show_plan(
     rows: Sequence[Sequence[str]]
     lines: Iterator[str]
     if plan.workload.generates:
-        speed, lines = generation_document(plan), generation_lines(plan)
+        speed, lines = tokens_document(plan), generation_lines(plan)
         columns, rows = GENERATION_COLUMNS, generation_rows(plan)
     else:
         (speed, speed_lines), (columns, rows) = speed_and_cost(plan, options), (COLUMNS, _device_rows(plan))

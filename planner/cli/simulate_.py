@@ -19,7 +19,7 @@ from graphs.common.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes
-from planner.cli.generation import generation_document, generation_lines
+from planner.cli.generation import generation_lines, tokens_document
 from planner.cli.models import declare_model, declare_search, model_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
@@ -172,7 +172,7 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
             for memory in prediction.memory
         },
         "critical_path_s": _critical(prediction),
-        **(generation_document(plan) if plan.workload.generates else {}),
+        **(tokens_document(plan) if plan.workload.generates else {}),
     }
 
 

@@ -22,10 +22,13 @@ from graphs.files import graph_to_dict
 from graphs.networkx import to_networkx
 from graphs.rewrites.split import undivided
 from planner.exports import deepspeed, device_map, megatron, model_explorer, split_spec
+from planner.exports.generation.targets import GENERATION_TARGETS, export_generation
 from planner.exports.pipelines import layers_of
 from planner.exports.records import device_words
 from planner.exports.rewritten import one_copy, whole_operators
 from planner.exports.tables import with_tables_near
+from planner.generation.files import is_generation_plan
+from planner.generation.plan import GenerationPlan
 from planner.plans.exported import Export, refuse
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
@@ -35,12 +38,18 @@ ONNX = "onnx-devices"  # the only target that needs the model itself
 TORCHGPIPE, SCHEDULE, GRAPH, NETWORKX = "torchgpipe", "torch-schedule-csv", "graph-json", "networkx"
 
 
-def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str | PathLike[str] | None = None) -> Export:
+def export(
+    plan: Plan | GenerationPlan | Named,
+    to: str,
+    *,
+    copy: int | None = None,
+    model: str | PathLike[str] | None = None,
+) -> Export:
     """Return a plan in the format of another tool.
 
     Args:
-        plan: a plan, or the path of a plan.json.
-        to: the tool: a name from `TARGETS`, or "onnx-devices".
+        plan: a plan, or the path of a plan.json or of a plan of `planner.fit`.
+        to: the tool: a name from `TARGETS`, or "onnx-devices"; for a plan of `planner.fit` from `GENERATION_TARGETS`.
         copy: of several copies of the network the one to write, counted from 1; None for all of them.
         model: for "onnx-devices", the path of the .onnx that the plan is for.
 
@@ -48,14 +57,33 @@ def export(plan: Plan | Named, to: str, *, copy: int | None = None, model: str |
         InputError: for an unknown tool, or one that cannot express the plan: the error names the reason and the way
             out.
     """
-    if to not in (*TARGETS, ONNX):
-        raise InputError(f"there is no target {checks.shown(to)}; known: {', '.join((*TARGETS, ONNX))}")
+    known = (*TARGETS, ONNX, *GENERATION_TARGETS)
+    if to not in known:
+        raise InputError(f"there is no target {checks.shown(to)}; known: {', '.join(known)}")
+    if isinstance(plan, GenerationPlan) or to in GENERATION_TARGETS or _generates(plan):
+        return _export_generation(plan, to, copy, model)
     plan = one_copy(given_plan(plan), None if copy is None else checks.integer(copy, "the copy"))
     if to == ONNX:
         return _onnx(plan, model)
     if model is not None:
         raise InputError(f"a model is for {ONNX}, and the target is {to}; leave it out")
     return TARGETS[to](plan if to in REWRITTEN else with_tables_near(whole_operators(plan, to)))
+
+
+def _generates(plan: Plan | Named) -> bool:
+    """Return whether a file is a plan of `planner.fit`."""
+    return not isinstance(plan, Plan) and is_generation_plan(checks.path(plan, "the plan", "a plan or the path of one"))
+
+
+def _export_generation(plan: object, to: str, copy: int | None, model: object) -> Export:
+    """Return a plan of `planner.fit` for a tool that generates text."""
+    if copy is not None or model is not None:
+        raise InputError("a plan of `planner fit` has no copies and needs no model; leave them out")
+    if isinstance(plan, GenerationPlan):
+        return export_generation(plan, to)
+    if isinstance(plan, Plan):
+        raise InputError(f"{to} is for plans of `planner fit`, and this one places operators; choose another target")
+    return export_generation(checks.path(plan, "the plan", "a plan or the path of one"), to)
 
 
 def _onnx(plan: Plan, model: str | PathLike[str] | None) -> Export:

@@ -219,7 +219,7 @@ def _devices(plan: Plan, busy: Busiest, classes: Sequence[Sequence[int]]) -> lis
     ``parts`` has the bytes of `PARTS`.
     """
     load_s, parts = plan.evaluation.load_s, memory_parts(plan)
-    column = {device: number for number, devices in enumerate(classes) for device in devices}
+    column = {device: equal for equal, devices in enumerate(classes) for device in devices}
     return [
         {
             "name": device.name,

@@ -1,6 +1,7 @@
 """Attacks on what the project promises: false proofs, wrong answers, lost files, processes that hang, first tries.
 
     python -m tests.benchmarks.attack [PROMISE ...] [--problems N] [--networks N] [--seed SEED] [--quick] [--json FILE]
+    python -m tests.benchmarks.attack --hours N [--corpus FOLDER] [--json FILE]
 
 Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
 proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
@@ -112,6 +113,20 @@ def _answers(what: str, seeds: range, failure: Callable[[int], str], words: Call
     ]
 
 
+def campaign(hours: float, folder: Path) -> list[Bar]:
+    """Attack for some hours; bars for what broke through, and for how much of what is wanted was tried so far."""
+    from tests.attacks.campaign import WANTED, Corpus, run
+
+    corpus = Corpus.of(folder)
+    run(hours, corpus)
+    counts = {kind: corpus.total(kind) for kind in WANTED}
+    counts["readers"] = counts["options"] = counts["readers"] + counts["options"]
+    return [
+        at_most("campaign: attacks that succeed, of all", corpus.faults, 0),
+        *(at_least(f"campaign: {kind} tried", counts[kind], wanted) for kind, wanted in WANTED.items()),
+    ]
+
+
 def main() -> int:
     """Run what was asked for and judge it."""
     parser = argparse.ArgumentParser(description="attacks on proofs, answers, files, processes and first tries")
@@ -119,8 +134,12 @@ def main() -> int:
     parser.add_argument("--problems", type=int, metavar="N", help=f"random problems against proofs ({PROBLEMS:,})")
     parser.add_argument("--networks", type=int, metavar="N", help=f"random networks against answers ({NETWORKS:,})")
     parser.add_argument("--seed", type=int, default=0, help="of the random problems and networks (0)")
+    parser.add_argument("--hours", type=float, metavar="N", help="a campaign instead, for so long")
+    parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "corpus", help="its folder (build/corpus)")
     declare(parser)
     arguments = parser.parse_args()
+    if arguments.hours is not None:
+        return report(campaign(arguments.hours, arguments.corpus), arguments.json)
     promises = tuple(arguments.promises) or PROMISES
     count = arguments.problems if arguments.problems is not None else FEW_PROBLEMS if arguments.quick else PROBLEMS
     bars = attacks(promises, arguments.quick)

@@ -29,7 +29,7 @@ from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.discovery import discover
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.learning.learned import Predictions, fit
+from costmodels.learning.learned import Predictions, fit_learned
 from costmodels.measured import Measurement, Profile
 from costmodels.operators.flops import roofline_s, work_of
 from costmodels.operators.keys import op_keys
@@ -174,7 +174,7 @@ def main() -> int:
     print(HEAD)
     for name in names:
         start_s = time.perf_counter()
-        learned = fit(*without(name, networks, swept))
+        learned = fit_learned(*without(name, networks, swept))
         fits_s.append(time.perf_counter() - start_s)
         for network in (network for network in networks if network.name == name):
             start_s = time.perf_counter()

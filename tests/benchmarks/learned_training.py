@@ -27,7 +27,7 @@ from costmodels.calibrate.sweep import sweep
 from costmodels.cluster.cluster import Cluster, Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.fingerprint import fingerprint_of, machine_of
-from costmodels.learning.learned import LearnedModel, fit
+from costmodels.learning.learned import LearnedModel, fit_learned
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import Sweep
@@ -159,7 +159,7 @@ def main() -> int:
     print(HEAD)
     for name in options.networks or (QUICK if options.quick else BATCHES):
         network = measured(name, BATCHES[name], device, console)
-        learned, by_rule = (fit(None, without(network.graph, swept, training)) for training in (True, False))
+        learned, by_rule = (fit_learned(None, without(network.graph, swept, training)) for training in (True, False))
         error, rule, line = row(network, predicted(network, device, learned), predicted(network, device, by_rule))
         errors.append(abs(error))
         rules.append(abs(rule))

@@ -13,6 +13,7 @@ NOT_RUN = {
         "the demo measures for a minute, and the tests are what runs this page",
     ],
     "docs/api.md": ["every rank of torchrun runs it"],
+    "docs/gpu.md": ["it needs a GPU", "it downloads packages"],
     "docs/goals/training.md": ["it starts a process for each device", "every rank of torchrun runs it"],
 }
 """Blocks that are shown and not run, and why; every one more is a decision."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.memory.device import cache_bytes, lasting_bytes, op_bytes, together, working_bytes
+from costmodels.memory.device import cache_bytes, lasting_bytes, op_bytes, tied_groups, working_bytes
 from costmodels.memory.passes import inference_bytes
 from costmodels.workload import Workload
 from graphs.caches import in_place, users
@@ -67,7 +67,7 @@ def test_another_reader_prevents_a_write_in_place() -> None:
 
 def test_writers_and_readers_share_a_device() -> None:
     assert users(ATTENTION) == ((1, 3), (2, 3))
-    assert together(ATTENTION) == ((1, 2, 3),)
+    assert tied_groups(ATTENTION) == ((1, 2, 3),)
 
 
 def test_each_sequence_on_its_way_has_caches_of_its_own() -> None:

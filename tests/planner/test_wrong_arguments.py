@@ -46,7 +46,26 @@ NOTHING = object()  # of no type that anybody takes
 
 Case = tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[Any, ...]]]
 
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256}
+
 CASES: dict[str, Case] = {
+    "ServingLimits": (
+        planner.ServingLimits,
+        {"first_token_s": 0.3, "token_s": 0.02},
+        {"first_token_s": (0.0, -1.0), "token_s": (0.0,)},
+    ),
+    "fit": (
+        planner.fit,
+        {"model": LLAMA, "cluster": PAIR, "advise": True, "context": 1024, "sequences": 2, "prompt": 64, "output": 64}
+        | {"weights": "q4_K", "cache": "q8_0", "engine": "llama-cpp"},
+        {"context": (0, 100), "sequences": (0,), "weights": ("q4_Q",), "cache": ("q3",), "engine": ("llama",)},
+    ),
+    "serve": (
+        planner.serve,
+        {"model": LLAMA, "cluster": PAIR, "limits": planner.ServingLimits(), "context": 1024, "prompt": 64},
+        {"context": (0, 32)},
+    ),
     "Search": (
         planner.Search,
         {"solver": "auto", "time_limit_s": 1.0, "gap": 0.1, "seed": 0, "robust": 0, "reporter": planner.Reporter()},
@@ -326,6 +345,7 @@ def test_wrong_arguments(name: str, argument: str, value: object) -> None:
 def test_every_public_name_is_tried() -> None:
     results = {
         "Evaluation",
+        "GenerationPlan",
         "InputError",
         "ModelDescription",
         "NoPlanError",

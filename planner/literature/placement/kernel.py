@@ -36,7 +36,7 @@ class OffloadCosts(NamedTuple):
     tail_s: Floats  # [n_ops], seconds from the start of an operator to the end at least
 
 
-class Scratch(NamedTuple):
+class LatencyScratch(NamedTuple):
     """Scratch arrays of one evaluation. A unit, [n_units], is an accelerator (first) or an operator on the host."""
 
     load_s: Annotated[Floats, "n_devices"]
@@ -49,7 +49,7 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
+def latency_s(costs: OffloadCosts, device: Ints, room: LatencyScratch) -> float:
     """Return the seconds until the last operator of a placement, [n_ops], ends; infinite if accelerators deadlock.
 
     The device of an operator that is not placed yet is -1. Such operators delay no others, and operators after them
@@ -83,7 +83,7 @@ def latency_s(costs: OffloadCosts, device: Ints, room: Scratch) -> float:
 
 
 @inner
-def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
+def _count(costs: OffloadCosts, device: Ints, room: LatencyScratch) -> int:
     """Fill in the loads and operators of devices and the edges that units wait for; return the number of units."""
     k = len(costs.host)
     for unit in range(len(room.ready_s)):
@@ -120,7 +120,7 @@ def _count(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
 
 
 @inner
-def _start(costs: OffloadCosts, device: Ints, room: Scratch) -> int:
+def _start(costs: OffloadCosts, device: Ints, room: LatencyScratch) -> int:
     """Stack the units that wait for nothing; return their number."""
     k, top = len(costs.host), 0
     for d in range(k):
@@ -165,7 +165,7 @@ class Workplace(NamedTuple):
 
     state: OffloadState
     move: Move
-    room: Scratch
+    room: LatencyScratch
 
 
 def workplace(costs: OffloadCosts) -> Workplace:
@@ -173,7 +173,7 @@ def workplace(costs: OffloadCosts) -> Workplace:
     n_blocks, sizes = len(costs.n_bytes), {"n_ops": len(costs.block), "n_devices": len(costs.host)}
     sizes |= {"n_blocks": n_blocks, "n_units": sum(sizes.values())}
     state = zeros(OffloadState, sizes, home=np.full(n_blocks, -1), seed=np.ones(1, dtype=np.uint64))
-    return Workplace(state, zeros(Move, sizes, barred=np.ones(n_blocks, dtype=bool)), zeros(Scratch, sizes))
+    return Workplace(state, zeros(Move, sizes, barred=np.ones(n_blocks, dtype=bool)), zeros(LatencyScratch, sizes))
 
 
 @compiled

@@ -13,7 +13,7 @@ from graphs.common.brief import brief
 from planner.runtime.benchmark.measure import Eager
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import randomized
-from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, form_of
+from planner.runtime.verification.deviation import TOLERANCE, Deviation, deviation, form_of, round_alike
 from planner.runtime.verification.reference import run_reference
 
 
@@ -32,8 +32,8 @@ def compare_outputs(runner: Runner) -> Answers:
     """Run the example inputs through the runner and the reference model, and compare.
 
     The reference model runs on a thread bound to the plan's first device, with as many intra-op threads: sums of
-    floating-point numbers depend on how many threads share them. Every bit counts, unless a device of the plan has
-    quick kernels, or operators are split: then differences up to `TOLERANCE` are rounding.
+    floating-point numbers depend on how many threads share them. Every bit counts, unless devices of the plan do not
+    `round_alike`, or operators are split: then differences up to `TOLERANCE` are rounding.
 
     A runner that streams in pairs is called once, and given a pair.
 
@@ -42,7 +42,8 @@ def compare_outputs(runner: Runner) -> Answers:
     """
     program, devices = runner.program, runner.plan.cluster.devices
     used = runner.plan.placement.used or (0,)
-    allowed = TOLERANCE if runner.plan.is_split or any(devices[number].quick for number in used) else {}
+    alike = round_alike([devices[number] for number in used], training=False)
+    allowed = {} if alike and not runner.plan.is_split else TOLERANCE
     args, kwargs = program.example_arguments
     if not randomized(program):
         expected = Eager(program, devices[used[0]], "reference").result()

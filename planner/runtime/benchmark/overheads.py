@@ -42,12 +42,14 @@ DIGITS = 3
 def measure_overhead(devices: Sequence[Device]) -> float:
     """Return the seconds that a device of this host is busy with each tensor that it sends or receives.
 
-    The first two devices take part (for fewer the result is 0), each with one core and exact kernels: the runtime's own
-    work is on one thread, and threads that spin while they wait would count as work.
+    Two CPU devices take part (for fewer devices the result is 0), each with one core and exact kernels: the runtime's
+    own work is on one thread, and threads that spin while they wait, as for a GPU, would count as work.
     """
-    if len(devices) < 2:
+    hosts = [device for device in devices if device.cores]
+    spare = [replace(device, name=f"{device.name}'s", cores=device.cores[1:]) for device in hosts if device.cores[1:]]
+    pair = tuple(map(_plain, [*hosts, *spare][:2]))
+    if len(devices) < 2 or len(pair) < 2:
         return 0.0
-    pair = tuple(map(_plain, devices[:2]))
     program = _chain(WIDTH)
     alternating = [i % 2 for i in range(N_OPS)]
     with _runner(program, pair, [0] * N_OPS) as whole, _runner(program, pair, alternating) as divided:
@@ -60,9 +62,12 @@ def measure_overhead(devices: Sequence[Device]) -> float:
 def measure_request(devices: Sequence[Device]) -> float:
     """Return the seconds that a micro-batch occupies a device of this host besides its stage.
 
-    The first device takes part, with one core and exact kernels.
+    The first CPU device takes part, with one core and exact kernels; without one, the result is 0.
     """
-    device, program = _plain(devices[0]), _chain(REQUEST_WIDTH)
+    hosts = [device for device in devices if device.cores]
+    if not hosts:
+        return 0.0
+    device, program = _plain(hosts[0]), _chain(REQUEST_WIDTH)
     with _runner(program, (device,), [0] * N_OPS) as whole:
         compiled, _ = compile_stages(program, whole.plan.stages, (device,))
         call = partial(compiled[0].call, *program.example_inputs)
@@ -94,7 +99,7 @@ def _alone_s(call: Callable[[], object]) -> float:
 
 
 def _chain(width: int) -> Program:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(0)
         layers = [nn.Linear(width, width, bias=False) for _ in range(N_OPS)]
     return program_from_module(nn.Sequential(*layers), (torch.ones(width, width),))

@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TypeAlias
 
 import torch
@@ -29,11 +30,13 @@ import torch
 from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import bound, end_waiting_threads, settle, torch_device_of
 from costmodels.host.spin import POSSIBLE, EventCount
+from graphs.common.errors import first_line
 from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Recorder, StageRun, equal_runs
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
 from planner.runtime.stages.compile import CompiledStage, bring, mark
+from planner.runtime.stages.failures import stage_failure
 from planner.runtime.stages.random_generators import Generators, check_seed
 from simulator.timeline import Span
 
@@ -81,7 +84,10 @@ class Engine:
         self._recorder = Recorder(devices, stages)
         self.behind: Callable[[], object] | None = None  # what a device's thread calls after a stage
         self.seed(0)
-        self._threads = self._start(sorted({stage.stage.device for stage in stages.values()}))
+        self._given: SimpleQueue[InFlight | None] = SimpleQueue()  # micro-batches that GPUs may still compute
+        used = sorted({stage.stage.device for stage in stages.values()})
+        self._waiting = self._start_waiting(used)
+        self._threads = self._start(used)
 
     def seed(self, seed: int) -> None:
         """Set the seed of the random numbers from here on; raise InputError if it is not from 0 to below 2**63."""
@@ -159,7 +165,7 @@ class Engine:
         for device in copy.wakes.get(stage, ()):
             self._changes[device].advance()
         if not next(batch.left):
-            self._answer(batch)
+            self._finish(batch)
 
     def fail(self, micro_batch: int, error: Exception) -> None:
         """Fail a micro-batch, if it is on its way."""
@@ -205,6 +211,9 @@ class Engine:
             change.advance()
         for thread in self._threads:
             thread.join()
+        self._given.put(None)
+        for thread in self._waiting:
+            thread.join()
         for number in self.on_way():
             self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
 
@@ -218,6 +227,14 @@ class Engine:
         for thread in threads:
             thread.start()
         return threads
+
+    def _start_waiting(self, used: Sequence[int]) -> list[threading.Thread]:
+        """Return a thread that waits for GPUs, if a stage is on one; the caller's tensors alone need none."""
+        if all(self._devices[device].cuda is None for device in used):
+            return []
+        thread = threading.Thread(target=self._wait_for_gpus, name="waits-for-gpus", daemon=True)
+        thread.start()
+        return [thread]
 
     def _runs_alike(self, stages: Mapping[int, CompiledStage], awaited: Collection[int]) -> tuple[object, ...]:
         """Return a key that copies of the network share if they compute the same bits; empty with several stages."""
@@ -344,19 +361,35 @@ class Engine:
         if self._hand_on is not None:
             self._hand_on(batch.number, task.number, dict(zip(task.stage.outputs, results, strict=True)))
         if task.last and not next(batch.left):
-            for event in batch.events.values():
-                event.synchronize()
+            self._finish(batch)
+
+    def _finish(self, batch: InFlight) -> None:
+        """Answer a micro-batch of which all stages were called, once GPUs have done what they were given of it.
+
+        Another thread waits for that: the device's own gives its GPU the next micro-batch meanwhile.
+        """
+        if batch.events and self._waiting:
+            self._given.put(batch)
+        else:
             self._answer(batch)
+
+    def _wait_for_gpus(self) -> None:
+        """Answer one micro-batch after the other that GPUs still compute, until the engine is closed."""
+        while (batch := self._given.get()) is not None:
+            try:
+                for event in batch.events.values():
+                    event.synchronize()
+            except RuntimeError as error:  # of a kernel, which the call of its stage did not wait for
+                self._answer(batch, StageError(f"a GPU failed in micro-batch {batch.number}: {first_line(error)}"))
+            else:
+                self._answer(batch)
+            del batch  # nothing is held while it waits
 
     def _give_up(self, number: int, batch: InFlight, error: BaseException) -> None:
         """Fail a micro-batch with the error of a stage."""
-        stage = self._stages[number].stage
-        failure = StageError(
-            f"stage {number} on '{self._devices[stage.device].name}' failed in micro-batch {batch.number}: "
-            f"{type(error).__name__}: {error}"
-        )
-        failure.__cause__ = error
-        self._answer(batch, failure)
+        device = self._devices[self._stages[number].stage.device]
+        where = f"stage {number} on '{device.name}' failed in micro-batch {batch.number}"
+        self._answer(batch, stage_failure(where, device, error))
 
     def _answer(self, batch: InFlight, failure: Exception | None = None) -> None:
         """Hand the outputs or the failure to the caller, once, and remove a failed micro-batch from the queues."""

@@ -105,7 +105,9 @@ class Recorder:
     def start(self, first: int, origin_s: float) -> None:
         """Keep what runs of micro-batches from a number on; times count from ``origin_s`` by ``time.perf_counter``."""
         self._ran, self.noted, self._first, self._origin_s = {}, [], first, origin_s
-        self._clocks = {i: GpuClock(device.cuda) for i, device in enumerate(self._devices) if device.cuda is not None}
+        own = {compiled.stage.device for compiled in self._stages.values()}  # others may be GPUs of other hosts
+        gpus = {i: self._devices[i].cuda for i in sorted(own)}
+        self._clocks = {i: GpuClock(cuda) for i, cuda in gpus.items() if cuda is not None}
 
     def note(self, end: LoggedTransfer) -> None:
         """Keep the time of a payload, by ``time.perf_counter``, if its micro-batch is recorded."""
@@ -142,7 +144,8 @@ class Recorder:
         ended_s = [timed[sender, micro_batch].ended_s for _, sender, _, _ in self._arrivals[number]]
         for (flow, _, link, copied), left_s in zip(self._arrivals[number], ended_s, strict=True):
             woke = ran.slept and left_s == max(ended_s)
-            start_s = ran.taken_s if copied and not woke else left_s
+            taken_s = max(ran.taken_s, left_s)  # a reader of a GPU takes what the GPU still computes
+            start_s = taken_s if copied and not woke else left_s
             came_s = ran.ready_s if copied or woke else left_s
             yield Span("transfer", link, "", micro_batch, flow, start_s, came_s)
         stage = self._stages[number]

@@ -8,8 +8,8 @@ from itertools import chain
 import torch
 
 from costmodels.cluster.cluster import Device
-from costmodels.host.affinity import run_on, torch_device_of
-from costmodels.host.packing import PackedWeights, check_room
+from costmodels.host.affinity import copied_to, run_on, torch_device_of
+from costmodels.host.packing import PackedWeights, check_room, check_room_on_gpu
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.kernels.functions import DeviceState, Subgraph, compile_operators, inputs_of, kept_state
@@ -30,15 +30,13 @@ def bring(
 
     ``written`` is over when it is written, if it is not yet; ``stream`` is the calling thread's, if that is a GPU's.
     """
-    if stream is None and tensor.device == torch_device:
-        return tensor
-    if written is not None and stream is not None:
+    if stream is None:
+        return tensor if tensor.device == torch_device else copied_to(tensor, torch_device, written)
+    if written is not None:
         stream.wait_event(written)
-    elif written is not None:
-        written.synchronize()  # a CPU device cannot wait on a stream
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))  # keeps its memory until it has been read
-    return tensor if tensor.device == torch_device else tensor.to(torch_device, non_blocking=stream is not None)
+    return tensor if tensor.device == torch_device else copied_to(tensor, torch_device, None)
 
 
 def mark(device: torch.device, timed: bool = False) -> torch.cuda.Event:
@@ -113,9 +111,13 @@ class ShardedState:
         """Raise InputError if there is no room for what the kernels of a device pack, and for copies of weights."""
         self.packed.check_room(graph, kernels, n_cores)
         place = self._devices[device]
-        if self._copies is not None and place.type == "cpu":
+        if self._copies is not None:
             missing = (name for name in kept_state(graph, kernels) if (place, name) not in self._copies)
-            check_room(graph, sum(graph.tensor[name].n_bytes for name in missing), "a runner copies", SHARE)
+            n_bytes = sum(graph.tensor[name].n_bytes for name in missing)
+            if place.type == "cpu":
+                check_room(graph, n_bytes, "a runner copies", SHARE)
+            else:
+                check_room_on_gpu(graph, n_bytes, place)
 
     def _valued(self, name: str) -> torch.Tensor:
         tensor = self._state[name]

@@ -91,7 +91,8 @@ class ReferenceTraining:
                 result = pytree.tree_map_only(
                     torch.Tensor, lambda t: t.float() if t.dtype == self._products else t, result
                 )
-            loss = self._loss(result, batch.target)
+            target = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(torch_device), batch.target)
+            loss = self._loss(result, target)
             (loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types here
 
 

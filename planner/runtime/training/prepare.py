@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from costmodels.cluster.cluster import Device
-from costmodels.host.affinity import torch_device_of
+from costmodels.host.affinity import out_of_memory, torch_device_of
 from costmodels.operators.views import differentiated
 from graphs.common.errors import InputError
 from graphs.importers.training import check_hooks
@@ -81,7 +81,10 @@ def prepare(program: Program, layout: StageLayout, loss: Loss, trainer_options: 
     rows = layout.schedule.device
     wiring = wire(program, layout.members)
     check_owners(wiring, rows, [device.name for device in layout.devices])
-    stages, state = compile_training(program, wiring, rows, places, trainer_options)
+    try:
+        stages, state = compile_training(program, wiring, rows, places, trainer_options)
+    except torch.OutOfMemoryError as error:  # only a GPU raises it
+        raise out_of_memory(next(each for each in layout.devices if each.cuda is not None), error) from None
     for torch_device in places:
         if torch_device.type == "cuda":
             torch.cuda.synchronize(torch_device)  # copies of state are there before a stream of the device reads them

@@ -20,8 +20,8 @@ from costmodels.cluster.cluster import Device
 from costmodels.host.affinity import Stopped
 from graphs.common.errors import InputError
 from graphs.program.program import Program
-from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import ShardedState, bring, mark
+from planner.runtime.stages.failures import stage_failure
 from planner.runtime.stages.recomputation import passes
 from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.device_threads import DeviceContext
@@ -174,10 +174,8 @@ class StepRun:
             except (InputError, Stopped):
                 raise
             except BaseException as error:
-                raise StageError(
-                    f"stage {action.stage} on '{context.device.name}' failed in {action}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+                where = f"stage {action.stage} on '{context.device.name}' failed in {action}"
+                raise stage_failure(where, context.device, error) from error
             times.append((action, *span_s))
         return times
 
@@ -186,7 +184,10 @@ class StepRun:
         self._mailbox.stop()
 
     def undo(self, context: DeviceContext) -> None:
-        """Restore the statistics of the device's stages, if the step has failed."""
+        """Restore the statistics of the device's stages, if the step has failed, and drop what they have kept."""
+        for kept in (self._kept, self._left):
+            for number, batch in [key for key in tuple(kept) if self.program.schedule.device[key[0]] == context.number]:
+                del kept[number, batch]
         for number, stage in self._stages_of(context):
             for tensor, before in zip(stage.statistics, self._before.get(number, ()), strict=False):
                 tensor.copy_(before)

@@ -16,9 +16,9 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import model_state, values_of, whole_model_state
 from planner.runtime.closing import Ending
-from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import StepRecorder
 from planner.runtime.matching import rewritten_for
+from planner.runtime.stages.failures import stage_failure
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.device_threads import DeviceContext, DeviceThreads
 from planner.runtime.training.means import Outcome
@@ -100,8 +100,8 @@ class Loop:
             try:
                 (self.optimizers.step(context, clipped) if finite else self.optimizers.forget(context))
             except Exception as error:
-                raise StageError(
-                    f"the optimizer on '{context.device.name}' failed: {type(error).__name__}: {error}"
+                raise stage_failure(
+                    f"the optimizer on '{context.device.name}' failed", context.device, error
                 ) from error
             return start_s, time.perf_counter()
 

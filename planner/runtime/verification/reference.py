@@ -60,6 +60,9 @@ def run_reference(
     """
     inputs = dict(zip(program.graph.inputs, program.example_inputs, strict=True))
     values = {name: tensor.detach().to(torch_device) for name, tensor in {**program.state, **inputs}.items()}
+    if backward:
+        roots = {name: gradient.to(torch_device) for name, gradient in backward.roots.items()}
+        backward = BackwardResult(backward.learned, roots)
     asking = backward.learned if backward else program.asking
     random_ops = random_operators(program)
     applied: list[AppliedOperator] = []

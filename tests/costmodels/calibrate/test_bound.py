@@ -102,7 +102,7 @@ def test_a_thread_that_ends_puts_nothing_back() -> None:
     assert in_fresh_thread() == OTHERS
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.usefixtures("gpu")
 def test_a_gpu_has_a_stream_of_its_own() -> None:
     before = torch.cuda.current_stream(0)
     with bound(replace(cpu("gpu0"), cores=(), cuda=0)) as stream:

@@ -1,6 +1,7 @@
 """Links between threads of this host."""
 
 import threading
+from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -81,11 +82,15 @@ def test_nobody_waits_forever(monkeypatch: pytest.MonkeyPatch) -> None:
         box.take()
 
 
+@pytest.mark.usefixtures("gpu")
 def test_reading_and_copying_take_time() -> None:
     tensor = pattern(4000, 1)
-    seconds, copy = links._copying(device(), 0, tensor, 1)
+    seconds, copy = links._copying(replace(device(), cores=(), cuda=0), 0, tensor, 1)
     assert seconds > 0
-    assert torch.equal(copy, tensor)
+    assert copy.is_cuda
+    seconds, back = links._copying(device(), 0, copy, 1)
+    assert seconds > 0
+    assert torch.equal(back, tensor)
     seconds, arrived = links._reading(device(), 0, tensor, 1)
     assert isfinite(seconds)
     assert arrived is tensor

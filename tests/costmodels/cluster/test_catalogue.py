@@ -48,7 +48,19 @@ def test_devices_that_people_plan_for_are_there() -> None:
         assert name in known
 
 
-LANES = {"V100": 64, "T4": 64, "A100": 64, "A30": 64, "B": 128, "MI2": 64, "MI": 128, "GB10": 128, "RTX": 128, "H": 128}
+LANES = {
+    "V100": 64,
+    "T4": 64,
+    "A100": 64,
+    "A30": 64,
+    "B": 128,
+    "MI2": 64,
+    "MI": 128,
+    "GB10": 128,
+    "RTX": 128,
+    "RTX-2": 64,
+    "H": 128,
+}
 """Multiply-adds that a unit starts in float32 in each cycle, by the beginning of a name."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodels.learning.features import pass_bytes
-from costmodels.learning.learned import LearnedModel, fit, learn
+from costmodels.learning.learned import LearnedModel, fit_learned, learn
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
 from costmodels.operators.flops import work_of
 from costmodels.operators.keys import op_keys, training_keys
@@ -74,7 +74,7 @@ PROFILE = Profile(FINGERPRINT, {}, {key: m for graph in SEEN[30:] for key, m in 
 
 @pytest.fixture(scope="module")
 def learned() -> LearnedModel:
-    return fit(PROFILE, SWEEP)
+    return fit_learned(PROFILE, SWEEP)
 
 
 def test_the_law_of_the_device_is_found_again(learned: LearnedModel) -> None:
@@ -86,7 +86,7 @@ def test_the_law_of_the_device_is_found_again(learned: LearnedModel) -> None:
 
 
 def test_a_sweep_alone_or_a_profile_alone_will_do() -> None:
-    for learned in (fit(None, SWEEP), fit(PROFILE, None)):
+    for learned in (fit_learned(None, SWEEP), fit_learned(PROFILE, None)):
         off = [np.abs(learned.seconds(graph) / device_s(graph) - 1)[1:] for graph in networks(10, seed=2)]
         assert np.max(off) < 0.05  # all but the product, which a profile alone does not teach
 
@@ -141,7 +141,7 @@ def test_where_little_was_measured_it_is_less_sure(learned: LearnedModel) -> Non
 
 
 def test_the_same_measurements_teach_the_same(learned: LearnedModel) -> None:
-    again = fit(PROFILE, SWEEP)
+    again = fit_learned(PROFILE, SWEEP)
     graph = networks(1, seed=3)[0]
     assert again.seconds(graph).tobytes() == learned.seconds(graph).tobytes()
 
@@ -150,19 +150,19 @@ def test_products_that_read_more_than_they_compute_are_learned_from_probes_only(
     """A profile does not say from which memory the weights came; nothing else is left out of it."""
     graph = network(1, 512, 512, 16, 8)
     wrong = {key: Measurement(1.0, 0.0, 5) for key in op_keys(graph) if "linear" in key}
-    misled = fit(Profile(FINGERPRINT, {}, {**PROFILE.ops, **wrong}), SWEEP)
+    misled = fit_learned(Profile(FINGERPRINT, {}, {**PROFILE.ops, **wrong}), SWEEP)
     np.testing.assert_allclose(misled.seconds(graph)[0], device_s(graph)[0], rtol=0.1)
 
 
 def test_measurements_of_two_machines_are_refused() -> None:
     with pytest.raises(InputError) as error:
-        fit(Profile("fff", {}, {}), SWEEP)
+        fit_learned(Profile("fff", {}, {}), SWEEP)
     assert str(error.value) == (
         "nothing can be learned from measurements of one machine: those of abc123 and fff do not mix; "
         "calibrate on this one"
     )
     with pytest.raises(InputError, match="there are none"):
-        fit(None, None)
+        fit_learned(None, None)
 
 
 def trained(graph: Graph) -> dict[str, TrainingMeasurement]:
@@ -183,10 +183,10 @@ def test_families_that_were_measured_in_training_know_what_it_takes(swept: bool)
             name: replace(probed, training=trained(graph))
             for (name, probed), graph in zip(SWEEP.probes.items(), SEEN[:30], strict=True)
         }
-        learned = fit(PROFILE, replace(SWEEP, probes=probes))
+        learned = fit_learned(PROFILE, replace(SWEEP, probes=probes))
     else:
         steps = {key: step for graph in SEEN[30:] for key, step in trained(graph).items()}
-        learned = fit(replace(PROFILE, training=steps), SWEEP)
+        learned = fit_learned(replace(PROFILE, training=steps), SWEEP)
     for graph in networks(5, seed=4):
         isolated, both = learned.predict(graph), learned.predict(graph, training=True)
         np.testing.assert_allclose(both.seconds / isolated.seconds, [1, 1, 2, 2, 1], rtol=0.15)
@@ -213,7 +213,7 @@ def test_of_an_unknown_kind_nothing_is_said_in_training_either(learned: LearnedM
 
 def test_too_few_measurements_make_no_family() -> None:
     graph = network(4, 64, 64, 16, 8)
-    learned = fit(Profile(FINGERPRINT, {}, measured(graph)), None)
+    learned = fit_learned(Profile(FINGERPRINT, {}, measured(graph)), None)
     assert learned.families == {}
     assert learned.predict(graph).guessed == (
         "aten.linear.default",
@@ -221,5 +221,5 @@ def test_too_few_measurements_make_no_family() -> None:
         "aten.conv2d.default",
         "aten.flatten.using_ints",
     )
-    nothing = fit(Profile(FINGERPRINT, {}, {}), None)
+    nothing = fit_learned(Profile(FINGERPRINT, {}, {}), None)
     assert np.all(np.isnan(nothing.seconds(graph)))

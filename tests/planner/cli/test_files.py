@@ -99,6 +99,7 @@ WRITING = {
     "run": ["no.json", *MODEL, "-o", "x"],
     "shard": ["no.json", *MODEL, "-o", "x"],
     "choose": ["no.json", "--cluster", "no.toml", "--global-batch", "8", "--to", "deepspeed-zero", "-o", "x"],
+    "fit": ["no.json", "--cluster", "no.toml", "-o", "x"],
     "show": ["no.json", "-o", "x", "--format", "svg"],
     "export": ["no.json", "--to", "graph-json", "-o", "x"],
     "import-map": ["no.json", *MODEL, "--cluster", "no.toml", "-o", "x"],

@@ -42,6 +42,7 @@ DONE = {
     "solve": ["problem.json", "--goal", "throughput", "-o", "answer.json"],
     "simulate": ["plan.json"],
     "choose": ["gpt.json", "--cluster", "gpus.toml", "--global-batch", "4"],
+    "fit": ["llama.json", "--cluster", "gpus.toml"],
     "explain": ["plan.json", "--time-limit", "1"],
     "diff": ["plan.json", "plan.json"],
     "show": ["plan.json", "-o", "plan.svg"],
@@ -55,6 +56,9 @@ DONE = {
 
 MEASURING = {"calibrate", "tune", "run", "verify", "shard"}
 
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256}
+
 BAD = {
     "import": ["no.onnx"],
     "calibrate": ["no.onnx"],
@@ -63,6 +67,7 @@ BAD = {
     "solve": ["no.json", "--goal", "latency"],
     "simulate": ["no.json"],
     "choose": ["no.json", "--cluster", "gpus.toml", "--global-batch", "4"],
+    "fit": ["no.gguf", "--cluster", "gpus.toml"],
     "explain": ["graph.json"],
     "diff": ["plan.json", "no.json"],
     "run": ["no.json", MNIST],
@@ -84,6 +89,7 @@ def folder(tmp_path: Path) -> Path:
     write_cluster(cluster(), tmp_path / "desk.toml")
     (tmp_path / "paper.toml").write_text(PAPER)
     (tmp_path / "problem.json").write_text(json.dumps(PROBLEM))
+    (tmp_path / "llama.json").write_text(json.dumps(LLAMA))
     (tmp_path / "gpt.json").write_text(json.dumps({"layers": 2, "hidden": 64, "heads": 2}))
     write_cluster(catalogue_cluster("A100-SXM-80GB", 2, "NVLink3"), tmp_path / "gpus.toml")
     (tmp_path / "map.json").write_text(json.dumps({"stem": "cpu0", "block": "cpu1"}))

@@ -14,6 +14,7 @@ from graphs.common.errors import InputError
 from graphs.files import graph_from_dict
 from planner import exports as package
 from planner.exports import TARGETS, export
+from planner.exports.generation.targets import GENERATION_TARGETS
 from simulator.schedule import Schedule
 from tests.planner.exports.nets import GPUS, chain, graph_of, plan_of
 
@@ -32,7 +33,7 @@ def test_the_table_and_the_door() -> None:
 
 
 def test_an_unknown_target_is_refused() -> None:
-    known = ", ".join([*TARGETS, "onnx-devices"])
+    known = ", ".join([*TARGETS, "onnx-devices", *GENERATION_TARGETS])
     with pytest.raises(InputError, match=f"^there is no target 'onnx'; known: {known}$"):
         export(PLAN, "onnx")
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from onnx import NodeProto, TensorProto, defs, external_data_helper, numpy_helper
 
-from graphs.common.errors import InputError
+from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx.data_files import read_outside
 
 STANDARD = ("", "ai.onnx")
@@ -50,13 +50,19 @@ def dtype_of(onnx_type: int, owner: str) -> torch.dtype:
 def tensor_of(proto: TensorProto, folder: Path | None = None) -> torch.Tensor:
     """The value of an ONNX tensor, whose elements may be in a file of a folder.
 
-    Raise InputError if PyTorch can't compute with the element type.
+    Raise InputError if PyTorch can't compute with the element type, or elements are missing.
     """
     dtype = dtype_of(proto.data_type, f"tensor {proto.name!r}")
     if folder is not None and external_data_helper.uses_external_data(proto):
         array = read_outside(proto, folder)
     else:
-        array = np.array(numpy_helper.to_array(proto))  # a copy, since onnx may return a read-only array
+        try:
+            array = np.array(numpy_helper.to_array(proto))  # a copy, since onnx may return a read-only array
+        except ValueError as error:
+            raise InputError(
+                f"tensor {proto.name!r} has not the elements that its shape {list(proto.dims)} asks for: "
+                f"{first_line(error)}; the file is damaged, export the model again"
+            ) from error
     if dtype is torch.bfloat16:  # numpy has no such dtype, so its bits are taken
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -142,7 +142,8 @@ class _DownsetSearch:
         top_s = min(last_s, self._best.objective_s)
         cheap = self._takes_at_most(GROWTH * work, min(bound_s + step_s, top_s))
         if cheap:
-            while bound_s + step_s < top_s and self._takes_at_most(GROWTH * work, min(bound_s + 2 * step_s, top_s)):
+            # Not to the best placement at once: the wider a limit is above the bound, the less a sweep can leave out.
+            while bound_s + 2 * step_s < top_s and self._takes_at_most(GROWTH * work, bound_s + 2 * step_s):
                 step_s *= 2
         for _ in range(0 if cheap else HALVINGS):
             step_s /= 2

@@ -8,6 +8,7 @@ import pytest
 import planner
 from costmodels.cluster.fabric import FabricGroup
 from graphs.common.errors import InputError
+from planner.parallelism.closed_form.bounds import must_be_even
 from planner.parallelism.closed_form.config import (
     Demands,
     ParallelConfig,
@@ -28,7 +29,7 @@ from planner.parallelism.exports.parallel_config import export_config
 from planner.problem.result import Status
 from tests.language_models import MODELS, PARAMETERS
 from tests.planner.parallelism.closed_form.settings import A100, a100s, random_setting
-from tests.planner.parallelism.closed_form.test_search import divisions, fastest_stage, must_be_even
+from tests.planner.parallelism.closed_form.test_search import divisions, fastest_stage
 
 HIDDEN, WIDTH, COUNT, ACTIVE, LAYERS = 4096, 2048, 8, 2, 4
 EXPERT = 3 * HIDDEN * WIDTH

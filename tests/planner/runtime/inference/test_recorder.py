@@ -105,6 +105,20 @@ def test_a_reader_copies_when_it_has_time() -> None:
 
 
 @pytest.mark.usefixtures("gpu_clock")
+def test_a_reader_takes_what_a_gpu_still_computes() -> None:
+    """The copy begins when the GPU is done, not when the reader's thread was."""
+    devices = [replace(cpu("a"), cores=(), cuda=0), cpu("b"), cpu("c")]
+    compiled = {number: CompiledStage(stage, (), (), tuple, f"stage {number}") for number, stage in enumerate(STAGES)}
+    made = Recorder(devices, compiled)
+    made.start(0, 10.0)
+    made.add(0, 0, on_gpu(True, 10.0, 10.0, 14.0)[0])
+    made.add(1, 0, StageRun(True, 10.5, 10.5, 11.0))
+    made.add(2, 0, StageRun(False, 11.5, 14.5, 20.0))
+    spans = {span.resource: (span.start_s, span.end_s) for span in made.spans() if span.kind == "transfer"}
+    assert spans == {"a → b": (4.0, 4.5), "c → b": (1.0, 1.0)}
+
+
+@pytest.mark.usefixtures("gpu_clock")
 def test_a_reader_that_sleeps_wakes_and_copies() -> None:
     found = run(recorder(gpu=True), on_gpu(True, 12.25, 12.5, 20.0)[0])
     assert (found["a → b"], found["c → b"], found["b"]) == ((2.25, 2.5), (2.0, 2.5), (2.5, 10.0))

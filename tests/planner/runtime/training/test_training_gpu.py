@@ -12,7 +12,7 @@ from tests.planner.runtime.small import cpu, with_device
 from tests.planner.runtime.training.loops import OPTIMIZERS, loop
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, program_of, samples, training_plan
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 def on_gpus(plan: Plan, *which: int) -> Plan:
@@ -64,7 +64,7 @@ def test_the_batch_may_be_on_a_gpu() -> None:
     plan = on_gpus(training_plan(Case("skips", "1f1b", 4)), 1)
     x, y = samples("skips", 4 * BATCH)
     with train(plan, program, loss=main_loss, optimizer=OPTIMIZERS["momentum"]) as trainer:
-        a = trainer.step(x.cuda(), y.cuda())
+        a = trainer.step(x.to("cuda:0"), y.to("cuda:0"))
     with train(plan, program, loss=main_loss, optimizer=OPTIMIZERS["momentum"]) as trainer:
         b = trainer.step(x, y)
     torch.testing.assert_close(a, b)

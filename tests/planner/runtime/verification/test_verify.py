@@ -342,12 +342,13 @@ class TestRefused:
         assert str(error.value).startswith("operator 'dropout' draws other random numbers on a GPU than on a CPU, so ")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize("training", [False, True])
-def test_a_cpu_and_a_gpu(name: str, training: bool) -> None:
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_cpu_and_a_gpu(name: str, training: bool, which: int) -> None:
     plan, program = planned(name)
-    mixed = with_device(plan, 1, replace(cpu("cpu1", cores=()), cuda=0))
+    mixed = with_device(plan, which, replace(cpu(f"cpu{which}", cores=()), cuda=0))
     found = verify(mixed, program, training=training)
     assert found.tolerance == TOLERANCE
     assert found.finding is None

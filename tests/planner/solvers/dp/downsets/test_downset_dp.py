@@ -192,6 +192,23 @@ def test_it_proves_what_an_ordinary_dynamic_program_finds(seed: int) -> None:
     assert found.objective_s * 1e3 == pytest.approx(optimum_ms(document))
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_sets_of_more_than_64_elements_take_several_words(seed: int) -> None:
+    document = series_parallel(Shape(90, (200, 500), n_accelerators=3, memory=1.3, transfers=2.0), seed)
+    found = solve(problem_from_dict(document, Goal.THROUGHPUT, contiguous=True).problem, "downset-dp", 1e3, gap=0.0)
+    assert found.status is Status.OPTIMAL
+    assert found.objective_s * 1e3 == pytest.approx(optimum_ms(document))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_more_than_64_counts_of_devices_take_several_words(seed: int) -> None:
+    # 7 different devices, so 128 sets of them, which each hold two of the five operators
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(1, 9, (5, 7)).astype(float).tolist()
+    table = make_offload(rows, DIAMOND, hosts=[6], op_bytes=[1] * 5, capacity_bytes=[2] * 7)
+    assert best_s(everything(table)) == pytest.approx(brute_force(everything(table)))
+
+
 @pytest.mark.attack("proof")
 def test_it_proves_an_optimum_far_above_the_bound_among_eight_thousand_ideals() -> None:
     # what only two hosts can run is far apart, so nearly every downset is within the windows; a minute was not enough

@@ -1,0 +1,1 @@
+"""Plans for generating text, for the tools that run them."""

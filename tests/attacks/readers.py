@@ -1,0 +1,258 @@
+"""Every reader of files, with files that it takes, broken: it reads them, or refuses them in one line.
+
+A reader that raises anything but InputError, takes longer than `LIMIT_S` or runs what a file says is broken through.
+"""
+
+import faulthandler
+import io
+import json
+import os
+import pickle
+import random
+import signal
+import tempfile
+import tomllib
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from graphs.common.errors import InputError
+from tests.attacks.mutations import as_json, as_toml, broken_bytes, broken_document
+
+LIMIT_S = 20  # of one read, on a machine that others use, too
+NAMES = (
+    *("plan", "training plan", "cluster", "graph", "run", "row", "onnx", "pt2", "pt2 with a pickle", "config"),
+    *("device map", "problem"),
+)
+CANARY = "PLANNER_ATTACK_CANARY"
+"""The environment's name of a file that is there once a file's code has run."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader, a file that it takes, and how the file is broken."""
+
+    read: Callable[[Path], object]
+    good: bytes
+    file: str  # its name, by which some readers go
+    document: Callable[[bytes], Any] | None = None  # the document that it is, if it is one
+    write: Callable[[Any, random.Random], bytes] = as_json
+
+    def broken(self, rng: random.Random) -> bytes:
+        """Return a broken file."""
+        if self.document is None or rng.random() < 0.3:
+            return broken_bytes(self.good, rng)
+        return self.write(broken_document(self.document(self.good), rng), rng)
+
+
+class Canary:
+    """What a pickle would run: it makes the file that `CANARY` names."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return os.system, (f'touch "${CANARY}"',)
+
+
+class HangError(Exception):
+    """A read that does not end."""
+
+
+def fault(reader: Reader, content: bytes, folder: Path) -> str:
+    """Read a file; return what is wrong with that, or nothing."""
+    path, canary = folder / reader.file, folder / "canary"
+    path.write_bytes(content)
+    os.environ[CANARY] = str(canary)
+    try:
+        with _limit(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader.read(path)
+    except InputError as error:
+        said = str(error)
+        if not said.strip() or "\n" in said or len(said) > 2000:
+            return f"refused by {len(said)} characters in {said.count(chr(10)) + 1} lines: {said[:200]!r}"
+    except (Exception, SystemExit, RecursionError) as error:
+        return f"{type(error).__name__}: {str(error)[:200]!r}{_where(error)}"
+    finally:
+        for left in folder.iterdir():
+            if left.is_file() and left != canary:
+                left.unlink()
+    if canary.exists():
+        canary.unlink()
+        return "the file's code has run"
+    return ""
+
+
+def _where(error: BaseException) -> str:
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if any(f"/{package}/" in name for package in ("graphs", "costmodels", "simulator", "planner")):
+            place = f" at {Path(name).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+@contextmanager
+def _limit() -> Iterator[None]:
+    """Raise HangError in a read that takes too long."""
+
+    def over(*_: object) -> None:
+        faulthandler.dump_traceback()
+        raise HangError(f"no end in {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@cache
+def readers() -> Mapping[str, Reader]:
+    """Return every reader by its name; the files that they take are made once, in some seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        return {key: each for make in (_documents, _networks, _maps) for key, each in make(Path(name)).items()}
+
+
+def _documents(folder: Path) -> dict[str, Reader]:
+    """Plans, clusters, graphs, problems, profiles, hosts, runs and rows."""
+    import planner
+    from costmodels.cluster.file import read_cluster
+    from costmodels.cluster.writer import write_cluster
+    from examples.networks import mnist
+    from graphs.files import read_graph, write_graph
+    from graphs.importers.from_torch import program_from_module
+    from planner.parallelism.closed_form.config_file import load_config
+    from planner.plans.files import load_plan, save_plan
+    from planner.plans.runs import MeasuredRun, load_run, save_run
+
+    program = program_from_module(*mnist())
+    cluster = planner.catalogue_cluster("RTX-4090", 2, "PCIe4-x16")
+    search = planner.Search(time_limit_s=2)
+    plan = planner.plan(program.graph, cluster=cluster, search=search)
+    trained = planner.plan(*mnist(), cluster=cluster, goal="training", search=search)
+    paths = {key: folder / key for key in ("plan.json", "training.json", "cluster.toml", "graph.json", "run.json")}
+    save_plan(plan, paths["plan.json"])
+    save_plan(trained, paths["training.json"])
+    write_cluster(cluster, paths["cluster.toml"])
+    write_graph(program.graph, paths["graph.json"])
+    save_run(plan, MeasuredRun(plan.simulate(2), 1e-3), paths["run.json"])
+    rows = planner.choose("examples.networks:mnist", cluster=cluster, global_batch=8)
+    rows.save(folder / "row.json")
+    good = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {
+        "plan": Reader(load_plan, good["plan.json"], "plan.json", json.loads),
+        "training plan": Reader(load_plan, good["training.json"], "plan.json", json.loads),
+        "cluster": Reader(read_cluster, good["cluster.toml"], "cluster.toml", _tables, as_toml),
+        "graph": Reader(read_graph, good["graph.json"], "graph.json", json.loads),
+        "run": Reader(lambda path: load_run(path, plan), good["run.json"], "run.json", json.loads),
+        "row": Reader(load_config, good["row.json"], "row.json", json.loads),
+    }
+
+
+def _tables(content: bytes) -> Any:
+    return json.loads(json.dumps(tomllib.loads(content.decode())))
+
+
+def _networks(folder: Path) -> dict[str, Reader]:
+    """Networks: .onnx, .pt2 and config.json."""
+    import numpy as np
+    import torch
+    from onnx import TensorProto, helper, numpy_helper
+
+    from graphs.importers.load import load_graph, load_program
+
+    value = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(3, 4), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Concat", ["b", "a"], ["y"], axis=1),
+    ]
+    ends = [value("x", TensorProto.FLOAT, [2, 3])], [value("y", TensorProto.FLOAT, [2, 8])]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", *ends, [weight]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    exported = torch.export.export(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), (torch.ones(2, 3),))
+    torch.export.save(exported, folder / "model.pt2")
+    config = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config |= {"intermediate_size": 32, "vocab_size": 20, "max_position_embeddings": 16, "architectures": ["BertModel"]}
+    program = partial(load_program, training=False)
+    return {
+        "onnx": Reader(lambda path: program(str(path)), model.SerializeToString(), "model.onnx"),
+        "pt2": Reader(lambda path: program(str(path)), (folder / "model.pt2").read_bytes(), "model.pt2"),
+        "pt2 with a pickle": Reader(
+            lambda path: program(str(path)), with_pickles((folder / "model.pt2").read_bytes()), "model.pt2"
+        ),
+        "config": Reader(lambda path: load_graph(str(path)), json.dumps(config).encode(), "config.json", json.loads),
+    }
+
+
+def with_pickles(content: bytes) -> bytes:
+    """Replace what a .pt2 holds as pickles, or as anything that is no JSON, by a pickle that runs code."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(made, "w") as target:
+        for item in source.infolist():
+            data = source.read(item)
+            is_json = item.filename.endswith(".json") or data.isdigit()
+            target.writestr(replace_date(item), data if is_json else pickle.dumps(Canary()))
+    return made.getvalue()
+
+
+def replace_date(item: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """Return an entry of the same name with a fixed date, so that a seed gives the same bytes."""
+    return zipfile.ZipInfo(item.filename)
+
+
+def _maps(_: Path) -> dict[str, Reader]:
+    """Maps of other tools, and published problems."""
+    from planner.exports.maps import read_map
+    from planner.literature.placement.public_format import read_problem
+    from planner.problem.problem import Goal
+
+    device_map = {"embed": 0, "layers.0": 0, "layers.1": "cuda:1", "": "cpu"}
+    problem = {
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "maxSizePerFPGA": 100,
+        "nodes": [
+            {"id": i, "cpuLatency": 5.0, "fpgaLatency": 1.0, "size": 10, "isBackwardNode": 0, "supportedOnFpga": 1}
+            for i in range(4)
+        ],
+        "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5, "size": 1} for i in range(3)],
+    }
+    text = json.dumps(problem).encode()
+    return {
+        "device map": Reader(read_map, json.dumps(device_map).encode(), "map.json", json.loads),
+        "problem": Reader(lambda path: read_problem(path, Goal.LATENCY), text, "problem.json", json.loads),
+    }
+
+
+def attacked(name: str, seed: int, folder: Path) -> tuple[str, bytes]:
+    """Break the file of a reader as a seed says; return what is wrong, or nothing, and the file."""
+    reader = readers()[name]
+    content = reader.broken(random.Random(f"{name} {seed}"))
+    return fault(reader, content, folder), content
+
+
+def shrunk(name: str, content: bytes, folder: Path) -> bytes:
+    """Cut a file that breaks a reader as far as it still does so in the same way."""
+    reader = readers()[name]
+    kind = fault(reader, content, folder).split(":")[0]
+    step = len(content) // 2
+    while step:
+        at = 0
+        while at < len(content):
+            shorter = content[:at] + content[at + step :]
+            if fault(reader, shorter, folder).split(":")[0] == kind:
+                content = shorter
+            else:
+                at += step
+        step //= 2
+    return content

@@ -1,0 +1,217 @@
+"""Every architecture of transformers, from a tiny config: imported, planned, run on two devices, and right or why not.
+
+    python -m tests.benchmarks.architectures [MODEL_TYPE ...] [--minutes N] [--results FILE] [--write] [--json FILE]
+
+It goes on where it stopped: FILE has a line for each architecture that was tried with this version of transformers.
+``--write`` writes the table of docs/architectures.md. Each architecture has a process of its own and a time limit.
+"""
+
+import argparse
+import json
+import os
+import re
+import select
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.bars import Bar, at_least, report
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architectures.md"
+LIMIT_S = 240.0  # of one architecture
+WANTED = 150
+WIDTH = 150  # of a reason in the table, in characters
+MARK = "<!-- table -->\n"
+
+TINY: Mapping[str, int] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "emb_dim", "projection_dim"), 64),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth"), 2),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers", "num_encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads"), 4),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), 128),
+    **dict.fromkeys(("head_dim", "d_kv"), 16),
+    **dict.fromkeys(("vocab_size",), 512),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_source_positions"), 128),
+    **dict.fromkeys(("image_size",), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "top_k", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
+}
+"""Fields that make a network small, where a config has them and is larger."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one architecture."""
+
+    name: str  # its model_type
+    version: str  # of transformers
+    operators: int = 0  # of the imported network
+    imported: bool = False
+    planned: bool = False
+    right: bool = False
+    why: str = ""  # why not
+    seconds: float = 0.0
+
+
+def tiny(default: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config, and of those inside of it, that make it small."""
+    made: dict[str, Any] = {}
+    for key, value in default.items():
+        if isinstance(value, dict) and (inner := tiny(value)):
+            made[key] = {**{k: v for k, v in value.items() if k == "model_type"}, **inner}
+        elif key in TINY and isinstance(value, int) and value > TINY[key]:
+            made[key] = TINY[key]
+    return made
+
+
+def tried(name: str, version: str) -> Row:
+    """Import, plan and run one architecture in this process."""
+    from transformers import CONFIG_MAPPING
+
+    start_s, row = time.perf_counter(), Row(name, version)
+    try:
+        document = {"model_type": name, **tiny(CONFIG_MAPPING[name]().to_dict())}
+        for step in _steps(row, document):
+            row = step
+    except Exception as error:  # whatever a foreign model raises
+        row = replace(row, why=f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
+    return replace(row, seconds=round(time.perf_counter() - start_s, 1))
+
+
+def _steps(row: Row, document: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the row after each step."""
+    import planner
+    from graphs.importers.from_config import read_config
+    from planner.plans.plan import plan_by_hand
+    from planner.runtime.benchmark.check import compare_outputs
+    from simulator.placement import Placement
+    from tests.planner.runtime.small import desk
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(document), encoding="utf-8")
+        program = read_config(path, 1, weights=True)
+    count = len(program.graph.ops)
+    yield (row := replace(row, imported=True, operators=count))
+    search = planner.Search(time_limit_s=2.0, rewrites="none", autotuning=False)
+    plan = planner.plan(program, cluster=desk(2), goal="throughput", search=search)
+    yield (row := replace(row, planned=True))
+    divided = plan_by_hand(plan, Placement(tuple(int(i >= count // 2) for i in range(count))))
+    with planner.start(divided, program) as runner:
+        answers = compare_outputs(runner)
+    wrong = "; ".join(answers.wrong) or answers.unknown
+    yield replace(row, right=not wrong, why=wrong[:300])
+
+
+def in_a_process(name: str, version: str) -> Row:
+    """Try an architecture in a fork, which may crash or hang."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        with warnings.catch_warnings(), os.fdopen(write, "w") as stream:
+            warnings.simplefilter("ignore")
+            stream.write(json.dumps(asdict(tried(name, version))))
+        os._exit(0)
+    os.close(write)
+    text = b""
+    end_s = time.monotonic() + LIMIT_S
+    while select.select([read], [], [], max(0.0, end_s - time.monotonic()))[0] and (part := os.read(read, 2**16)):
+        text += part
+    os.close(read)
+    if not text:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    if text:
+        return Row(**json.loads(text))
+    why = f"no end in {LIMIT_S:.0f} s" if time.monotonic() >= end_s else f"the process died ({status})"
+    return Row(name, version, why=why)
+
+
+def rows_of(file: Path, version: str) -> dict[str, Row]:
+    """Return what was tried before, by name."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    rows = [Row(**json.loads(line)) for line in lines]
+    return {row.name: row for row in rows if row.version == version}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as a table of a page."""
+    head = [
+        "| architecture | operators | imported | planned | right | why not |",
+        "| --- | ---: | --- | --- | --- | --- |",
+    ]
+    yes = {True: "yes", False: "no"}
+    lines = [
+        f"| {row.name} | {row.operators or ''} | {yes[row.imported]} | {yes[row.planned]} | {yes[row.right]} "
+        f"| {reason(row.why)} |"
+        for row in sorted(rows, key=lambda row: row.name)
+    ]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def reason(why: str) -> str:
+    """Return why an architecture is not right, in the words of a table."""
+    if "Unrecognized configuration class" in why:
+        return "a part of another model: transformers has no class that builds it alone"
+    plain = re.sub(r"'/tmp/\S*'", "the config", why.partition(": ")[2] or why)
+    return (plain[:WIDTH] + "…" if len(plain) > WIDTH else plain).replace("|", "/").replace("<", "‹").replace("`", "")
+
+
+def write_page(rows: Sequence[Row], version: str, n_known: int) -> None:
+    """Write the page's table, and how many there are of each kind."""
+    right = sum(row.right for row in rows)
+    said = (
+        f"Of the {n_known} architectures of transformers {version}, {len(rows)} were tried: {right} ran on two devices "
+        f"with PyTorch's bits, {sum(row.imported for row in rows)} were imported.\n\n"
+    )
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(text.partition(MARK)[0] + MARK + said + table(rows), encoding="utf-8")
+
+
+def main() -> int:
+    """Try what was not tried yet, as long as there is time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="MODEL_TYPE", help="all by default")
+    parser.add_argument("--minutes", type=float, default=60.0, help="for so long (60)")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "architectures.jsonl", metavar="FILE")
+    parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the bars here")
+    options = parser.parse_args()
+    import transformers
+
+    import planner  # noqa: F401  # forks have it
+    from graphs.importers import from_config  # noqa: F401  # likewise
+
+    version, end_s = transformers.__version__, time.monotonic() + 60 * options.minutes
+    known = sorted(transformers.CONFIG_MAPPING.keys())
+    rows = rows_of(options.results, version)
+    options.results.parent.mkdir(exist_ok=True)
+    for name in options.names or [each for each in known if each not in rows]:
+        if time.monotonic() >= end_s:
+            break
+        rows[name] = row = in_a_process(name, version)
+        print(f"{name:32}{row.operators:7}  {'right' if row.right else row.why}", flush=True)
+        with options.results.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(row)) + "\n")
+    if options.write:
+        write_page([*rows.values()], version, len(known))
+    wrong = [row.name for row in rows.values() if row.planned and not row.right and "output" in row.why]
+    bars = [
+        at_least("architectures that run and are right", sum(row.right for row in rows.values()), WANTED),
+        Bar(f"architectures with a wrong answer {wrong}", len(wrong), 0, not wrong),
+    ]
+    return report(bars, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Times of generation that others measured, compared with those predicted."""
