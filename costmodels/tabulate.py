@@ -142,6 +142,17 @@ def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: Operator
     )
 
 
+def with_flows(table: CostTable, cluster: Cluster, flow_bytes: Floats) -> CostTable:
+    """Return a table whose flows have other sizes, [n_flows] bytes: those of another phase of the network."""
+    return replace(table, flow_bytes=flow_bytes, **_links(cluster, flow_bytes))
+
+
+def with_times(table: CostTable, times: OperatorTimes, cluster: Cluster) -> CostTable:
+    """Return a table for inference with other times of its operators."""
+    contention = _contention(cluster, times)
+    return replace(table, forward_s=times.forward_s, source=times.source, spread=times.spread, contention=contention)
+
+
 def _training(graph: Graph, cluster: Cluster, workload: Workload, times: OperatorTimes) -> TrainingCosts:
     learning, once, kept_bytes = Footprints(graph).behind, runs_once(graph), saved_bytes(graph, workload)
     return TrainingCosts(
@@ -272,14 +283,15 @@ class _OperatorWork:
     def requests(self) -> Floats:
         """[n_ops], the share of a request that each operator takes: half at the first that read the network's inputs.
 
-        The other half is at those that write its outputs; there are none in training.
+        The other half is at those that write its outputs; there are none in training. A cache is never handed over.
         """
         shares = np.zeros(len(self.graph.ops))
         if not self.trains:
             readers = {name: i for i, op in reversed(list(enumerate(self.graph.ops))) for name in op.inputs}
             writers = {name: i for i, op in enumerate(self.graph.ops) for name in op.outputs}
+            cached = {name for pair in self.graph.caches for name in pair}
             for names, ops in ((self.graph.inputs, readers), (self.graph.outputs, writers)):
-                ends = [ops[name] for name in names if name in ops]
+                ends = [ops[name] for name in names if name in ops and name not in cached]
                 np.add.at(shares, ends, 0.5 / max(1, len(ends)))
         return shares
 

@@ -1,4 +1,4 @@
-"""The use of a network: inference or training, and the sizes of batches."""
+"""The use of a network: inference, training or generation, and the sizes of batches."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -7,7 +7,7 @@ from costmodels.memory.optimizers import OPTIMIZERS
 from graphs.common.checks import check_fields, one_of
 from graphs.common.errors import InputError
 
-Mode: TypeAlias = Literal["inference", "training"]
+Mode: TypeAlias = Literal["inference", "training", "generation"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
@@ -29,17 +29,23 @@ class Workload:
     """One use of a network.
 
     Attributes:
-        mode: inference (forward only), or training (forward, backward and the step of an optimizer).
-        batch: samples in one micro-batch; the shapes in the graph are those of one micro-batch.
-        in_flight: in inference, micro-batches that are in flight at the same time, each with its own activations.
+        mode: inference (forward only), training (forward, backward and the step of an optimizer), or generation (a
+            language model that continues prompts token by token, with caches).
+        batch: samples in one micro-batch; the shapes in the graph are those of one micro-batch. In generation, the rows
+            of a group: sequences that one pass advances together.
+        in_flight: in inference, micro-batches that are in flight at the same time, each with its own activations. In
+            generation, groups on their way at the same time, each with its own caches.
         optimizer: in training, a name of `costmodels.memory.optimizers.OPTIMIZERS`.
         micro_batches: in training, number of micro-batches between two steps of the optimizer.
         schedule: in training, name of the schedule, which determines how many micro-batches a device holds.
         recompute: in training, what stages run forward again before they go backward, instead of keeping it.
+        prompt: in generation, tokens of each prompt.
+        output: in generation, tokens that each sequence gets after its prompt.
+        context: in generation, positions of a cache; a sequence has that many tokens at most, without its last one.
 
     Raises:
         InputError: for a field of a wrong type, an unknown mode, optimizer, schedule or recomputation, a number below
-            1, or recomputation in inference.
+            1, recomputation in inference, lengths of sequences without generation, or a context that is too short.
     """
 
     mode: Mode = "inference"
@@ -49,6 +55,9 @@ class Workload:
     micro_batches: int = 1
     schedule: str = "1f1b"
     recompute: RecomputeMode = "none"
+    prompt: int = 0
+    output: int = 0
+    context: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self, "the workload")
@@ -63,10 +72,34 @@ class Workload:
         one_of(self.recompute, "the recomputation", RECOMPUTE_MODES)
         if self.recompute != "none" and self.mode != "training":
             raise InputError(f"recompute is for the backward pass, and {self.mode} has none; leave it out")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        lengths = {"prompt": self.prompt, "output": self.output, "context": self.context}
+        for name, tokens in lengths.items():
+            if not self.generates and tokens:
+                raise InputError(f"{name} is for generation and the mode is {self.mode}; leave it out")
+            if self.generates and tokens < 1:
+                raise InputError(f"the {name} has {tokens} tokens; generation needs 1 or more")
+        if self.prompt + self.output - 1 > self.context:
+            raise InputError(
+                f"a prompt of {self.prompt:,} tokens and {self.output:,} after it do not fit into the context of "
+                f"{self.context:,}; ask for fewer, or a longer context"
+            )
 
     def in_pairs(self, copies: int) -> bool:
         """Return whether each of ``copies`` copies has two micro-batches, which quick kernels run at once."""
-        return not self.trains and self.in_flight >= 2 * copies
+        return self.mode == "inference" and self.in_flight >= 2 * copies
+
+    @property
+    def generates(self) -> bool:
+        """Whether a language model continues prompts."""
+        return self.mode == "generation"
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that are on their way at the same time."""
+        return self.batch * self.in_flight
 
     @property
     def trains(self) -> bool:

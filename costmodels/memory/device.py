@@ -125,11 +125,11 @@ def cache_bytes(graph: Graph) -> Floats:
     and whose successor is a result of the network.
     Caches that stay on their device are no part of it, see `lasting_bytes`.
     """
-    n_bytes = np.zeros(len(graph.ops))
+    n_bytes, stays = np.zeros(len(graph.ops)), {after for _, after in graph.caches}
     for i, op in enumerate(graph.ops):
         grows = op.kind.removesuffix(".default").rpartition(".")[2].rstrip("_").lower() in GROWS
         before = [name for name in op.inputs if graph.tensor[name].role is Role.INPUT]
-        if grows and before and not set(op.outputs).isdisjoint(graph.outputs):
+        if grows and before and not stays.intersection(op.outputs) and not set(op.outputs).isdisjoint(graph.outputs):
             n_bytes[i] = sum(graph.tensor[name].n_bytes for name in {*before, *op.outputs})
     return n_bytes
 

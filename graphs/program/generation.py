@@ -12,21 +12,14 @@ the same operators by name, the same weights and the same caches, so a placement
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from torch import nn
 
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.phases import Phase as Phase
 from graphs.program.program import Program
-
-
-class Phase(NamedTuple):
-    """The sizes of one pass."""
-
-    tokens: int  # of each row
-    length: int  # cached positions that attention reads: those from 0 on
 
 
 @dataclass(frozen=True)

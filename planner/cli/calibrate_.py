@@ -4,24 +4,38 @@ planner calibrate
 planner calibrate examples.networks:googlenet -o cluster.toml
 planner calibrate examples.networks:googlenet --training --again
 planner calibrate examples.networks:googlenet --split-cpu auto
+planner calibrate package.module:language_model --generation --prompt 512 --new-tokens 128 --sequences 4
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster.cluster import Cluster, Link
 from costmodels.cluster.dictionary import cluster_to_dict
 from costmodels.cluster.writer import write_cluster
 from costmodels.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from graphs.common.errors import InputError
 from planner.cli.console import Console
 from planner.cli.files import declare_output
-from planner.cli.models import declare_kernels, declare_model, declare_rewrites, declare_split
+from planner.cli.models import (
+    FileOrTokens,
+    declare_generation,
+    declare_kernels,
+    declare_model,
+    declare_rewrites,
+    declare_split,
+    model_of,
+)
 from planner.cli.text import aligned, count, first_items, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
+from planner.planning.question import GENERATION_ONLY, SEQUENCES, OpenWorkload, possible_rows
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.program.generation import GenerationProgram
 
 NAME = 16  # characters of a link's name, in front of its times
 SHOWN = 6  # names of a kind of thing; --json has all
@@ -30,13 +44,14 @@ SHOWN = 6  # names of a kind of thing; --json has all
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner calibrate``."""
     declare_model(parser, optional=True)
-    declare_output(parser, "cluster.toml")
+    declare_output(parser, "cluster.toml", FileOrTokens)
     parser.add_argument("--training", action="store_true", help="measure forward and backward passes, not inference")
     parser.add_argument(
         "--sweep",
         action="store_true",
         help="measure a sample of every kind of operator, once, in about a minute, from which other times are learned",
     )
+    parser.add_argument("--generation", action="store_true", help="measure the phases of a language model")
     parser.add_argument("--again", action="store_true", help="measure again what is in the cache")
     parser.add_argument(
         "--channel",
@@ -46,6 +61,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     declare_kernels(parser)
     declare_rewrites(parser)
+    declare_generation(parser)
     declare_split(parser, "divide the CPU into N equal devices (one for each core); auto: every N")
 
 
@@ -54,10 +70,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from graphs.importers.load import load_program
     from planner.planning.calibrate import surveys
 
-    program = None
-    if options.model is not None:
+    programs: list[Any] = [None]
+    if options.generation:
+        programs = list(_language_models(options, console))
+    elif options.model is not None:
         console.on_step(f"importing {options.model}", 0, 0)
-        program = load_program(options.model, options.batch, options.training, dict(options.sizes))
+        programs = [load_program(options.model, options.batch, options.training, dict(options.sizes))]
     calibration_options = CalibrationOptions(
         options.training,
         options.again,
@@ -67,12 +85,31 @@ def run(options: argparse.Namespace, console: Console) -> int:
         options.kernels,
         options.rewrites,
     )
-    *others, written = surveys(program, reporter=console, calibration_options=calibration_options)
+    found = [surveys(each, reporter=console, calibration_options=calibration_options) for each in programs]
+    *others, written = [  # each division of the CPU, with the operators for each number of rows
+        replace(same[0], operators=tuple(chain.from_iterable(each.operators for each in same)))
+        for same in zip(*found, strict=True)
+    ]
     write_cluster(written.cluster, options.output)
     divisions = {"divisions": [calibration_document(calibration) for calibration in others]} if others else {}
     parts = (line for calibration in others for line in (*calibration_lines(calibration), ""))
     console.tell(calibration_document(written) | divisions, chain(parts, calibration_lines(written, options.output)))
     return 0
+
+
+def _language_models(options: argparse.Namespace, console: Console) -> "Iterator[GenerationProgram]":
+    """Yield the model for each number of rows that a plan may have on this host."""
+    from costmodels.calibrate import host_divisions
+    from planner.plans.given import generation_model
+
+    if options.model is None or options.training:
+        raise InputError("--generation measures a language model: give MODEL, and leave --training out")
+    asked = OpenWorkload(
+        output=options.new_tokens, **{name: getattr(options, name) for name in GENERATION_ONLY if name != "output"}
+    )
+    divisions = host_divisions()
+    for rows in (asked.rows,) if asked.rows else possible_rows(asked.sequences or SEQUENCES, max(divisions)):
+        yield generation_model(model_of(options), rows, asked.generating(rows).context, console)
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:

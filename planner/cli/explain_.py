@@ -11,9 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from costmodels.table import Source
-from costmodels.units import format_bytes, format_seconds
+from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.rewrites.sharding import REPLICATED
 from planner.cli.console import Console
+from planner.cli.generation import phase_lines
 from planner.cli.models import declare_search
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def explanation_lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     """The lines for people."""
     yield from _summary(explanation)
+    yield from _generation(explanation)
     yield from _limit(explanation)
     yield from _devices(explanation)
     yield from _cuts(explanation, n_cuts)
@@ -93,6 +95,19 @@ def explanation_lines(explanation: Explanation, n_cuts: int) -> Iterator[str]:
     yield from _prices(explanation)
     yield from _helps(explanation)
     yield from _proof(explanation)
+
+
+def _generation(e: Explanation) -> Iterator[str]:
+    """Yield tokens a second, and what the micro-batches of the other lines are."""
+    if e.generation is None:
+        return
+    all_of_them, one = (format_rate(each) for each in (e.generation.tokens_per_s, e.generation.tokens_per_s_one))
+    yield from wrapped(
+        f"Generation: {all_of_them} tokens/s of all sequences, {one} of one alone, whose first token comes after "
+        f"{format_seconds(e.generation.first_token_s)}. A micro-batch is a pass of one group, in the mean of these:"
+    )
+    for line in phase_lines(e.generation):
+        yield from wrapped(f"{line}.")
 
 
 def _elsewhere(e: DeviceAlternatives) -> Iterator[str]:

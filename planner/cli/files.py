@@ -15,11 +15,12 @@ from graphs.files import draft_of, is_stream, target_of
 from graphs.importers.sources import sources_of
 
 
-def declare_output(parser: argparse.ArgumentParser, default: str) -> None:
+def declare_output(
+    parser: argparse.ArgumentParser, default: str, action: type[argparse.Action] | str = "store"
+) -> None:
     """``-o FILE`` with a default, and ``--force``."""
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path(default), metavar="FILE", help=f"file to write ({default})"
-    )
+    help = f"file to write ({default})"
+    parser.add_argument("-o", "--output", action=action, type=Path, default=Path(default), metavar="FILE", help=help)
     declare_writes(parser, "output")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.file import read_cluster
@@ -13,7 +13,15 @@ from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, TRAINING_SCHEDUL
 from graphs.kernels.choice import KERNELS
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
-from planner.planning.question import SCHEDULE, OpenWorkload, check_training_only
+from planner.planning.question import (
+    GENERATION_ONLY,
+    OUTPUT,
+    PROMPT,
+    SCHEDULE,
+    SEQUENCES,
+    OpenWorkload,
+    check_training_only,
+)
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
 from planner.plans.given import NamedModel
 from planner.plans.plan import Plan
@@ -25,6 +33,7 @@ if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.program import Program
 
 
+WITHOUT_OUTPUT = tuple(name for name in GENERATION_ONLY if name != "output")  # which is a file here
 CLUSTER = "cluster.toml with the devices, or one line such as 2xRTX-4090:PCIe4 (`planner devices`)"
 """The help of --cluster."""
 
@@ -110,7 +119,33 @@ def declare_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in-flight", type=at_least_one, metavar="N", help="micro-batches in flight (twice the devices)"
     )
-    parser.set_defaults(replicas=None)  # of commands that do not ask for any
+    parser.set_defaults(
+        replicas=None, new_tokens=None, **dict.fromkeys(WITHOUT_OUTPUT)
+    )  # of commands that do not ask for any
+
+
+class FileOrTokens(argparse.Action):
+    """--output, as the file to write; a whole number after it is the tokens of --new-tokens."""
+
+    def __call__(self, _: Any, options: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        """Keep the value as what it is; a file after -o is one whatever its name."""
+        if option == "--output" and str(value).isdecimal():
+            options.new_tokens = at_least_one(str(value))
+        else:
+            options.output = value
+
+
+def declare_generation(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of a workload of generation."""
+    group = parser.add_argument_group("generation", "of a language model: --goal generation")
+    for option, metavar, help in (
+        ("--prompt", "P", f"tokens of each prompt ({PROMPT})"),
+        ("--new-tokens", "N", f"tokens of each sequence after its prompt; also --output N ({OUTPUT})"),
+        ("--sequences", "N", f"sequences that are on their way at the same time ({SEQUENCES})"),
+        ("--context", "N", "positions of a cache (as many as a prompt and its tokens need)"),
+        ("--rows", "N", "sequences that one pass advances (the faster of all of them, and a part for each device)"),
+    ):
+        group.add_argument(option, type=at_least_one, metavar=metavar, help=help)
 
 
 def workload_of(options: argparse.Namespace) -> OpenWorkload:
@@ -124,6 +159,8 @@ def workload_of(options: argparse.Namespace) -> OpenWorkload:
         micro_batches=options.micro_batches,
         recompute=options.recompute,
         replicas=options.replicas,
+        output=options.new_tokens,
+        **{name: getattr(options, name) for name in WITHOUT_OUTPUT},
     )
 
 

@@ -4,10 +4,11 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal throughpu
 planner plan examples.networks:googlenet --split-cpu auto --goal throughput
 planner plan examples.networks:googlenet --cluster cluster.toml --goal latency --pin 'conv1*=cpu0' -o latency.json
 planner plan examples.networks:googlenet --cluster cluster.toml --goal training --schedule 1f1b --micro-batches 16
+planner plan config.json --cluster cluster.toml --goal generation --prompt 512 --new-tokens 128 --sequences 4
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +23,14 @@ from planner.cli.console import Console
 from planner.cli.costs import check_token_target, declare_costs, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
+from planner.cli.generation import GENERATION_COLUMNS, generation_lines, generation_rows, tokens_document
 from planner.cli.models import (
     CLUSTER,
+    FileOrTokens,
     cluster_option,
     constraints_of,
     declare_constraints,
+    declare_generation,
     declare_kernels,
     declare_model,
     declare_rewrites,
@@ -71,7 +75,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="with --split-cpu auto: choose by prediction, without running plans for some seconds",
     )
-    declare_output(parser, "plan.json")
+    declare_output(parser, "plan.json", FileOrTokens)
 
 
 def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
@@ -101,6 +105,7 @@ def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
         help="lose least if costs are wrong: judge by N sets of costs (20), drawn from their spread",
     )
     declare_constraints(parser)
+    declare_generation(parser)
     declare_costs(parser)
     parser.set_defaults(autotuning=True)
 
@@ -180,57 +185,77 @@ def show_plan(
     plan: Plan, options: argparse.Namespace, console: Console, more: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """Print a row for each device, then the predictions, what they cost and the proof; with --json also ``more``."""
-    speed, speed_lines = speed_and_cost(plan, options)
-    evaluation, times, one = plan.evaluation, plan.times_one_device, plan.one_device
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    lines: Iterator[str]
+    if plan.workload.generates:
+        speed, lines = tokens_document(plan), generation_lines(plan)
+        columns, rows = GENERATION_COLUMNS, generation_rows(plan)
+    else:
+        (speed, speed_lines), (columns, rows) = speed_and_cost(plan, options), (COLUMNS, _device_rows(plan))
+        lines = chain(_predicted(plan), speed_lines)
+    document = answer_to_dict(plan)
     advice = out_of_reach(plan.table, plan.placement)
-    rows = [
+    times = plan.times_one_device
+    document |= {**speed, "times_one_device": times, "advice": advice, **more, "output": str(options.output)}
+    console.show(document, f"{plan.graph.name} for {plan.goal} → {options.output}", columns, rows)
+    calibrate = f"`{_calibrate('MODEL', options)}`"
+    for line in chain(lines, _compared_with_one(plan), [advice] if advice else [], _proof(plan), _further(plan)):
+        console.say(line)
+    for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
+        if share := plan.time_shares.get(source):
+            console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
+
+
+def _device_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return a row for each device, see `COLUMNS`."""
+    return [
         (
             device.name,
             f"{len(plan.placement.operators(i)):,}",
-            format_seconds(evaluation.load_s[i]),
-            format_bytes(evaluation.memory_bytes[i]),
+            format_seconds(plan.evaluation.load_s[i]),
+            format_bytes(plan.evaluation.memory_bytes[i]),
             format_bytes(device.usable_bytes),
         )
         for i, device in enumerate(plan.cluster.devices)
     ]
-    document = answer_to_dict(plan)
-    document |= {**speed, "times_one_device": times, "advice": advice, **more, "output": str(options.output)}
-    console.show(document, f"{plan.graph.name} for {plan.goal} → {options.output}", COLUMNS, rows)
+
+
+def _predicted(plan: Plan) -> Iterator[str]:
+    """Yield the predictions with their ranges."""
     work = plan.workload
     if work.trains:
         again = {"none": "", "selective": ", recomputing selectively", "full": ", recomputing"}[work.recompute]
         copies = f", in each of {plan.cluster.replicas.count} replicas" if plan.cluster.replicas else ""
         what = f"one step of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}{again}{copies}"
-        console.say(
-            f"predicted: {format_rate(plan.samples_per_s)} samples/s, {format_seconds(plan.latency_s)} for {what}"
-        )
-        console.say(f"80 % of runs: {plan.latency_range}")
-    else:
-        alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
-        console.say(f"predicted: {format_rate(plan.samples_per_s)} samples/s streaming, {alone}")
-        slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
-        console.say(f"80 % of runs: {format_rate(slowest)} – {format_rate(fastest)} samples/s, {plan.latency_range}")
-    for line in speed_lines:
-        console.say(line)
+        yield f"predicted: {format_rate(plan.samples_per_s)} samples/s, {format_seconds(plan.latency_s)} for {what}"
+        yield f"80 % of runs: {plan.latency_range}"
+        return
+    alone = f"{format_seconds(plan.latency_s)} for one micro-batch of {work.batch}"
+    yield f"predicted: {format_rate(plan.samples_per_s)} samples/s streaming, {alone}"
+    slowest, fastest = plan.samples_per_s / plan.spread().factor, plan.samples_per_s * plan.spread().factor
+    yield f"80 % of runs: {format_rate(slowest)} – {format_rate(fastest)} samples/s, {plan.latency_range}"
+
+
+def _compared_with_one(plan: Plan) -> Iterator[str]:
+    """Yield how much faster the plan is than the best single device."""
+    times, one = plan.times_one_device, plan.one_device
     if one is None or times is None:
-        console.say("no single device can run and hold all of it")
+        yield "no single device can run and hold all of it"
     elif plan.n_used == 1:
-        console.say("all of it runs on one device")
+        yield "all of it runs on one device"
     else:
         alone = one.cluster.devices[one.placement.device[0]].name
         took = f"{alone} alone takes {format_seconds(one.predicted_s)}"
-        console.say(f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {took}")
+        took += " for a pass of the same groups" if plan.workload.generates else ""
+        yield f"{times:.3g} \N{MULTIPLICATION SIGN} one device: {took}"
         if not plan.surely_differs(one):
-            console.say(f"{alone} may well be as fast: predictions are not sure enough to tell the two apart")
-    if advice:
-        console.say(advice)
-    console.say(f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})")
-    for line in _further(plan):
-        console.say(line)
-    calibrate = f"`{_calibrate('MODEL', options)}`"
-    for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
-        if share := plan.time_shares.get(source):
-            console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
+            yield f"{alone} may well be as fast: predictions are not sure enough to tell the two apart"
+
+
+def _proof(plan: Plan) -> Iterator[str]:
+    """Yield the proof."""
+    yield f"{plan.solver}: no plan can be more than {plan.gap:.2%} better ({plan.status})"
 
 
 def _further(plan: Plan) -> Iterator[str]:
@@ -293,6 +318,10 @@ def _calibrate(model: str, options: argparse.Namespace) -> str:
     batch = "" if options.batch is None else f" --batch {options.batch}"
     sizes = "".join(f" --size {name}={size}" for name, size in options.sizes)
     training = " --training" if options.goal == Goal.TRAINING else ""
+    if options.goal == Goal.GENERATION:
+        names = ("prompt", "new_tokens", "sequences", "context", "rows")
+        asked = ((name.replace("_", "-"), getattr(options, name)) for name in names)
+        training = " --generation" + "".join(f" --{name} {value}" for name, value in asked if value is not None)
     rewrites = "" if options.rewrites == AUTO_REWRITES else f" --rewrites {options.rewrites}"
     return f"planner calibrate {model}{batch}{sizes}{training}{rewrites}"
 

@@ -2,6 +2,7 @@
 
 planner run plan.json examples.networks:googlenet
 planner run row.json package.module:factory
+planner run plan.json package.module:language_model --generate 64
 planner run plan.json examples.networks:googlenet -o run.json && planner show plan.json --measured run.json
 """
 
@@ -26,6 +27,7 @@ from planner.cli.figures import (
     told_interrupted,
 )
 from planner.cli.files import declare_writes
+from planner.cli.generation_run import check_generate, run_generation
 from planner.cli.models import declare_model, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
@@ -49,6 +51,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner run``."""
     declare_measuring(parser)
     parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
+    help = "of a plan for generation: continue random prompts by N tokens each"
+    parser.add_argument("--generate", type=at_least_one, metavar="N", help=help)
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +77,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if is_config(options.plan):
         return _run_row(options, console)
     plan = load_plan(options.plan)
+    check_generate(plan, options)
+    if plan.workload.generates:
+        return run_generation(plan, options, console)
     if plan.workload.trains:
         from planner.cli.training_run import run_training
 
@@ -86,8 +93,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def check_row_options(options: argparse.Namespace) -> None:
     """Check that no option is of plans alone; a row says itself how large its micro-batches are."""
-    for name in ("output", "against", "batch"):
-        if getattr(options, name):
+    for name in ("output", "against", "batch", "generate"):
+        if getattr(options, name, None):
             raise InputError(f"--{name} is for plans; leave it out for a row of planner choose")
 
 

@@ -19,6 +19,7 @@ from graphs.common.errors import InputError
 from graphs.files import write_text
 from planner.cli.console import Console, attributes
 from planner.cli.files import declare_writes
+from planner.cli.generation import generation_lines, tokens_document
 from planner.cli.models import declare_model, declare_search, model_of
 from planner.cli.numbers import at_least_one
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
@@ -171,6 +172,7 @@ def _document(plan: Plan, prediction: Prediction) -> dict[str, Any]:
             for memory in prediction.memory
         },
         "critical_path_s": _critical(prediction),
+        **(tokens_document(plan) if plan.workload.generates else {}),
     }
 
 
@@ -191,6 +193,9 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
         f"samples/s); {alone} {format_seconds(plan.latency_s)}"
     )
     yield f"80 % of runs: {plan.period_range}; {alone} {plan.latency_range}"
+    if plan.workload.generates:
+        yield "a micro-batch is a pass of one group of sequences, in the mean of all passes"
+        yield from generation_lines(plan)
 
 
 def _largest_first(numbers: Mapping[str, float], text: Callable[[float], str]) -> str:

@@ -93,12 +93,12 @@ class Bottleneck:
 def bottleneck(plan: Plan) -> Bottleneck:
     """Return, by goal, the busiest device or channel (the first of several), the critical path, or all used devices."""
     table, placed = plan.table, np.asarray(plan.placement.device)
-    if plan.goal is Goal.LATENCY:
+    if plan.minimised is Goal.LATENCY:
         path = critical_path(plan)
         devices = dict.fromkeys(leg.resource for leg in path if leg.kind == "compute")
         ops = [plan.graph.index[op] for leg in path for op in leg.ops]
         return Bottleneck("path", tuple(devices), plan.objective_s, _parts(plan, ops), path)
-    if plan.goal is Goal.COST:
+    if plan.minimised is Goal.COST:
         used = tuple(table.devices[device] for device in plan.placement.used)
         return Bottleneck("total", used, plan.objective_s, _parts(plan, range(table.n_ops)))
     if plan.goal is Goal.TRAINING:  # the device that computes the longest; the rest of the step is waiting

@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from costmodels.cluster.catalogue import catalogue
 from costmodels.cluster.cluster import Cluster
+from costmodels.generation_costs import mean_pass
 from costmodels.operators.flops import Work, roofline_s, work_of
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble, operator_times
+from costmodels.tabulate import OperatorTimes, assemble, operator_times, with_flows
 from costmodels.workload import RecomputeMode, Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph
-from planner.explanations.settings import Setting, add_device, apply_setting
+from planner.explanations.settings import FLOPS, Setting, add_device, apply_setting
 from planner.planning.make_plan import Search, batch_of, search_plan
 from planner.plans.plan import Plan
 from planner.problem.bounds import lower_bound
@@ -47,7 +49,42 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         InputError: for an unknown device, link or value, or a change that does not apply to the plan's goal.
     """
     workload = _workload(plan, changes)
-    cluster, times = plan.cluster, OperatorTimes(*_arrays(plan.table))
+    if not plan.workload.generates:
+        cluster, table = _changed_table(plan, changes, workload, plan.table)
+        return _with_costs(plan, changes, cluster, workload, table)
+    _check_phases(changes)
+    cluster, phases, growth = plan.cluster, [], workload.in_flight / plan.workload.in_flight
+    for each in plan.phases:
+        cluster, table = _changed_table(plan, changes, workload, each.table)
+        table = with_flows(table, cluster, each.table.flow_bytes)
+        phases.append(replace(each, table=replace(table, working_bytes=each.table.working_bytes * growth)))
+    changed = replace(plan, phases=tuple(phases))
+    return _with_costs(changed, changes, cluster, workload, mean_pass(phases))
+
+
+def _with_costs(plan: Plan, changes: Changes, cluster: Cluster, workload: Workload, table: CostTable) -> Plan:
+    """Return a plan with other costs, and what can be proved for them."""
+    graph = changes.graph or plan.graph
+    changed = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
+    return replace(changed, bound_s=lower_bound(changed.problem))
+
+
+def _check_phases(changes: Changes) -> None:
+    """Check that changes hold for all phases alike, of which a plan for generation has the times alone."""
+    fields = ("memory_bandwidth", "launch")
+    speeds = [each for each in changes.settings if each.field in fields or each.field.startswith(FLOPS)]
+    new = [like for like, _ in changes.added if like in catalogue("device")]
+    if changes.graph is not None or speeds or new:
+        what = "another batch" if changes.graph else f"{speeds[0].target}.{speeds[0].field}" if speeds else new[0]
+        raise InputError(
+            f"{what} changes each phase of generation in another way, and the plan has the operators' work of one "
+            "phase alone; plan again for such a cluster"
+        )
+
+
+def _changed_table(plan: Plan, changes: Changes, workload: Workload, table: CostTable) -> tuple[Cluster, CostTable]:
+    """Return the cluster after some changes, and the costs of a plan's network on it."""
+    cluster, times = plan.cluster, OperatorTimes(*_arrays(table))
     if changes.graph is not None:
         _check_same_operators(plan.graph, changes.graph)
         times = _rescaled(times, work_of(plan.graph), work_of(changes.graph), cluster, cluster)
@@ -67,9 +104,7 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
     for setting in changes.settings:
         cluster = apply_setting(cluster, setting)
     times = _rescaled(times, work, work, before, cluster)
-    table = assemble(graph, cluster, workload, times)
-    changed = replace(plan, graph=graph, cluster=cluster, workload=workload, table=table, status="feasible")
-    return replace(changed, bound_s=lower_bound(changed.problem))
+    return cluster, assemble(graph, cluster, workload, times)
 
 
 def replan(plan: Plan, search: Search) -> Plan:

@@ -71,7 +71,7 @@ def _forbidden(plan: Plan, op: int) -> dict[int, str]:
     kinds, found = [device.kind for device in plan.cluster.devices], dict[int, str]()
     for constraint in plan.constraints:
         try:
-            alone = constrained(plan.table, plan.graph, plan.goal, (constraint,), kinds)
+            alone = constrained(plan.table, plan.graph, plan.minimised, (constraint,), kinds)
         except CollisionError:  # with what the devices cannot run, it leaves some other operator no device
             continue
         for device in np.flatnonzero(np.isfinite(plan.table.forward_s[op]) & ~np.isfinite(alone.table.forward_s[op])):

@@ -17,6 +17,7 @@ from planner.explanations.rests import EstimateBasis, estimate_bases
 from planner.explanations.rewriting import DividedOperators, FusedOperators, divided, fused
 from planner.explanations.what_if import Remedy, SecondSearch, helps, replanned
 from planner.planning.make_plan import Search
+from planner.plans.generation import GenerationPrediction, generation_of
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.plans.ranges import Spread
@@ -109,6 +110,7 @@ class Explanation:
     fused: tuple[FusedOperators, ...] = ()  # fused operators by the kinds of their members, the longest time first
     simpler: str = ""  # a sentence about the time that the plan gave away for simplicity; empty if it gave nothing
     recomputed: RecomputationEffect | None = None
+    generation: GenerationPrediction | None = None  # where a micro-batch is a pass, in the mean of all
 
     __repr__ = brief
 
@@ -153,7 +155,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
-        goal=plan.goal,
+        goal=plan.minimised,
         batch=plan.workload.batch,
         in_flight=plan.workload.in_flight,
         copies=len(plan.placement.copies),
@@ -164,7 +166,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         objective_s=plan.objective_s,
         period_s=plan.period_s,
         latency_s=plan.latency_s,
-        spread=plan.spread(plan.goal is Goal.LATENCY),
+        spread=plan.spread(plan.minimised is Goal.LATENCY),
         bottleneck=limit,
         isolated=SingleDevice(plan.table.devices[one.placement.device[0]], one.objective_s) if one else None,
         times_one_device=plan.times_one_device,
@@ -182,6 +184,7 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         fused=fused(plan),
         simpler=plan.simpler,
         recomputed=recomputed(plan),
+        generation=generation_of(plan) if plan.workload.generates else None,
     )
 
 
@@ -211,7 +214,7 @@ def _proof(plan: Plan) -> Proof:
     simple_s = lower_bound(plan.problem)
     if plan.bound_s > simple_s * (1 + EQUAL):
         because = "which the search has proved"
-    elif plan.goal is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
+    elif plan.minimised is Goal.LATENCY and path_bound(plan.table.contended) >= simple_s * (1 - EQUAL):
         because = "for the longest path takes that long even on the fastest devices with free transfers"
     else:
         because = "for all operators take that long even if divided at will with free transfers"
@@ -221,7 +224,7 @@ def _proof(plan: Plan) -> Proof:
 def _among(plan: Plan) -> str:
     """Return words for the plans that the bound holds for: those of the same operators, perhaps fused or split."""
     operators = f"these {plan.table.n_ops:,} operators"
-    if plan.goal is Goal.THROUGHPUT:
+    if plan.minimised is Goal.THROUGHPUT:
         return f"{operators} in any number of copies"
     return f"{operators} by {plan.workload.schedule}" if plan.goal is Goal.TRAINING else operators
 

@@ -63,7 +63,7 @@ def helps(plan: Plan, moves: Iterable[CutMove]) -> tuple[Remedy, ...]:
         objective_s, moved = min(barred, key=lambda pair: pair[0])
         change = f"more memory on {moved.to}, for {moved.op}"
         remedies.append(Remedy(change, objective_s, plan.objective_s, Method.JUDGED, moved.obstacle))
-    if plan.goal is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):
+    if plan.minimised is Goal.THROUGHPUT and plan.period_s > plan.objective_s * (1 + NOTICEABLE):
         remedies.append(_more_in_flight(plan))
     return tuple(remedies)
 

@@ -28,13 +28,14 @@ from graphs.rewrites.rewrite import rewritten
 from planner.planning.cpu_partitions import AUTO, Split, widths
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
-from planner.plans.given import ModelName, NamedModel, given_model, runnable
+from planner.plans.given import ModelName, NamedModel, given_model, is_generation_program, runnable
 from planner.problem.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
 
     from costmodels.calibrate import Host
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 CHANNELS = ("threads", "gloo")
@@ -109,7 +110,7 @@ class Calibration(Brief):
 
 
 def calibrate(
-    model: nn.Module | Program | ModelName | None = None,
+    model: nn.Module | Program | GenerationProgram | ModelName | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
@@ -121,7 +122,7 @@ def calibrate(
 
     Args:
         model: a module with ``example_inputs`` of one micro-batch, a program from an importer, a name as on the command
-            line, or a `NamedModel`.
+            line, or a `NamedModel`; of what `planner.generation_program` returns, the operators of each phase.
         example_inputs: in any form that `planner.plan` takes.
         reporter: receives the progress.
         calibration_options: what to measure.
@@ -136,7 +137,7 @@ def calibrate(
 
 
 def surveys(
-    model: nn.Module | Program | ModelName | None = None,
+    model: nn.Module | Program | GenerationProgram | ModelName | None = None,
     example_inputs: Any = None,
     reporter: Reporter = SILENT,
     calibration_options: CalibrationOptions = CalibrationOptions(),
@@ -149,16 +150,20 @@ def surveys(
     instance(reporter, Reporter, "the reporter", "a Reporter")
     instance(calibration_options, CalibrationOptions, "the calibration options", "a CalibrationOptions")
     training = calibration_options.training
-    given = None if model is None else given_model(model)
-    if isinstance(given, NamedModel):
-        given = given.load_program(training, reporter)
-    elif isinstance(given, Graph):
-        given = runnable(given)
-    program = None if given is None else imported(given, example_inputs, training=training)
-    if program is not None:
-        settle(program.graph.largest_bytes)
+    programs: list[Program] = []
+    if is_generation_program(model):
+        programs += model.phases.values()
+    elif model is not None:
+        given = given_model(model)
+        if isinstance(given, NamedModel):
+            given = given.load_program(training, reporter)
+        elif isinstance(given, Graph):
+            given = runnable(given)
+        programs.append(imported(given, example_inputs, training=training))
+    if programs:
+        settle(max(program.graph.largest_bytes for program in programs))
     cores = (1,) if calibration_options.split_cpu is None else widths(calibration_options.split_cpu, host_divisions())
-    return tuple(_survey(program, reporter, calibration_options, width) for width in cores)
+    return tuple(_survey(programs, reporter, calibration_options, width) for width in cores)
 
 
 def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernels | None = None) -> tuple[Cluster, ...]:
@@ -192,7 +197,7 @@ def divisions(split_cpu: Split = AUTO, channel: str = "threads", kernels: Kernel
 
 
 def _survey(
-    program: Program | None, reporter: Reporter, calibration_options: CalibrationOptions, cores_per_device: int
+    programs: Sequence[Program], reporter: Reporter, calibration_options: CalibrationOptions, cores_per_device: int
 ) -> Calibration:
     """Calibrate one division of the CPU."""
     from costmodels.calibrate import with_kernels
@@ -201,14 +206,15 @@ def _survey(
     cluster = with_kernels(host.cluster, calibration_options.kernels)
     if calibration_options.sweep:
         _sweep(cluster, reporter)
-    if program is None:
-        return Calibration(cluster, host.spread, found)
-    operators = tuple(
+    operators = [
         profile(program, [device for device in cluster.devices if device.kind == kind], reporter, calibration_options)
+        for program in programs
         for kind in cluster.kinds
-    )
-    parts = _parts(program, cluster, reporter, calibration_options)
-    return Calibration(cluster, host.spread, found, (*operators, *parts), guessed_kinds(program.graph))
+    ]
+    if len(programs) == 1:  # phases are not split
+        operators += _parts(programs[0], cluster, reporter, calibration_options)
+    guessed = dict.fromkeys(kind for program in programs for kind in guessed_kinds(program.graph))
+    return Calibration(cluster, host.spread, found, tuple(operators), tuple(guessed))
 
 
 def _parts(

@@ -17,8 +17,10 @@ from planner.planning.fastest_training import (
     fastest_training,
     row_without_plan,
 )
+from planner.planning.generation import plan_generation
 from planner.planning.make_plan import Search, make_plan
 from planner.planning.question import OpenWorkload, PlanQuestion
+from planner.plans.generation import generation_of
 from planner.plans.given import ModelName, Named
 from planner.plans.plan import Plan
 from planner.problem.constraints import Constraint
@@ -28,6 +30,7 @@ from planner.problem.result import Interrupted, NoPlanError
 if TYPE_CHECKING:  # torch takes seconds to load, and a plan for a graph does not need it
     from torch import nn
 
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 
@@ -47,7 +50,7 @@ class FoundPlan:
 
 
 def plan(
-    model: nn.Module | Program | Graph | ModelName,
+    model: nn.Module | Program | GenerationProgram | Graph | ModelName,
     example_inputs: Any = None,
     *,
     cluster: Cluster | Named | Sequence[Cluster | Named],
@@ -61,7 +64,8 @@ def plan(
     Args:
         model: a module with ``example_inputs``, what an importer made of one, or a model as on the command line: a
             path, "package.module:factory", or a `NamedModel` with a batch. For the goal "training" a module is
-            imported as it is trained.
+            imported as it is trained; for "generation" a language model of transformers with its cache, unless
+            `planner.generation_program` has done so.
         example_inputs: of one micro-batch, whose shapes the plan is for: a tensor, a tuple or list of positional
             arguments, a dict of keyword arguments, or a pair (tuple, dict) of both.
         cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Times of operators that were
@@ -69,11 +73,11 @@ def plan(
             `planner.divisions` returns them, `plan` takes the one with the best plan (see
             `planner.planning.cpu_partitions`), after some seconds of autotuning if they are this host's and the model
             can run.
-        goal: "throughput", "latency", "cost" or "training".
+        goal: "throughput", "latency", "cost", "training" or "generation".
         workload: a `Workload` says everything. By default, and where an `OpenWorkload` leaves it open, the batch is the
             first dimension of the first input, and a training step has the samples of `MICRO_BATCHES` micro-batches:
             on one cluster, without constraints, schedule, micro-batches, recomputation and replicas are then those
-            that train them fastest.
+            that train them fastest. For "generation" the rows of a group are those of the faster plan.
         constraints: made by `planner.problem.constraints.pin`, ``forbid``, ``together``, ``whole``, ``contiguous``.
         search: how to search.
 
@@ -109,6 +113,8 @@ def find_plan(question: PlanQuestion) -> FoundPlan:
         number = len(cluster.devices)
         devices = f"{number:,} device{'s'[: number - 1]}"
         reporter.on_search(f"planning {question.graph.name} for {question.goal} on {devices}", share.time_limit_s)
+        if question.generates:
+            return fastest_generation(question, cluster, share)
         work = question.workload_on(number)
         return make_plan(question.graph, cluster, question.goal, work, question.constraints, share)
 
@@ -118,12 +124,37 @@ def find_plan(question: PlanQuestion) -> FoundPlan:
         if (row := _row_without_plan(question)) is None:
             raise
         raise OnlyRowError(error.result, row) from error
-    if question.search.autotuning:
+    if question.search.autotuning and not question.generates:
         divisions = tried(divisions, question.imported, reporter)
     if not question.trains or question.is_divided:
         return FoundPlan(divisions.plan, divisions)
     training = fastest_training(divisions.plan, question)
     return FoundPlan(training.plan, divisions, training)
+
+
+def fastest_generation(question: PlanQuestion, cluster: Cluster, search: Search) -> Plan:
+    """Return the plan with the most tokens a second, of those with other numbers of rows in a group.
+
+    Raises:
+        NoPlanError: if there is a plan for no number of rows.
+        InputError, Interrupted: as `plan`.
+    """
+    workloads, plans, refused = question.workloads_on(len(cluster.devices)), [], None
+    for work in workloads:
+        part = search.part(1 / len(workloads))
+        try:
+            plans.append(plan_generation(question.generation(work), cluster, work, question.constraints, part))
+        except NoPlanError as error:
+            refused = error
+        except Interrupted as stopped:
+            raise Interrupted(max([*plans, stopped.best], key=_tokens_per_s)) from stopped
+    if refused and not plans:
+        raise refused
+    return max(plans, key=_tokens_per_s)
+
+
+def _tokens_per_s(plan: Plan) -> float:
+    return generation_of(plan).tokens_per_s
 
 
 def _row_without_plan(question: PlanQuestion) -> FasterRow | None:

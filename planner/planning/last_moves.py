@@ -22,7 +22,7 @@ def is_better(plan: Plan, placement: Placement) -> bool:
     moved = plan.placed(placement)
     if not moved.evaluation.feasible or moved.objective_s >= plan.objective_s:
         return False
-    if plan.goal is not Goal.THROUGHPUT:
+    if plan.minimised is not Goal.THROUGHPUT:
         return True
     scattered = is_scattered(plan.problem, placement) and not is_scattered(plan.problem, plan.placement)
     return moved.period_s < plan.period_s * (1 - SCATTER_MARGIN * scattered)

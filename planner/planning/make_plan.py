@@ -1,6 +1,6 @@
 """From a graph and a cluster to a plan, and the options of the search."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -107,15 +107,10 @@ def make_plan(
         NoPlanError: if no placement keeps the constraints, or none was found in time.
         Interrupted: on Ctrl-C, with the best plan so far.
     """
-    if workload.trains != (goal is Goal.TRAINING):
-        raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both 'training'")
+    check_goal(goal, workload)
     if not graph.ops:
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
-    profiles = cached_profiles(cluster)
-    profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
-    paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
-    pace = {kind: profile.usual_pace for kind, profile in paced.items()}
-    pace_spread = {kind: profile.pace_spread for kind, profile in paced.items()}
+    profiles, (pace, pace_spread) = cached_profiles(cluster), paces_of(cluster)
 
     def task(network: Graph, *splits: Rewrite) -> PlacementTask:
         """Return the task of the network, whole or split."""
@@ -135,6 +130,22 @@ def make_plan(
     except Exception as error:  # a plan of the whole operators is as good
         stay_as_imported(search.rewrites, SPLIT, error)
     return _better(whole, in_step, search) if in_step else search_plan(whole, search)
+
+
+def check_goal(goal: Goal, workload: Workload) -> None:
+    """Check that a goal and a workload go together; raise InputError if they do not."""
+    for mode, of in (("training", Goal.TRAINING), ("generation", Goal.GENERATION)):
+        if (workload.mode == mode) != (goal is of):
+            raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both '{mode}'")
+
+
+def paces_of(cluster: Cluster) -> tuple[dict[str, Mapping[str, float]], dict[str, Mapping[str, float]]]:
+    """Return the usual pace and its spread of the kinds of devices that were measured with them, see `Plan`."""
+    profiles = cached_profiles(cluster)
+    profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
+    paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
+    pace = {kind: profile.usual_pace for kind, profile in paced.items()}
+    return pace, {kind: profile.pace_spread for kind, profile in paced.items()}
 
 
 def _better(whole: PlacementTask, in_step: Plan, search: Search) -> Plan:
@@ -215,7 +226,11 @@ def _finished(plan: Plan, search: Search) -> Plan:
 
 def _contiguous(found: Plan, search: Search) -> Plan:
     """Return the best contiguous plan if a micro-batch comes back to a device that it has left, otherwise ``found``."""
-    if found.goal is not Goal.THROUGHPUT or search.solver != AUTO or not is_scattered(found.problem, found.placement):
+    if (
+        found.minimised is not Goal.THROUGHPUT
+        or search.solver != AUTO
+        or not is_scattered(found.problem, found.placement)
+    ):
         return found
     contiguous = replace(search.part(ASIDE), solver=CONTIGUOUS).solve(found.problem)
     return found.task.answered(contiguous) if contiguous.placement else found
@@ -235,7 +250,7 @@ def _no_plan(task: PlacementTask, result: Result, time_limit_s: float) -> NoPlan
     if task.constraints and result.status is Status.INFEASIBLE:
         kinds = [device.kind for device in task.cluster.devices]
         step = step_of(task.workload) if task.workload.trains else None
-        question = Request(task.table, task.graph, task.goal, kinds, step)
+        question = Request(task.table, task.graph, task.minimised, kinds, step)
         conflict = find_conflict(question, task.constraints, time_limit_s)
         result = replace(result, advice=str(conflict or result.advice))
     elif result.status is Status.INFEASIBLE:

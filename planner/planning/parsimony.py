@@ -27,7 +27,7 @@ FEWEST = 16  # moves that are judged whatever the time limit
 
 def slack_of(plan: Plan) -> float:
     """Return the share by which a simpler plan may be predicted slower: a tenth of what is unknown, at most 2 %."""
-    unknown = plan.spread(alone=plan.goal is Goal.LATENCY).without_pace().factor - 1
+    unknown = plan.spread(alone=plan.minimised is Goal.LATENCY).without_pace().factor - 1
     return min(MOST_SLOWER, SHARE * unknown)
 
 
@@ -42,10 +42,10 @@ def simplest(plan: Plan, time_limit_s: float) -> Plan:
         plan: for throughput or latency; for another goal it stays as it is.
         time_limit_s: of the usual machine, for the moves of single islands.
     """
-    if plan.goal not in (Goal.THROUGHPUT, Goal.LATENCY) or plan.placement.others or plan.n_used < 2:
+    if plan.minimised not in (Goal.THROUGHPUT, Goal.LATENCY) or plan.placement.others or plan.n_used < 2:
         return plan
     search = _Simpler(plan, max(FEWEST, int(time_limit_s / judging_s(plan.problem))))
-    if plan.goal is Goal.THROUGHPUT:
+    if plan.minimised is Goal.THROUGHPUT:
         for seconds in (plan.predicted_s, plan.objective_s):  # a stream may wait more than its busiest device works
             for placement in fewest_cuts(plan.problem, plan.placement, seconds * search.most):
                 search.offer(placement)

@@ -18,8 +18,17 @@ from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.parallelism.closed_form.model_file import transformer_of
 from planner.parallelism.closed_form.transformer import Transformer
-from planner.planning.make_plan import Search, batch_of
-from planner.plans.given import ModelName, Named, NamedModel, given_cluster, given_clusters, given_model
+from planner.planning.make_plan import Search, batch_of, check_goal
+from planner.plans.given import (
+    ModelName,
+    Named,
+    NamedModel,
+    generation_model,
+    given_cluster,
+    given_clusters,
+    given_model,
+    is_generation_program,
+)
 from planner.plans.speed import tokens_per_sample
 from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal
@@ -28,14 +37,19 @@ from planner.problem.reporter import SILENT, Reporter
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
 
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 SCHEDULE = "1f1b"  # of training, unless another one is asked for or found
+PROMPT, OUTPUT, SEQUENCES = 512, 128, 1  # of generation, unless others are asked for
+GENERATION_ONLY = ("prompt", "output", "sequences", "context", "rows")
 
 
 @dataclass(frozen=True)
 class OpenWorkload:
     """A workload with open ends, as the command line takes it: None leaves a figure to the planner.
+
+    In generation, sequences are in groups of ``rows``, which one pass advances together.
 
     In training, a step has the samples of ``micro_batches`` micro-batches. Where schedule, micro-batches, recomputation
     and replicas are all None, `planner.plan` takes the fastest way to train as many samples as `MICRO_BATCHES`
@@ -48,6 +62,12 @@ class OpenWorkload:
         micro_batches: in training, of a step.
         recompute: in training, what stages run forward again.
         replicas: in training, equal parts of the cluster that train the network together.
+        prompt: in generation, tokens of each prompt.
+        output: in generation, tokens that each sequence gets after its prompt.
+        sequences: in generation, how many are on their way at the same time.
+        context: in generation, positions of a cache; None for as many as a prompt and its output need.
+        rows: in generation, sequences that one pass advances; None for the faster of all of them, and a part of them
+            for each device.
 
     Raises:
         InputError: as `Workload`, or for a number below 1.
@@ -59,10 +79,15 @@ class OpenWorkload:
     micro_batches: int | None = None
     recompute: RecomputeMode | None = None
     replicas: int | None = None
+    prompt: int | None = None
+    output: int | None = None
+    sequences: int | None = None
+    context: int | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the workload")
-        for name in ("in_flight", "micro_batches", "replicas"):
+        for name in ("in_flight", "micro_batches", "replicas", *GENERATION_ONLY):
             if getattr(self, name) is not None:
                 checks.integer(getattr(self, name), name.replace("_", "-"), 1)
         self.closed(batch=1, n_devices=1, training=True)  # checks the words
@@ -90,12 +115,24 @@ class OpenWorkload:
             recompute=self.recompute or RECOMPUTE_MODES[0],
         )
 
+    def generating(self, rows: int) -> Workload:
+        """Return the workload of generation with a number of rows in a group."""
+        prompt, output = self.prompt or PROMPT, self.output or OUTPUT
+        return Workload(
+            mode="generation",
+            batch=rows,
+            in_flight=-(-(self.sequences or SEQUENCES) // rows),
+            prompt=prompt,
+            output=output,
+            context=self.context or prompt + output,
+        )
+
 
 @dataclass(frozen=True)
 class PlanQuestion:
     """The question that a plan answers; the fields are the arguments of `planner.plan`, which describes them."""
 
-    model: nn.Module | Program | Graph | ModelName
+    model: nn.Module | Program | GenerationProgram | Graph | ModelName
     cluster: Cluster | Named | Sequence[Cluster | Named]
     example_inputs: Any = None
     goal: Goal = Goal.THROUGHPUT
@@ -114,12 +151,25 @@ class PlanQuestion:
         if isinstance(self.workload, OpenWorkload):
             open_ends = {name.replace("_", "-"): getattr(self.workload, name) for name in ("schedule", "micro_batches")}
             check_training_only(self.goal, open_ends)
+            self._check_lengths(self.workload)
             check_training_only(self.goal, {"replicas": None if self._replicas == 1 else self._replicas})
+
+    def _check_lengths(self, asked: OpenWorkload) -> None:
+        for name in GENERATION_ONLY:
+            if getattr(asked, name) is not None and not self.generates:
+                raise InputError(f"{name} is for generation and the goal is {self.goal}; leave it out")
+        if asked.in_flight is not None and self.generates:
+            raise InputError("in-flight is not for generation, whose groups follow from sequences and rows; give these")
 
     @property
     def trains(self) -> bool:
         """Whether the goal is training."""
         return self.goal is Goal.TRAINING
+
+    @property
+    def generates(self) -> bool:
+        """Whether the goal is generation."""
+        return self.goal is Goal.GENERATION
 
     @property
     def is_divided(self) -> bool:
@@ -147,7 +197,9 @@ class PlanQuestion:
 
     @cached_property
     def imported(self) -> Program | Graph:
-        """The model, imported when it is first asked for."""
+        """The model, imported when it is first asked for; for generation, one token at the whole context."""
+        if self.generates:
+            return self.generation(self.workloads_on(1)[0]).decode
         return imported_model(self.model, self.example_inputs, self.trains, self.search.reporter)
 
     @property
@@ -162,10 +214,39 @@ class PlanQuestion:
         return asked or batch_of(self.graph)
 
     def workload_on(self, n_devices: int) -> Workload:
-        """Return the workload on a number of devices."""
+        """Return the workload of one pass on a number of devices; an InputError for generation."""
+        if self.generates:
+            raise InputError("the goal generation is for planner.plan alone; take throughput or latency of one pass")
         if isinstance(self.workload, Workload):
             return self.workload
         return self.workload.closed(self.batch, n_devices, self.trains)
+
+    def workloads_on(self, n_devices: int) -> tuple[Workload, ...]:
+        """Return the workloads of generation that are worth a plan on a number of devices."""
+        if isinstance(self.workload, Workload):
+            check_goal(self.goal, self.workload)
+            return (self.workload,)
+        asked, own = self.workload, self.model if is_generation_program(self.model) else None
+        rows = asked.rows or (own.rows if own else None)
+        if own and asked.context is None:
+            asked = replace(asked, context=own.context)
+        possible = (rows,) if rows else possible_rows(asked.sequences or SEQUENCES, n_devices)
+        return tuple(asked.generating(each) for each in possible)
+
+    def generation(self, workload: Workload) -> GenerationProgram:
+        """Return the language model for the rows and the context of a workload, imported when first asked for.
+
+        Raises:
+            InputError: if it is no language model with a cache.
+        """
+        key = workload.batch, workload.context
+        if key not in self._generation:
+            self._generation[key] = generation_model(self.model, *key, self.search.reporter)
+        return self._generation[key]
+
+    @cached_property
+    def _generation(self) -> dict[tuple[int, int], GenerationProgram]:
+        return {}
 
     @property
     def leaves_training_open(self) -> bool:
@@ -197,6 +278,14 @@ class PlanQuestion:
 
     def _for_samples(self, samples: int) -> Graph:
         return self.graph if samples == self.batch else graph_for(self.model, self.example_inputs, samples)
+
+
+def possible_rows(sequences: int, n_devices: int) -> tuple[int, ...]:
+    """Return the numbers of rows that are worth a plan: all sequences, and a part of them for each device.
+
+    Rows of one pass share the reading of the weights; several groups keep several devices busy.
+    """
+    return tuple(sorted({sequences, -(-sequences // min(sequences, n_devices))}, reverse=True))
 
 
 def graph_for(model: Any, example_inputs: Any, samples: int, reporter: Reporter = SILENT) -> Graph:

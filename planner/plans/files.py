@@ -20,8 +20,9 @@ import numpy as np
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
+from costmodels.generation_costs import PhaseCosts, mean_pass
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.tabulate import OperatorTimes, assemble, with_flows, with_times
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
 from graphs.common import checks
@@ -30,6 +31,7 @@ from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
 from graphs.kinds import kind_of
+from graphs.phases import Phase
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
 from planner.plans.simplification import Simplification
@@ -50,7 +52,13 @@ COSTS = ("forward_s", "backward_s", "spread", "slowdown", "copies_slowdown", "so
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """Return a plan as a JSON object. Nothing in it depends on when or how fast the plan was made."""
-    return {**answer_to_dict(plan), "costs": _costs(plan.table), "graph": graph_to_dict(plan.graph)}
+    phases = [_phase(each) for each in plan.phases]
+    return {
+        **answer_to_dict(plan),
+        "costs": _costs(plan.table),
+        "phases": phases,
+        "graph": graph_to_dict(plan.graph),
+    }
 
 
 def answer_to_dict(plan: Plan) -> dict[str, Any]:
@@ -102,9 +110,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
         graph = graph_from_dict(document["graph"])
         cluster = cluster_from_dict(document["cluster"])
         workload = Workload(**document["workload"])
-        cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
-        costs = [cost_of[device.name] for device in cluster.devices]
-        table = assemble(graph, cluster, workload, _times(costs))
+        table, phases = _tables(document, graph, cluster, workload)
         others = tuple(_placement(copy, graph, cluster) for copy in document["copies"])
         placement = replace(_placement(document, graph, cluster), others=others)
         placement.check(table)
@@ -126,6 +132,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
             whole_share=float(document["whole_share"]),
             network=_network(document),
+            phases=phases,
             **{
                 name: {kind: {str(of): float(x) for of, x in each.items()} for kind, each in document[name].items()}
                 for name in PACES
@@ -212,6 +219,47 @@ def _columns(cost: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     sources = {source: str(Source(source)) for source in set(cost["source"])}
     found = {name: np.where(np.isnan(values), np.inf, values) for name, values in columns.items()}
     return found | {"source": np.array([sources[source] for source in cost["source"]], dtype=str)}
+
+
+def _tables(
+    document: Mapping[str, Any], graph: Graph, cluster: Cluster, workload: Workload
+) -> tuple[CostTable, tuple[PhaseCosts, ...]]:
+    """Return the cost table of a file, and its phases in generation; files from before that have no phases."""
+    table = assemble(graph, cluster, workload, _times(_by_device(document, cluster)))
+    phases = tuple(_phase_costs(each, table, cluster) for each in document.get("phases", ()))
+    if workload.generates != bool(phases):
+        raise InputError(f"the plan is for {workload.mode} and has {len(phases)} phases; plan again")
+    return (mean_pass(phases) if phases else table), phases
+
+
+def _by_device(document: Mapping[str, Any], cluster: Cluster) -> list[Mapping[str, Any]]:
+    """Return the costs of a file for each device of a cluster."""
+    cost_of = {name: cost for cost in document["costs"] for name in cost["devices"]}
+    return [cost_of[device.name] for device in cluster.devices]
+
+
+def _phase(costs: PhaseCosts) -> dict[str, Any]:
+    """Return a phase of generation: its sizes, its passes, and what differs from phase to phase."""
+    return {
+        "tokens": costs.phase.tokens,
+        "length": costs.phase.length,
+        "prompt_passes": costs.prompt,
+        "output_passes": costs.output,
+        "working_bytes": costs.table.working_bytes,
+        "flow_bytes": costs.table.flow_bytes.tolist(),
+        "costs": _costs(costs.table),
+    }
+
+
+def _phase_costs(document: Mapping[str, Any], whole: CostTable, cluster: Cluster) -> PhaseCosts:
+    """Return a phase of a file, the inverse of `_phase`; what is the same for all phases is that of ``whole``."""
+    prompt, output = (
+        checks.integer(document[f"{of}_passes"], f"{of}_passes of a phase") for of in ("prompt", "output")
+    )
+    times, flow_bytes = _times(_by_device(document, cluster)), np.array(document["flow_bytes"], dtype=float)
+    table = with_flows(with_times(whole, times, cluster), cluster, flow_bytes)
+    phase = Phase(int(document["tokens"]), int(document["length"]))
+    return PhaseCosts(phase, prompt, output, replace(table, working_bytes=float(document["working_bytes"])))
 
 
 def _costs(table: CostTable) -> list[dict[str, Any]]:

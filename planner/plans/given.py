@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.file import read_cluster
@@ -19,6 +19,7 @@ from planner.problem.reporter import SILENT, Reporter
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
 
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 MODEL = "an nn.Module, what an importer made of one, or a model as on the command line"
@@ -73,6 +74,9 @@ class NamedModel:
         return load_program(str(self), self.batch, training, self.sizes, like)
 
 
+Sizes: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""The numbers of tokens of a pass besides 1, and of positions besides the whole context."""
+
 Named: TypeAlias = str | PathLike[str]
 ModelName: TypeAlias = Named | NamedModel
 
@@ -118,3 +122,77 @@ def _is_model(value: Any) -> bool:
     from graphs.program.program import Program
 
     return isinstance(value, Program) or hasattr(value, "forward")
+
+
+def is_generation_program(value: object) -> TypeGuard[GenerationProgram]:
+    """Return whether a value is a language model that was imported with its cache; torch is not loaded for a name."""
+    if isinstance(value, str | PathLike | Graph | NamedModel):
+        return False
+    from graphs.program.generation import GenerationProgram
+
+    return isinstance(value, GenerationProgram)
+
+
+def generation_model(
+    value: Any, rows: int, context: int, reporter: Reporter = SILENT, sizes: Sizes | None = None
+) -> GenerationProgram:
+    """Return a model as a language model that generates.
+
+    Args:
+        value: a module of transformers, what `planner.generation_program` made of one, the path of a config.json or its
+            folder, "package.module:factory" of a function that returns such a module, or a `NamedModel`.
+        rows: sequences that one pass advances.
+        context: positions of a cache.
+        reporter: receives a step for the import.
+        sizes: numbers of tokens and of positions of a pass; those of the importer by default.
+
+    Raises:
+        InputError: if it is no language model with a cache, or was imported as another model.
+    """
+    if is_generation_program(value):
+        return value
+    given = given_model(value)
+    if isinstance(given, Graph) or not (isinstance(given, NamedModel) or hasattr(given, "forward")):
+        raise InputError(
+            f"'{(given if isinstance(given, Graph) else given.graph).name}' was imported without its cache, and "
+            "generation needs it; give the module or its config.json, or what planner.generation_program makes of it"
+        )
+    from graphs.importers.generation import generation_program
+
+    if isinstance(given, NamedModel):
+        reporter.on_step(f"importing {given} for {rows:,} sequence{'s'[: rows - 1]} at once", 0, 0)
+        source = _language_model(given)
+    else:
+        source = cast("nn.Module", given)
+    chosen = {} if sizes is None else {"chunks": sizes[0], "lengths": sizes[1]}
+    return generation_program(source, rows=rows, context=context, **chosen)
+
+
+def _language_model(named: NamedModel) -> nn.Module | str:
+    """Return the module of a factory, or the path of a config.json."""
+    from graphs.importers.load import call_factory
+    from graphs.importers.sources import CONFIG, model_file
+
+    if named.batch is not None or named.sizes:
+        raise InputError("--batch and --size are of one pass; for generation give --sequences, --rows and --context")
+    file = model_file(str(named))
+    if file is None:
+        return call_factory(str(named))[0]
+    if file.suffix.lower() != ".json":
+        raise InputError(
+            f"'{named}' has one pass and no cache from token to token; for generation give a {CONFIG}, or a function "
+            "that returns a module of transformers"
+        )
+    return str(file)
+
+
+def generation_for(plan: Plan, value: Any, reporter: Reporter = SILENT) -> GenerationProgram:
+    """Return the language model of a plan for generation, imported in the plan's sizes.
+
+    Raises:
+        InputError: as `generation_model`.
+    """
+    work, phases = plan.workload, [each.phase for each in plan.phases]
+    chunks = sorted({phase.tokens for phase in phases} - {1}, reverse=True)
+    lengths = sorted({phase.length for phase in phases} - {work.context})
+    return generation_model(value, work.batch, work.context, reporter, (chunks, lengths))

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.generation_costs import PhaseCosts
 from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
@@ -57,14 +58,20 @@ class PlacementTask:
     rewrites: tuple[Rewrite, ...] = ()
     whole_share: float = 1.0
     network: str = ""
+    phases: tuple[PhaseCosts, ...] = ()
 
     __repr__ = brief
+
+    @property
+    def minimised(self) -> Goal:
+        """The goal of the problem: for generation, that of the passes of all groups on their way."""
+        return self.goal.of_passes(self.workload.in_flight)
 
     @cached_property
     def problem(self) -> Problem:
         """The problem to solve: the table with its constraints, and the goal."""
         kinds = [device.kind for device in self.cluster.devices]
-        problem = constrained(self.table, self.graph, self.goal, self.constraints, kinds)
+        problem = constrained(self.table, self.graph, self.minimised, self.constraints, kinds)
         if self.goal is Goal.TRAINING:
             return replace(problem, step=step_of(self.workload))
         return replace(problem, copies=self.goal is Goal.THROUGHPUT)
@@ -103,6 +110,8 @@ class Plan:
         whole_share: the time of the network before its split on one device, as a share of the time of its parts there.
         network: the fingerprint of the network before its rewrites; empty if there are none, or it is not known.
         simplification: the time that the plan gave away for fewer tensors between devices; None if it gave nothing.
+        phases: for generation, the costs of each phase; ``table`` is their `mean_pass`, and ``graph`` the network for
+            one token at the whole context.
     """
 
     graph: Graph
@@ -122,6 +131,7 @@ class Plan:
     whole_share: float = 1.0
     network: str = ""
     simplification: Simplification | None = None
+    phases: tuple[PhaseCosts, ...] = ()
 
     __repr__ = brief
     _repr_html_ = repr_html
@@ -135,6 +145,11 @@ class Plan:
     def network_fingerprint(self) -> str:
         """The fingerprint of the network as it was imported; empty if it is not known."""
         return self.network if self.rewrites else self.graph.fingerprint
+
+    @property
+    def minimised(self) -> Goal:
+        """The goal of the problem, as `PlacementTask` has it."""
+        return self.task.minimised
 
     @cached_property
     def task(self) -> PlacementTask:
@@ -245,7 +260,7 @@ class Plan:
     @property
     def predicted_s(self) -> float:
         """The prediction for the goal, in seconds: the simulated period for throughput, otherwise the objective."""
-        return self.period_s if self.goal is Goal.THROUGHPUT else self.objective_s
+        return self.period_s if self.minimised is Goal.THROUGHPUT else self.objective_s
 
     @cached_property
     def one_device(self) -> "Plan | None":
@@ -266,7 +281,7 @@ class Plan:
 
         Both plans run on one machine at one pace, whose uncertainty does not count.
         """
-        own, others = (each.spread(each.goal is Goal.LATENCY) for each in (self, other))
+        own, others = (each.spread(each.minimised is Goal.LATENCY) for each in (self, other))
         return other.predicted_s not in own.beside(others).range(self.predicted_s)
 
     @property
@@ -322,13 +337,13 @@ class Plan:
     @cached_property
     def costs(self) -> CostTable:
         """The costs while the plan runs, with contention, see `Placement.costs`."""
-        return Problem(self.table, self.goal).costs(self.placement)
+        return Problem(self.table, self.minimised).costs(self.placement)
 
     def costs_of(self, micro_batches: int) -> CostTable:
         """Return the costs for a stream of this many micro-batches; one alone has no contention unless divided."""
         if micro_batches > 1:
             return self.placement.costs(self.table, streaming=True)
-        return self.costs if self.goal is Goal.LATENCY else self.table
+        return self.costs if self.minimised is Goal.LATENCY else self.table
 
     def __str__(self) -> str:
         """Return a summary in about ten lines: the goal, how good the plan is, and the load of the busiest devices.
@@ -341,6 +356,11 @@ class Plan:
         work = self.workload
         through = f"{' in pairs' * self.in_pairs} through {len(copies)} copies" if copies[1:] else ""
         streams = f"micro-batches of {work.batch}{through}, {work.in_flight} in flight"
+        if work.generates:
+            streams = (
+                f"{work.sequences} sequences in {work.in_flight} groups, prompts of {work.prompt:,} tokens and "
+                f"{work.output:,} after them"
+            )
         if work.trains:
             streams = f"steps of {work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
         lines = [

@@ -84,10 +84,10 @@ def _contended_bound(problem: Problem) -> float:
             return load_bound(blocks, problem.copies)
         case Goal.COST:
             return cost_bound(blocks)
-        case Goal.LATENCY:
-            return float(latency_bound(problem.table))
         case Goal.TRAINING:
             return training_bound(problem)
+        case _:
+            return float(latency_bound(problem.table))
 
 
 @singledispatch

@@ -24,11 +24,22 @@ class Goal(StrEnum):
     LATENCY = "latency"  # the time of one micro-batch from start to end, while nothing else runs
     TRAINING = "training"  # the time of one training step, all its micro-batches forward and backward
     COST = "cost"  # the sum of all computing and all transfers of one micro-batch
+    GENERATION = "generation"  # throughput or latency of a language model's passes, see `of_passes`
 
     @classmethod
     def _missing_(cls, value: object) -> Never:
         one_of(value, "the goal", cls)
         raise AssertionError  # Enum asks only about values that are no goal, and for those `one_of` raises
+
+    def of_passes(self, groups: int) -> "Goal":
+        """Return the goal of a problem: for generation, that of the passes of some groups of sequences.
+
+        Each group waits for the end of its last pass. So one group alone takes the latency of a pass, and several are a
+        stream with as many micro-batches in flight. Other goals stay as they are.
+        """
+        if self is not Goal.GENERATION:
+            return self
+        return Goal.THROUGHPUT if groups > 1 else Goal.LATENCY
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,8 @@ class Problem(Brief):
             have to hold for them too. Solvers look for the best single copy all the same.
 
     Raises:
-        InputError: if ``contiguous`` names an operator that does not exist, or a training step has more micro-batches
-            than a schedule for these devices takes.
+        InputError: for the goal generation, if ``contiguous`` names an operator that does not exist, or a training step
+            has more micro-batches than a schedule for these devices takes.
     """
 
     table: CostTable
@@ -58,6 +69,8 @@ class Problem(Brief):
     def __post_init__(self) -> None:
         instance(self.table, CostTable, "the table of a problem", "a CostTable")
         object.__setattr__(self, "goal", Goal(self.goal))
+        if self.goal is Goal.GENERATION:
+            raise InputError("a problem for generation is one for throughput or latency of passes; see Goal.of_passes")
         if not all(0 <= op < self.table.n_ops for op in self.contiguous):
             odd = next(op for op in sorted(self.contiguous) if not 0 <= op < self.table.n_ops)
             raise InputError(f"operator {odd} must be contiguous but does not exist; there are {self.table.n_ops}")

@@ -10,9 +10,10 @@ from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.program.arguments import arguments_of, by_name
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
-from planner.plans.given import ModelName, NamedModel, given_model, runnable
+from planner.plans.given import ModelName, NamedModel, generation_for, given_model, runnable
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
 
@@ -33,6 +34,20 @@ def check_runs(plan: Plan, program: Program) -> None:
             f"'{program.graph.name}' was imported with the default dtype {program.default_dtype}, now it is "
             f"{torch.get_default_dtype()}; call torch.set_default_dtype({program.default_dtype}), or import it again"
         )
+
+
+def check_generates(plan: Plan, model: GenerationProgram) -> None:
+    """Check that a plan for generation is for the rows and the context of a language model.
+
+    Raise InputError if it is for others.
+    """
+    work = plan.workload
+    for name, planned, own in (("rows", work.batch, model.rows), ("context", work.context, model.context)):
+        if work.generates and planned != own:
+            raise InputError(
+                f"the plan is for {name}={planned:,}, and the model was imported with {name}={own:,}; import it as "
+                "planned, or plan again"
+            )
 
 
 def rewritten_for(plan: Plan, program: Program) -> Program:
@@ -83,6 +98,8 @@ def program_for(
     """
     from graphs.importers.from_torch import imported  # late: ranks that read shards need no importer
 
+    if plan.workload.generates:
+        return generation_for(plan, model, reporter).decode
     given = given_model(model)
     if isinstance(given, NamedModel):
         return _named_program(plan, given, reporter)

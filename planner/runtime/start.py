@@ -52,6 +52,11 @@ def start(
     """
     check_seed(seed)
     plan = given_plan(plan)
+    if plan.workload.generates:
+        raise InputError(
+            "the plan is for generation; give it to planner.GenerationRunner, with what planner.generation_program "
+            "makes of the model"
+        )
     program = program_for(plan, model, example_inputs)
     if not processes:
         return Runner(plan, program, seed=seed, share_weights=share_weights)

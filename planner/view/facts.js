@@ -14,7 +14,7 @@ function fillHeader(data) {
     ...summary.holds,
     `${plural(ops.name.length, "operator")} on ${summary.division}${unused} of ${summary.cluster}`,
     `planned for ${summary.goal}`,
-    `${plural(summary.batch, "sample")} a micro-batch, ${inTurn(summary)}`,
+    summary.generation ? sequencesOf(summary) : `${plural(summary.batch, "sample")} a micro-batch, ${inTurn(summary)}`,
   ].join(" · ");
   byId("figures").innerHTML = figures(data)
     .map(([name, figure, more]) => `<div><dt>${name}</dt><dd>${figure}</dd><dd>${more}</dd></div>`)
@@ -32,6 +32,40 @@ function inTurn({ step, in_flight }) {
   return step ? `${grouped(step[0])} micro-batches a step by ${step[1]}` : `${in_flight} in flight`;
 }
 
+/** The sequences of a language model that generates, and the groups that one pass advances. */
+function sequencesOf({ generation, batch, in_flight }) {
+  const groups = in_flight > 1 ? ` in ${in_flight} groups of ${batch}` : "";
+  return `${plural(generation.sequences, "sequence")}${groups}, prompts of ${plural(generation.prompt, "token")} and ${grouped(generation.output)} after them`;
+}
+
+/** The figures of a language model that generates, as `figures` has them: tokens a second first. */
+function tokenFigures(summary) {
+  const rate = (r) => (r === null ? "unlimited" : digits(r));
+  const { generation } = summary;
+  const runs = (text, [low, high]) => `80 % of runs ${text(low)} – ${text(high)}`;
+  return [
+    [
+      "Tokens of all, predicted",
+      `${rate(generation.tokens_per_s)} <small>tokens/s</small>`,
+      `${runs(rate, generation.range)}; with the time for the prompts; caches of ${formatBytes(generation.cache_bytes)}`,
+    ],
+    [
+      "One sequence, predicted",
+      `${rate(generation.one)} <small>tokens/s</small>`,
+      `${runs(rate, generation.one_range)}; its first token after ${formatSeconds(generation.first_s)} (${runs(formatSeconds, generation.first_range)})`,
+    ],
+  ];
+}
+
+/** What a pass of each phase takes, as HTML. */
+function phases({ phases }) {
+  return phases.map(([tokens, length, prompt, output, alone, period]) => {
+    const counts = [[prompt, "for the prompt"], [output, "after it"]].filter(([count]) => count);
+    const passes = counts.map(([count, what]) => `${grouped(count)} ${what}`).join(" and ");
+    return `A pass of ${plural(tokens, "token")} over ${grouped(length)} positions takes ${formatSeconds(alone)} alone, and one leaves every ${formatSeconds(period)} with all sequences: ${passes}.`;
+  });
+}
+
 /** [name, figure, what more there is to say], as HTML. */
 function figures({ summary, devices }) {
   const rate = (r) => (r === null ? "unlimited" : digits(r));
@@ -45,7 +79,7 @@ function figures({ summary, devices }) {
   const tokens = summary.language ? `${rate(summary.language[0])} ${summary.language[2]}, MFU ${formatShare(summary.language[1])} of full attention; ` : "";
   const every = `${tokens}a micro-batch every ${formatSeconds(summary.period_s)}`;
   const whole = summary.step ? "all micro-batches, forward and backward" : "one micro-batch, alone on the devices";
-  return [
+  const speed = summary.generation ? tokenFigures(summary) : [
     [
       "Throughput, predicted",
       `${rate(summary.samples_per_s)} <small>samples/s</small>`,
@@ -56,6 +90,9 @@ function figures({ summary, devices }) {
       formatSeconds(summary.latency_s).replace(/ (\S+)$/, " <small>$1</small>"),
       more("latency", formatSeconds, summary.latency_s, latencies, whole),
     ],
+  ];
+  return [
+    ...speed,
     ["× one device", ...timesOneDevice(summary, devices)],
     ["How good", gapFigure(summary), `${gapWords(summary)} ${summary.solver === "by hand" ? "Placed" : "Found by"} ${escapeHtml(summary.solver)}.`],
   ];
@@ -112,7 +149,8 @@ function reasons(data) {
   const busiest = bottleneck.devices.length
     ? name(bottleneck.devices[0])
     : `the link ${escapeHtml(bottleneck.links.slice(0, MOST_NAMES).join(", "))}${alsoLinks(bottleneck.links)}`;
-  const found = [`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`];
+  const found = summary.generation ? [...phases(summary.generation), "Below, a micro-batch is a pass of one group, in the mean of all passes."] : [];
+  found.push(`The bottleneck is ${busiest}: ${formatSeconds(bottleneck.seconds)} for each micro-batch.`);
   if (period_s > 1.02 * bottleneck.seconds) {
     const flight = summary.step ? "by the schedule" : `with ${inTurn(summary)}`;
     found.push(`A micro-batch leaves every ${formatSeconds(period_s)}: the difference is waiting, ${flight}.`);

@@ -2,6 +2,7 @@
 
 from costmodels.units import format_bytes, format_rate, format_seconds
 from graphs.common.notebook import html_file, html_picture, html_table
+from planner.plans.generation import generation_of
 from planner.plans.plan import Plan
 from planner.problem.result import Status
 from planner.view.page import render
@@ -25,8 +26,10 @@ def plan_html(plan: Plan) -> str:
     ]
     times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
     proved = "optimal" if plan.status == Status.OPTIMAL else f"no plan can be more than {plan.gap:.2%} better"
+    tokens = generation_of(plan).tokens_per_s if plan.workload.generates else None
+    speed = f"{format_rate(plan.samples_per_s)} samples/s" if tokens is None else f"{format_rate(tokens)} tokens/s"
     title = (
-        f"{plan.graph.name} for {plan.goal} on {plan.division}: {format_rate(plan.samples_per_s)} samples/s{times}, "
+        f"{plan.graph.name} for {plan.goal} on {plan.division}: {speed}{times}, "
         f"{format_seconds(plan.latency_s)}; {proved}"
     )
     picture = html_picture(svg_picture(plan), f"where the operators of {plan.graph.name} run")

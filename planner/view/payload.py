@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.memory.device import cache_bytes, gradient_bytes, op_bytes
+from costmodels.memory.device import cache_bytes, gradient_bytes, lasting_bytes, op_bytes
 from costmodels.table import CostTable, Source
 from graphs.common.arrays import Floats
 from graphs.ir import STATE, Flow, Graph, Op, Role, Tensor
+from planner.plans.generation import generation_of, held_bytes
 from planner.plans.plan import Plan
 from planner.plans.prediction import Prediction
 from planner.plans.runs import MeasuredRun
@@ -97,6 +98,7 @@ def _cuts(plan: Plan) -> list[list[float | int | None]]:
 
 def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
     rate, spread = plan.samples_per_s, plan.spread().factor
+    tokens = None if plan.workload.generates else tokens_per_s(plan)
     return {
         "model": plan.graph.name,
         "goal": str(plan.goal),
@@ -104,12 +106,11 @@ def _summary(plan: Plan, busy: Busiest) -> dict[str, Any]:
         "solver": plan.solver,
         **{name: number(getattr(plan, name)) for name in FIGURES},
         "ranges": [[number(rate / spread), number(rate * spread)], [*map(number, plan.latency_range.ends)]],
-        "language": [number(tokens), number(model_flops_utilisation(plan)), what_tokens(plan)]
-        if (tokens := tokens_per_s(plan))
-        else None,
+        "language": [number(tokens), number(model_flops_utilisation(plan)), what_tokens(plan)] if tokens else None,
         "price": str(plan.cluster.price) if plan.cluster.price else None,
         "run": None,
-        "holds": _holds(plan.graph),
+        "holds": _holds(plan),
+        "generation": _generation(plan) if plan.workload.generates else None,
         "division": plan.division,
         "batch": plan.workload.batch,
         "in_flight": plan.workload.in_flight,
@@ -148,11 +149,36 @@ def _run(plan: Plan, predicted: Timeline, measured: MeasuredRun) -> dict[str, An
     return {"of": str(Goal.THROUGHPUT), "predicted": rates[0], "measured": rates[1], "usage": usage}
 
 
-def _holds(graph: Graph) -> list[str]:
+def _generation(plan: Plan) -> dict[str, Any]:
+    """Return tokens a second and the phases; each phase has its tokens, positions, passes and seconds."""
+    found, work = generation_of(plan), plan.workload
+    return {
+        "tokens_per_s": number(found.tokens_per_s),
+        "range": [*map(number, found.range_per_s)],
+        "one": number(found.tokens_per_s_one),
+        "one_range": [*map(number, found.range_per_s_one)],
+        "first_s": number(found.first_token_s),
+        "first_range": [*map(number, found.first_token_range.ends)],
+        "sequences": work.sequences,
+        "prompt": work.prompt,
+        "output": work.output,
+        "cache_bytes": number(held_bytes(plan)[1].sum()),
+        "phases": [
+            [*each.phase, each.prompt, each.output, number(each.alone_s), number(each.period_s)]
+            for each in found.phases
+            if each.prompt + each.output
+        ],
+    }
+
+
+def _holds(plan: Plan) -> list[str]:
     """Describe a network in words: the number of its parameters, and the tokens, pixels or numbers of a sample."""
+    graph = plan.graph
     count = sum(prod(tensor.shape) for tensor in graph.tensors if tensor.role is Role.PARAMETER)
     scale = next(((size, unit) for size, unit in ((1e9, "billion "), (1e6, "million ")) if count >= size), (1, ""))
     words = [f"{count / scale[0]:.3g} {scale[1]}parameters" if scale[1] else f"{count:,} parameters"]
+    if plan.workload.generates:
+        return [*words, f"a context of {plan.workload.context:,} positions"]
     for name in graph.inputs[:1]:
         tensor = graph.tensor[name]
         if tensor.dtype.startswith("int") and tensor.shape:
@@ -220,12 +246,12 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "cache")
 def memory_parts(plan: Plan) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Return [n_devices], bytes of each of `PARTS`; activations are those of the peak, with all that is temporary."""
     held = partial(plan.placement.held_bytes, n_devices=plan.table.n_devices)
-    weights, stays = held(op_bytes(plan.graph)), held(plan.table.op_bytes)
+    lasting, in_flight = lasting_bytes(plan.graph), 0 if plan.workload.trains else plan.workload.in_flight
+    weights, stays, kept = held(op_bytes(plan.graph) - lasting), held(plan.table.op_bytes), in_flight * held(lasting)
     gradients = held(gradient_bytes(plan.graph)) if plan.workload.trains else np.zeros(len(stays))
     temporary = np.maximum(0.0, plan.evaluation.memory_bytes - stays)
-    in_flight = 0 if plan.workload.trains else plan.workload.in_flight
     cache = np.minimum(temporary, in_flight * held(cache_bytes(plan.graph)))
-    return weights, gradients, np.maximum(0.0, stays - weights - gradients), temporary - cache, cache
+    return weights, gradients, np.maximum(0.0, stays - weights - gradients - kept), temporary - cache, cache + kept
 
 
 def _seconds(plan: Plan) -> Floats:

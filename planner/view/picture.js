@@ -70,9 +70,12 @@ function pictureTitle({ summary }) {
 
 function pictureFigures(summary, { ops, cuts, flows }) {
   const bytes = cuts.reduce((sum, cut) => sum + flows[cut[0]][3], 0);
-  const rate = summary.samples_per_s === null ? [] : [`${digits(summary.samples_per_s)} samples/s`];
+  const { generation } = summary;
+  const [per, unit] = generation ? [generation.tokens_per_s, "tokens/s"] : [summary.samples_per_s, "samples/s"];
+  const rate = per === null ? [] : [`${digits(per)} ${unit}`];
   const times = summary.alone?.speedup ? [`${digits(summary.alone.speedup)} × one device`] : [];
-  const alone = `${summary.step ? "a step" : "one micro-batch alone"} ${formatSeconds(summary.latency_s)}`;
+  const one = generation ? "one pass alone, in the mean," : "one micro-batch alone";
+  const alone = `${summary.step ? "a step" : one} ${formatSeconds(summary.latency_s)}`;
   const sent = cuts.length ? [`${plural(cuts.length, "tensor")} between devices, ${formatBytes(bytes)}`] : [];
   const about = [`planned for ${summary.goal}`, plural(ops.name.length, "operator")];
   return [...about, ...rate, ...times, alone, ...sent].join(" · ");

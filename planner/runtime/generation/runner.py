@@ -32,7 +32,7 @@ from planner.runtime.generation.sampling import Sampling
 from planner.runtime.inference.engine import Engine, InlineEngine
 from planner.runtime.inference.runner import check_surroundings
 from planner.runtime.inference.tasks import Tensors
-from planner.runtime.matching import check_runs
+from planner.runtime.matching import check_generates, check_runs
 from planner.runtime.stages.compile import compile_phases
 from planner.runtime.stages.numerics import ON_THREADS, check_numerics, numerics
 
@@ -266,6 +266,7 @@ def _programs(plan: Plan, model: GenerationProgram) -> dict[Phase, Program]:
         InputError: if the plan is for another model, or its rewrites do not fit all phases alike.
     """
     checks.instance(plan, Plan, "the plan", "a Plan for the model's decode program")
+    check_generates(plan, model)
     decode = model.decode
     changed = plan.graph.fingerprint != decode.graph.fingerprint
     programs = {

@@ -193,7 +193,7 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         ),
         (
             put("goal", value="comfort"),
-            "the goal is 'comfort'; it must be one of throughput, latency, training, cost",
+            "the goal is 'comfort'; it must be one of throughput, latency, training, cost, generation",
         ),
         (
             put("status", value="great"),
@@ -210,7 +210,7 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("workload", "batch", value=0), "the batch is 0; it must be 1 or more"),
         (
             put("workload", "mode", value="play"),
-            "the workload has mode = 'play'; it must be one of inference, training",
+            "the workload has mode = 'play'; it must be one of inference, training, generation",
         ),
         (
             put("costs", 0, "forward_s", value=[1.0, -1.0, 1.0]),
@@ -248,7 +248,7 @@ def test_a_plan_that_was_changed_by_hand(change: Callable[[dict[str, Any]], Any]
 
 @pytest.mark.parametrize("key", sorted(set(plan_to_dict(PLAN)) - {"version", "predicted", "gap", "objective_s"}))
 def test_every_field_that_counts_is_asked_for(key: str) -> None:
-    if key in ("model", "fingerprint"):  # for people; the graph has its own
+    if key in ("model", "fingerprint", "phases"):  # for people; the graph has its own; phases are those of generation
         document = plan_to_dict(PLAN)
         del document[key]
         assert_equal(PLAN, plan_from_dict(document))

@@ -1,0 +1,105 @@
+"""``planner run PLAN MODEL --generate N``: tokens compared with transformers' own, times with the prediction."""
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from costmodels.units import format_rate
+from graphs.common.errors import InputError
+from planner.cli.console import Console
+from planner.cli.figures import figures_document, pace_document, say_doubts, show_figures
+from planner.cli.generation import phase_lines, sequences
+from planner.cli.models import model_of
+from planner.cli.statuses import DIFFERENT, DONE
+from planner.planning.generation import recounted
+from planner.plans.compare import Comparison, Figure, pace_change
+from planner.plans.generation import GenerationPrediction, generation_of
+from planner.plans.given import generation_for
+from planner.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.runtime.benchmark.generation import GenerationMeasurement, TokenDifference
+
+
+def check_generate(plan: Plan, options: argparse.Namespace) -> None:
+    """Check that --generate is given for plans for generation and for no others; raise InputError if not."""
+    if plan.workload.generates and options.generate is None:
+        raise InputError("the plan is for generation; say how many tokens after each prompt, such as --generate 64")
+    if not plan.workload.generates and options.generate is not None:
+        raise InputError(f"--generate is for plans for generation and the plan is for {plan.goal}; leave it out")
+
+
+def run_generation(plan: Plan, options: argparse.Namespace, console: Console) -> int:
+    """Generate on the devices of a plan, compare the tokens and print the figures."""
+    from planner.runtime.benchmark.generation import compare_tokens, measure_generation, random_prompts
+    from planner.runtime.benchmark.load import Load
+    from planner.runtime.generation.runner import GenerationRunner
+
+    for name in ("output", "against", "processes"):
+        if getattr(options, name):
+            raise InputError(f"--{name} is for plans of one pass; leave it out for --generate")
+    model = generation_for(plan, model_of(options), console)
+    asked = recounted(plan, model, options.generate)
+    prompts = random_prompts(plan, model.vocabulary, options.seed)
+    with GenerationRunner(plan, model, share_weights=True) as runner:
+        load = Load((), plan)
+        measured = measure_generation(runner, prompts, options.generate, options.rounds, load, console.on_step)
+        foreign_cores = load.foreign_cores()
+    console.on_step("comparing the tokens with transformers' generate", 0, 0)
+    different = compare_tokens(model.module, prompts, measured.tokens)
+    found = generation_of(asked)
+    comparison = Comparison((), (), _totals(found, measured), pace=pace_change(plan, load.paces), spreads=plan.spreads)
+    _show(asked, found, measured, comparison, different, console)
+    say_doubts(comparison, foreign_cores, "MODEL", console)
+    return DIFFERENT if any(not each.within_rounding for each in different) else DONE
+
+
+def _totals(found: GenerationPrediction, measured: "GenerationMeasurement") -> tuple[Figure, ...]:
+    """Return the phases, predicted and measured."""
+    alone = [Figure("first token, one group alone", found.first_token_s, measured.first_token_s, alone=True)]
+    if measured.token_s is not None:
+        alone.append(Figure("each token after it", found.token_s, measured.token_s, alone=True))
+    return (
+        *alone,
+        Figure("first tokens of all", found.all_first_tokens_s, measured.all_first_tokens_s),
+        Figure("all tokens of all", found.all_s, measured.all_s),
+    )
+
+
+def _show(
+    plan: Plan,
+    found: GenerationPrediction,
+    measured: "GenerationMeasurement",
+    comparison: Comparison,
+    different: "tuple[TokenDifference, ...]",
+    console: Console,
+) -> None:
+    """Print tokens a second, the phases and whether the tokens are transformers' own."""
+    count = sum(map(len, measured.tokens))
+    rate, one = count / measured.all_s, None if measured.token_s is None else 1 / measured.token_s
+    rows = [
+        ("predicted", format_rate(found.tokens_per_s), format_rate(found.tokens_per_s_one)),
+        ("measured", format_rate(rate), "" if one is None else format_rate(one)),
+    ]
+    work = plan.workload
+    title = f"{plan.graph.name}, {sequences(plan)}, prompts of {work.prompt:,} tokens and {work.output:,} after them"
+    document: dict[str, Any] = {
+        "predicted": {"tokens_per_s": found.tokens_per_s, "tokens_per_s_one": found.tokens_per_s_one},
+        "measured": {"tokens_per_s": rate, "tokens_per_s_one": one},
+        "against_prediction": figures_document(comparison),
+        "pace": pace_document(comparison.pace),
+        "tokens": count,
+        "differences": [asdict(each) for each in different],
+    }
+    console.show(document, title, ("tokens/s", "all sequences", "one alone"), rows)
+    show_figures(comparison, "seconds", console)
+    for line in phase_lines(found):
+        console.say(line)
+    for each in different:
+        text = f"sequence {each.sequence}, token {each.position}: {each.found} instead of {each.expected}"
+        if each.within_rounding:
+            console.say(f"{text}, whose logits are as large but for rounding")
+        else:
+            console.error(f"the tokens differ: {text}")
+    if not different:
+        console.say(f"all {count:,} tokens are those of transformers' generate")

@@ -1,0 +1,155 @@
+"""A language model from the command line: the plan of the API, a run with transformers' tokens, and bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.cli import main
+from planner.plans.prediction import predict
+from planner.view.page import template
+from planner.view.payload import payload
+from planner.view.show import drawn
+from tests.planner.cli.given import PAPER, Refused, pair_here
+from tests.planner.view.payloads import embedded
+
+MODEL = """
+import torch
+import transformers
+
+def llama():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 61}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    return transformers.LlamaForCausalLM(config).eval(), (torch.ones(1, 4, dtype=torch.long),)
+"""
+LM = "a_language_model:llama"
+ASKED = "--goal generation --prompt 20 --sequences 4 --rows 2 --rewrites none --time-limit 60 --gap 0.5"
+WORK = planner.OpenWorkload(prompt=20, output=6, sequences=4, rows=2)
+"""What `ASKED` and --output 6 ask for."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model, clusters on paper and here, and a plan for each."""
+    folder = tmp_path_factory.mktemp("generation")
+    (folder / "a_language_model.py").write_text(MODEL, encoding="utf-8")
+    (folder / "paper.toml").write_text(PAPER, encoding="utf-8")
+    (folder / "here.toml").write_text(pair_here(), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.chdir(folder)
+        for name in ("paper", "here"):
+            words = f"plan {LM} --cluster {name}.toml {ASKED} --output 6 -o {name}.json -q"
+            assert main(words.split()) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_the_command_line_and_the_api_give_the_same_plan() -> None:
+    search = planner.Search(rewrites="none", time_limit_s=60.0, gap=0.5)
+    plan = planner.plan(LM, cluster="paper.toml", goal="generation", workload=WORK, search=search)
+    planner.save_plan(plan, "api.json")
+    assert Path("api.json").read_bytes() == Path("paper.json").read_bytes()
+    assert (plan.workload.output, plan.workload.context) == (6, 26)  # of --output 6, and as many as are needed
+
+
+def test_a_run_compares_tokens_and_phases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(f"run here.json {LM} --generate 6 --rounds 1 --json".split()) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["tokens"], document["differences"]) == (24, [])
+    assert document["measured"]["tokens_per_s"] > 0
+    names = [figure["name"] for figure in document["against_prediction"]["totals"]]
+    assert names == ["first token, one group alone", "each token after it", "first tokens of all", "all tokens of all"]
+
+
+def test_verify_compares_the_pass_of_one_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(f"verify here.json {LM} -q".split()) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_explain_and_simulate_say_both_phases(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("explain paper.json --time-limit 0.1", "simulate paper.json"):
+        assert main(words.split()) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        for part in (
+            "pass of 16 tokens of 26 positions:",
+            "pass of 1 token of 26 positions:",
+            "4 for the prompt and 5 after",
+        ):
+            assert part in said
+
+
+def test_a_link_of_another_bandwidth_changes_every_phase() -> None:
+    slower = planner.simulate("paper.json", what_if=planner.WhatIf(settings=("link.latency=1s",))).plans["after"]
+    assert all(each.table.link_latency_s.tolist() == [1.0] for each in slower.phases)
+    assert slower.table.link_latency_s.tolist() == [1.0]
+    with pytest.raises(planner.InputError, match=r"^a.flops.float32 changes each phase of generation in another way"):
+        planner.simulate("paper.json", what_if=planner.WhatIf(settings=("a.flops.float32=1TFLOP/s",)))
+
+
+def test_the_page_has_tokens_a_second_first_and_the_cache_in_the_bands() -> None:
+    import quickjs
+
+    plan = planner.load_plan("paper.json")
+    summary = embedded(drawn(plan, "html").decode())["summary"]
+    context = quickjs.Context()
+    for name in ("format.js", "facts.js"):
+        context.eval(template(name))
+    context.eval("var deviceName = (devices, d) => devices[d].name, escapeHtml = (text) => text;")
+    context.set("document_", json.dumps({"summary": summary, "devices": [{"name": "a"}, {"name": "b"}]}))
+    figures = json.loads(context.eval("JSON.stringify(figures(JSON.parse(document_)))"))
+    assert figures[0][0] == "Tokens of all, predicted"
+    assert figures[0][1].endswith("<small>tokens/s</small>")
+    said = json.loads(context.eval("JSON.stringify(phases(JSON.parse(document_).summary.generation))"))
+    assert [line.split(" over")[0] for line in said] == ["A pass of 16 tokens", "A pass of 1 token"]
+    devices = payload(plan, predict(plan))["devices"]
+    # of a layer keys and values: 2 heads, 26 positions, 8 numbers in float32, 2 rows, 2 groups; no optimizer
+    assert sum(device["parts"][4] for device in devices) == 2 * 2 * 2 * 26 * 8 * 4 * 2 * 2
+    assert sum(device["parts"][2] for device in devices) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (f"run here.json {LM}", "the plan is for generation; say how many tokens after each prompt, such as --gen"),
+        (f"run here.json {LM} --generate 60", "do not fit into the context of 26; ask for fewer, or a longer context"),
+        (
+            f"plan {LM} --cluster paper.toml --goal generation --prompt 60 --new-tokens 9 --context 64 -o p.json",
+            "a prompt of 60 tokens and 9 after it do not fit into the context of 64; ask for fewer, or",
+        ),
+        (
+            f"plan {LM} --cluster paper.toml --goal generation --prompt 60 --new-tokens 9 -o p.json",
+            "the context is 69 positions, and 'LlamaForCausalLM' has 64; ask for less",
+        ),
+        (
+            "plan examples.networks:mnist --cluster paper.toml --goal generation -o p.json",
+            "is no language model of transformers, so its cache is not known; give one with a head",
+        ),
+        (f"plan {LM} --cluster paper.toml --goal latency --rows 2 -o p.json", "rows is for generation and the goal is"),
+        (f"plan {LM} --batch 2 --cluster paper.toml --goal generation -o p.json", "--batch and --size are of one pass"),
+        ("calibrate --generation -o c.toml", "--generation measures a language model: give MODEL, and leave --train"),
+    ],
+)
+def test_bad_input_is_named_with_the_way_out(words: str, text: str, refused: Refused) -> None:
+    assert text in refused(words.split())
+
+
+def test_a_plan_for_other_sequences_or_another_length_is_refused() -> None:
+    from a_language_model import llama  # type: ignore[import-not-found]  # the folder's own
+
+    plan, module = planner.load_plan("here.json"), llama()[0]
+    for rows, context, text in (
+        (4, 26, r"^the plan is for rows=2, and the model was imported with rows=4; import it as"),
+        (2, 30, r"^the plan is for context=26, and the model was imported with context=30; "),
+    ):
+        with pytest.raises(planner.InputError, match=text):
+            planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=(16,)))
+    with pytest.raises(planner.InputError, match=r"^the plan is for generation; give it to planner.GenerationRunner"):
+        planner.start(plan, module)
