@@ -33,7 +33,8 @@ class Prior:
     def entries(self) -> list[tuple[str, str, float, float]]:
         """Section, name, value and standard deviation of the logarithm of each parameter."""
         kinds = [kind for kind in COMPUTING if kind != "recurrence"]
-        found = [("arithmetic", kind, self.arithmetic[kind], 0.5) for kind in COMPUTING]
+        found: list[tuple[str, str, float, float]] = []
+        found += [("arithmetic", kind, self.arithmetic[kind], 0.5) for kind in COMPUTING]
         found += [("memory", kind, self.memory.get(kind, 0.8), 0.4) for kind in (*kinds, *STREAMING)]
         found += [("backward", kind, value, 0.3) for kind, value in self.backward.items()]
         return found + [("", name, self.numbers[name], 0.2 if name == "narrow" else 0.7) for name in NUMBERS]
@@ -61,7 +62,7 @@ _GPU = Prior(
     backward={},
     numbers={"start_s": 2e-6, "fill": 64.0, "narrow": 1.15, "cache_gain": 0.5, "group_width": 0.5},
 )
-_BACKWARD = {kind: 2.0 if kind in COMPUTING else 1.5 for kind in KERNEL_KINDS[:-1]}
+_BACKWARD: dict[str, float] = {kind: 2.0 if kind in COMPUTING else 1.5 for kind in KERNEL_KINDS[:-1]}
 PRIORS: Mapping[Group, Prior] = {
     "gpu": _GPU,
     "gpu training": replace(_GPU, backward=_BACKWARD | {"batch normalization": 1.7, "copy": 1.0}),

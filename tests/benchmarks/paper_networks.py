@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -71,14 +72,14 @@ def draw(name: str, seed: str) -> float:
     return int(hashlib.sha256(f"{seed}{name}".encode()).hexdigest()[:8], 16) / 16**8
 
 
-class _Recorder(SchemaCheckMode):  # type: ignore[misc]  # the one kind of user's mode that sees operators whole
+class _Recorder(SchemaCheckMode):  # type: ignore[no-untyped-call]  # the one user's mode that sees operators whole
     """Names tensors and notes operators before they are decomposed."""
 
     def __init__(self, state: list[tuple[str, torch.Tensor, Role]]) -> None:
-        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)  # type: ignore[no-untyped-call]  # as torch has it
         self.names: dict[int, str] = {}
         self.kept: list[torch.Tensor] = []
-        self.ops: list[Op] = []
+        self.noted: list[Op] = []
         self.tensors: dict[str, Tensor] = {}
         for name, tensor, role in state:
             self._name(tensor, name, role)
@@ -98,7 +99,7 @@ class _Recorder(SchemaCheckMode):  # type: ignore[misc]  # the one kind of user'
         outs = [each for each in (out if isinstance(out, list | tuple) else [out]) if isinstance(each, torch.Tensor)]
         if outs:
             written = tuple(self._name(each, f"t{len(self.kept)}", Role.ACTIVATION) for each in outs)
-            self.ops.append(Op(f"op{len(self.ops)}", str(func), inputs, written, "", attrs))
+            self.noted.append(Op(f"op{len(self.noted)}", str(func), inputs, written, "", attrs))
         return out
 
     def _arguments(self, schema: Any, args: Any, kwargs: Any) -> tuple[tuple[str, ...], dict[str, Attr]]:
@@ -120,15 +121,18 @@ class _Recorder(SchemaCheckMode):  # type: ignore[misc]  # the one kind of user'
 
 def recorded(model: nn.Module, image: torch.Tensor, training: bool) -> Graph:
     """The operators of a network on meta tensors."""
-    state = [(name, each, Role.PARAMETER) for name, each in model.named_parameters()]
+    state: list[tuple[str, torch.Tensor, Role]] = []
+    state += [(name, each, Role.PARAMETER) for name, each in model.named_parameters()]
     state += [(name, each, Role.BUFFER) for name, each in model.named_buffers()]
     recorder = _Recorder([*state, ("image", image, Role.INPUT)])
     with torch.set_grad_enabled(training), enable_python_dispatcher(), recorder:
         out = model(image)
     outs = [each for each in (out if isinstance(out, list | tuple) else [out]) if isinstance(each, torch.Tensor)]
-    used = {name for op in recorder.ops for name in (*op.inputs, *op.outputs)} | {"image"}
+    used = {name for op in recorder.noted for name in (*op.inputs, *op.outputs)} | {"image"}
     tensors = tuple(tensor for tensor in recorder.tensors.values() if tensor.name in used)
-    return Graph("network", tuple(recorder.ops), tensors, ("image",), tuple(recorder.names[id(each)] for each in outs))
+    return Graph(
+        "network", tuple(recorder.noted), tensors, ("image",), tuple(recorder.names[id(each)] for each in outs)
+    )
 
 
 class _Anything(type):
@@ -174,8 +178,8 @@ def network_graph(name: str, row: dict[str, str], mode: Mode, folder: Path) -> t
         batch, size = int(row[f"{prefix}_batch_size"]), int(row[f"{prefix}_img_size"])
         batch = batch if mode == "train" else min(batch, BATCH)
         if not any(isinstance(finder, _NoTorchvision) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _NoTorchvision())  # type: ignore[arg-type]
-        import timm
+            sys.meta_path.insert(0, _NoTorchvision())
+        timm: Any = import_module("timm")  # which the project does not depend on
 
         dtype = torch.float32 if mode == "cpu" else torch.float16
         with torch.device("meta"):
