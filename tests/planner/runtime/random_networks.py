@@ -104,9 +104,9 @@ def _transposed(random: Random, x: Tensor) -> Step:
 
 
 def _linear(random: Random, x: Tensor) -> Step:
-    module = nn.Linear(
-        x.shape[-1], random.choice((0, 1, 4, 16, x.shape[-1], x.shape[-1], 4 * x.shape[-1])), random.random() < 0.7
-    )
+    inputs = x.shape[-1]
+    outputs = random.choice((0, 1, 4, 16, inputs, inputs, 4 * inputs))
+    module = nn.Linear(inputs, outputs if inputs * outputs <= MOST_WEIGHTS else 16, random.random() < 0.7)
     return Step(str(module), lambda m, v: m[0](v[-1]), (module,))
 
 
@@ -136,7 +136,8 @@ def _block(random: Random, x: Tensor) -> Step:
         multiply: nn.Module = kind(width, width, size, padding=size // 2, groups=groups, bias=random.random() < 0.7)
         norms = [_with_statistics((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[n_axes - 1](width)) for _ in "ab"]
     else:
-        multiply = nn.Linear(x.shape[-1], x.shape[-1], random.random() < 0.7)
+        width, biased = x.shape[-1], random.random() < 0.7
+        multiply = nn.Linear(width, width, biased) if width**2 <= MOST_WEIGHTS else nn.Identity()
         norms = [nn.LayerNorm(x.shape[-1]), nn.RMSNorm(x.shape[-1])]
     before, after = (norm if random.random() < 0.4 else nn.Identity() for norm in norms)
     combine, activate = random.choice(("none", *COMBINED)), random.choice(("none", *ACTIVATIONS, *IN_PLACE))
@@ -249,6 +250,7 @@ def _draw(random: Random, values: Values, steps: Sequence[Step]) -> Step:
 
 
 MOST_ELEMENTS = 1 << 21  # of a value
+MOST_WEIGHTS = 1 << 22  # of a product; the judge holds several copies, in float64
 SHAPES = {
     "tiny": ((1, 4, 6, 6), (2, 8, 9, 9), (1, 6), (2, 6), (4, 16), (1, 5, 8), (2, 3, 16), (1, 4, 3, 4, 4)),
     "real": (
