@@ -52,7 +52,7 @@ def cut(model: GenerationProgram, n_devices: int, in_flight: int = 2) -> Plan:
     """A plan with each layer on a device of its own, as far as there are devices, and the rest before and after it."""
     graph, device, current = model.decode.graph, [], 0
     for op in graph.ops:
-        if found := re.search(r"\.layers\.(\d+)\.", f"{op.module}."):
+        if found := re.search(r"\.(\d+)\.", f"{op.module}."):
             current = min(int(found[1]) + n_devices // 3, n_devices - 1)
         device.append(current)
     plan = make_plan(model.decode, Placement((0,) * len(graph.ops)), desk(n_devices), in_flight)

@@ -1,0 +1,245 @@
+"""Generation: tokens compared with transformers' `generate`, bytes of caches, tokens a second, a long stream.
+
+    python -m tests.benchmarks.generation [FAMILY ...] [--part PART ...] [--quick] [--json FILE]
+
+``families``: tiny models with random weights, cut between all layers over one, two and three devices, four sequences of
+unequal lengths, 64 greedy tokens each. ``speed``: networks of GPT-2's and of a half-billion Llama's shape, one sequence
+and four, on one core and on two, in turns with eager `generate` with a static cache on one core. ``stream``: sequences
+of random lengths, compared with those that run alone, while the memory is watched.
+"""
+
+import argparse
+import gc
+import random
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+
+import planner
+from costmodels.cluster.cluster import Cluster
+from costmodels.host.affinity import run_on
+from costmodels.memory.device import lasting_bytes
+from graphs.program.generation import GenerationProgram
+from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.planner.runtime.generation.tiny import cut
+from tests.planner.runtime.small import cpu, desk
+
+hf: Any = transformers
+WORDS = 61
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": WORDS,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+WINDOW = {"sliding_window": 6}
+PLAIN = ("llama", "qwen2", "qwen3", "gemma", "phi", "phi3", "gpt_neox", "olmo", "olmo2", "granite", "stablelm", "gpt2")
+FAMILIES: dict[str, dict[str, Any]] = {
+    **{family: {} for family in (*PLAIN, "starcoder2", "cohere", "nemotron", "helium", "ernie4_5", "glm4")},
+    **dict.fromkeys(("mistral", "gemma2", "gemma3_text", "cohere2", "exaone4"), WINDOW),
+    "mixtral": EXPERTS,
+    "qwen3_moe": EXPERTS,
+    "olmoe": EXPERTS,
+    "granitemoe": EXPERTS,
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 16},
+    "gpt_oss": {**EXPERTS, **WINDOW},
+    "deepseek_v2": {**LATENT, **ROUTED, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {**LATENT, **ROUTED, "num_key_value_heads": 4, "n_group": 2, "topk_group": 1},
+    "glm4_moe": {**ROUTED, "n_group": 1, "topk_group": 1},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "bloom": {"n_head": 4, "n_layer": 2},
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "gptj": {"rotary_dim": 4},
+    "mamba": {"state_size": 4, "tie_word_embeddings": False},
+}
+QUICK = ("llama", "gemma2")
+PROMPTS = [[7, 3, 9], [5] * 19, [11], list(range(20, 33))]
+MORE, CONTEXT, CHUNK = 64, 96, 16
+GREEDY = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+LLAMA = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+PROMPT, ROUNDS = 64, 3
+ONE_OVER_EAGER, TWO_OVER_ONE, GROWN = 1.5, 1.6, 0.02
+
+
+def tiny(family: str) -> Any:
+    """Return a tiny model with weights that are large enough for logits to be apart."""
+    torch.manual_seed(0)
+    config = hf.AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]})
+    model = hf.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        parameter.data *= 3 if parameter.dim() > 1 else 1
+    return model
+
+
+def families(names: Sequence[str]) -> Iterator[Bar]:
+    """Compare the tokens of each family, and the bytes of its caches."""
+    right, exact = 0, 0
+    for family in names:
+        model = tiny(family)
+        expected = [
+            model.generate(torch.tensor([one]), max_new_tokens=MORE, **GREEDY)[0, len(one) :].tolist()
+            for one in PROMPTS
+        ]
+        program = imported(model)
+        equal, held = [], True
+        for n_devices in (1, 2, 3):
+            plan = cut(program, n_devices)
+            with planner.GenerationRunner(plan, program) as runner:
+                found = runner.generate(PROMPTS, MORE, stops=[])
+                equal.append(sum(one == other for one, other in zip(found, expected, strict=True)))
+                caches = [cache for device in plan.cluster.devices for cache in runner.caches(device.name)]
+                allocated = sum(tensor.nbytes for cache in caches for tensor in cache.values())
+                held = held and allocated == plan.workload.in_flight * int(lasting_bytes(plan.graph).sum())
+        right, exact = right + (equal == [len(PROMPTS)] * 3), exact + held
+        print(f"{family:14} sizes {program.sizes}, rows {program.rows}: equal {equal} of {len(PROMPTS)}", flush=True)
+    yield at_least("families whose tokens are transformers'", right, len(names))
+    yield at_least("families whose caches have the planned bytes", exact, len(names))
+
+
+def imported(model: Any) -> GenerationProgram:
+    """Import a model for two rows, or for one if all rows would have to be at one position."""
+    try:
+        return planner.generation_program(model, rows=2, context=CONTEXT, chunks=(CHUNK,))
+    except planner.InputError as error:
+        if "rows=1" not in str(error):
+            raise
+        return planner.generation_program(model, rows=1, context=CONTEXT, chunks=(CHUNK,))
+
+
+def speed(quick: bool) -> Iterator[Bar]:
+    """Measure tokens a second in turns."""
+    for name, dtype in (
+        ("gpt2", torch.float32),
+        ("gpt2", torch.bfloat16),
+        ("llama", torch.float32),
+        ("llama", torch.bfloat16),
+    ):
+        if quick and (name, dtype) != ("gpt2", torch.float32):
+            continue
+        torch.manual_seed(0)
+        model = hf.GPT2LMHeadModel(hf.GPT2Config()) if name == "gpt2" else hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA))
+        yield from _turns(f"{name} {str(dtype).removeprefix('torch.')}", model.eval().to(dtype), 16 if quick else 48)
+
+
+def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
+    prompts = [[(17 * row + number) % 30_000 for number in range(PROMPT)] for row in range(4)]
+    ids = torch.tensor(prompts)
+    context = PROMPT + more + 16
+    one, two = (planner.generation_program(model, rows=rows, context=context, chunks=(PROMPT,)) for rows in (1, 2))
+    four = planner.generation_program(model, rows=4, context=context, chunks=(PROMPT,))
+    runners = {
+        "one": planner.GenerationRunner(planned(one, 1), one, share_weights=True),
+        "four": planner.GenerationRunner(planned(four, 1), four, share_weights=True),
+        "four on two": planner.GenerationRunner(planned(two, 2), two, share_weights=True),
+    }
+    static = {"max_new_tokens": more, "cache_implementation": "static", **GREEDY}
+
+    def eager(rows: int) -> Callable[[], Any]:
+        given = {"attention_mask": torch.ones_like(ids[:rows]), **static}
+        return lambda: run_on(cpu("eager"), lambda: model.generate(ids[:rows], **given))
+
+    contenders: dict[str, Callable[[], Any]] = {
+        "eager one": eager(1),
+        "eager four": eager(4),
+        "one": lambda: runners["one"].generate(prompts[:1], more, stops=[]),
+        "four": lambda: runners["four"].generate(prompts, more, stops=[]),
+        "four on two": lambda: runners["four on two"].generate(prompts, more, stops=[]),
+    }
+    seconds: dict[str, list[float]] = {each: [] for each in contenders}
+    for turn in range(ROUNDS + 1):
+        for each, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds[each] += [time.perf_counter() - start] if turn else []  # the first turn packs weights
+    for runner in runners.values():
+        runner.close()
+    rate = {each: more * (4 if "four" in each else 1) / median(taken) for each, taken in seconds.items()}
+    print(f"{name}: " + ", ".join(f"{each} {found:.1f}" for each, found in rate.items()) + " tokens/s", flush=True)
+    yield at_least(f"{name}: one sequence on one core over eager", rate["one"] / rate["eager one"], ONE_OVER_EAGER)
+    yield at_least(f"{name}: four sequences on one core over eager", rate["four"] / rate["eager four"], ONE_OVER_EAGER)
+    yield at_least(
+        f"{name}: four sequences on two cores over one core", rate["four on two"] / rate["four"], TWO_OVER_ONE
+    )
+
+
+def cores(n_devices: int) -> Cluster:
+    """Return devices of one core each with quick kernels, for weights of any size."""
+    cluster = desk(n_devices)
+    devices = tuple(
+        replace(device, cores=(number,), kernels="quick", memory_bytes=1e11)
+        for number, device in enumerate(cluster.devices)
+    )
+    return replace(cluster, devices=devices)
+
+
+def planned(program: GenerationProgram, n_devices: int) -> planner.Plan:
+    """Return a plan for passes that stream over so many cores, by estimated costs, with as many groups in flight."""
+    workload = planner.Workload(batch=program.rows, in_flight=n_devices)
+    search = planner.Search(rewrites="none", time_limit_s=5.0)
+    return planner.plan(program.decode, cluster=cores(n_devices), goal="throughput", workload=workload, search=search)
+
+
+def stream(count: int) -> Iterator[Bar]:
+    """Send sequences of random lengths through two devices, and watch the memory."""
+    draw = random.Random(0)
+    model = tiny("llama")
+    program = planner.generation_program(model, rows=2, context=CONTEXT, chunks=(CHUNK,))
+    prompts = [[draw.randrange(WORDS) for _ in range(draw.randint(1, 40))] for _ in range(count)]
+    with planner.GenerationRunner(cut(program, 2), program) as runner:
+        runner.generate(prompts[:50], 8, stops=[])
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found = runner.generate(prompts, 8, stops=[])
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / before - 1
+        picked = draw.sample(range(count), 20)
+        mixed = sum(runner.generate([prompts[number]], 8, stops=[])[0] != found[number] for number in picked)
+    yield at_most("sequences of a stream that differ from those alone", mixed, 0)
+    yield at_most("sequences lost", sum(len(one) != 8 for one in found), 0)
+    yield at_most("growth of the memory, as a share", grown, GROWN)
+
+
+def main() -> int:
+    """Run the parts and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], metavar="FAMILY", help="default: all")
+    parser.add_argument("--part", nargs="+", choices=("families", "speed", "stream"), help="default: all")
+    declare(parser)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    parts = options.part or ("families", "speed", "stream")
+    bars: list[Bar] = []
+    if "families" in parts:
+        bars += families(options.families or (QUICK if options.quick else tuple(FAMILIES)))
+    if "speed" in parts:
+        bars += speed(options.quick)
+    if "stream" in parts:
+        bars += stream(100 if options.quick else 1000)
+    return report(bars, options.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
