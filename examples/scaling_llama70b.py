@@ -1,7 +1,7 @@
 """Training a Llama of 70 billion parameters on 8 to 1024 GPUs, on paper: pipelines, and replicas of them.
 
-One layer is traced on the meta device, so nothing is allocated; its costs are the roofline of the data sheets, which
-real kernels do not quite reach: what was published stands below the table. Nodes have eight H100 with NVLink between
+One layer is traced on the meta device, so nothing is allocated; its costs are estimated from the data sheet
+(`costmodels.estimates`): what was published stands below the table. Nodes have eight H100 with NVLink between
 them; each GPU has its own InfiniBand to the other nodes. A pipeline takes neighbouring GPUs, its replicas are on other
 nodes. Every step has the same number of sequences, so more replicas have fewer micro-batches each, and the pipelines'
 bubbles grow.

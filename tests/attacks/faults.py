@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planner.plans.files import load_plan
+from tests.children import running
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0  # of a command, on a machine that others use, too
@@ -100,7 +101,7 @@ def possible(name: str) -> bool:
     before = FAULTS[name].before
     if before[:1] != ("unshare",):
         return True
-    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False, timeout=LIMIT_S)
     return done.returncode == 0
 
 
@@ -132,19 +133,17 @@ def _ended(what: Command, fault: Fault, folder: Path, target: Path, after_s: flo
         for limit, value in fault.limits.items():
             resource.setrlimit(limit, (value, value))
 
-    process = subprocess.Popen(
-        line, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=limited,
-    )  # fmt: skip
-    try:
-        if fault.signal is not None:
-            time.sleep(after_s)
-            process.send_signal(fault.signal)
-        _, err = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return None, ""
+    settings = {"stdout": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": limited}
+    with running(line, LIMIT_S + 1, cwd=folder, env=environment, **settings) as process:
+        try:
+            if fault.signal is not None:
+                time.sleep(after_s)
+                process.send_signal(fault.signal)
+            _, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None, ""
     return process.returncode, err
 
 

@@ -15,7 +15,7 @@ def test_the_default_is_streaming_single_samples() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "testing"}, "the workload has mode = 'testing'; it must be one of inference, training"),
+        ({"mode": "testing"}, "the workload has mode = 'testing'; it must be one of inference, training, generation"),
         ({"batch": 0}, "the batch is 0; it must be 1 or more"),
         ({"in_flight": 0}, "0 micro-batches in flight; it must be 1 or more"),
         ({"optimizer": "lion"}, "the optimizer is 'lion'; it must be one of sgd, momentum, adam"),

@@ -41,7 +41,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             "plan m --cluster c.toml --goal throughptu",
-            "planner plan: argument --goal: 'throughptu' is none of throughput, latency, training, cost; "
+            "planner plan: argument --goal: 'throughptu' is none of throughput, latency, training, cost, generation; "
             "did you mean 'throughput'? see `planner plan --help`",
         ),
         ("show", "planner show: the following arguments are required: PLAN; see `planner show --help`"),

@@ -97,7 +97,7 @@ def test_prices_and_a_target_on_a_cluster_in_one_line(capsys: pytest.CaptureFixt
     assert shown["target_s"] == pytest.approx(seconds)
     assert shown["target_cost"] == pytest.approx(0.7 * seconds / 3600)
     assert main([*words, "--samples", "90M"]) == 0
-    told = rf"all devices together cost 0.7 USD/h\n90M samples take {seconds / 60:.3g} minutes and cost 0\.\d+ USD\n"
+    told = rf"all devices together cost 0.7 USD/h\n90M samples take {seconds / 3600:.1f} hours and cost \d\.\d+ USD\n"
     assert re.search(told, capsys.readouterr().out)
     assert main([*words, "--tokens", "1B"]) == 2
     assert "this one reads none; give --samples" in capsys.readouterr().err
