@@ -107,7 +107,7 @@ LINES = {
     "graphs/program": 1550,
     "graphs/rewrites": 1921,
     "planner": 191,
-    "planner/cli": 5185,
+    "planner/cli": 5187,
     "planner/cli/solve": 410,
     "planner/explanations": 2152,
     "planner/exports": 1317,

@@ -202,9 +202,11 @@ def show_plan(
     calibrate = f"`{_calibrate('MODEL', options)}`"
     for line in chain(lines, _compared_with_one(plan), [advice] if advice else [], _proof(plan), _further(plan)):
         console.say(line)
-    for source, how in ((Source.LEARNED, "learned"), (Source.ESTIMATED, ESTIMATE), (Source.ROOFLINE, ESTIMATE)):
-        if share := plan.time_shares.get(source):
-            console.say(f"{share:.1%} of the operators' time was {how}; {calibrate} measures it")
+    shares = plan.time_shares
+    estimated = shares.get(Source.ESTIMATED, 0.0) + shares.get(Source.ROOFLINE, 0.0)
+    for part, how in ((shares.get(Source.LEARNED, 0.0), "learned"), (estimated, ESTIMATE)):
+        if part:
+            console.say(f"{part:.1%} of the operators' time was {how}; {calibrate} measures it")
 
 
 def _device_rows(plan: Plan) -> list[tuple[str, ...]]:
