@@ -63,7 +63,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": {**ROUTED, "n_group": 1, "topk_group": 1},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "bloom": {"n_head": 4, "n_layer": 2},
-    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "head_dim": None},
     "gptj": {"rotary_dim": 4},
     "mamba": {"state_size": 4, "tie_word_embeddings": False},
 }
@@ -88,7 +88,8 @@ ONE_OVER_EAGER, TWO_OVER_ONE, GROWN = 1.5, 1.6, 0.02
 def tiny(family: str) -> Any:
     """Return a tiny model with weights that are large enough for logits to be apart."""
     torch.manual_seed(0)
-    config = hf.AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]})
+    sizes = {name: size for name, size in {**SIZES, **FAMILIES[family]}.items() if size is not None}
+    config = hf.AutoConfig.for_model(family, **sizes)
     model = hf.AutoModelForCausalLM.from_config(config).eval()
     for parameter in model.parameters():
         parameter.data *= 3 if parameter.dim() > 1 else 1
