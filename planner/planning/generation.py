@@ -48,7 +48,8 @@ def plan_generation(
     check_fits(model, workload)
     graphs = {phase: program.graph for phase, program in model.phases.items()}
     rewrites = rewrites_of_phases(search.rewrites, graphs, cluster)
-    profiles, (pace, pace_spread) = cached_profiles(cluster), paces_of(cluster)
+    profiles = cached_profiles(cluster)
+    pace, pace_spread = paces_of(cluster, profiles)
     own = {phase: rewritten(graph, rewrites) for phase, graph in graphs.items()}
     decode = own[Phase(1, model.context)]
     tables = {phase: tabulate(graph, cluster, workload, profiles, learned_costs) for phase, graph in own.items()}

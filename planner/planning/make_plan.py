@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.measured import Profile
 from costmodels.profile_cache import cached_profiles, learned_costs
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
@@ -110,7 +111,8 @@ def make_plan(
     check_goal(goal, workload)
     if not graph.ops:
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
-    profiles, (pace, pace_spread) = cached_profiles(cluster), paces_of(cluster)
+    profiles = cached_profiles(cluster)
+    pace, pace_spread = paces_of(cluster, profiles)
 
     def task(network: Graph, *splits: Rewrite) -> PlacementTask:
         """Return the task of the network, whole or split."""
@@ -139,9 +141,10 @@ def check_goal(goal: Goal, workload: Workload) -> None:
             raise InputError(f"the goal '{goal}' does not go with a workload for {workload.mode}; make both '{mode}'")
 
 
-def paces_of(cluster: Cluster) -> tuple[dict[str, Mapping[str, float]], dict[str, Mapping[str, float]]]:
+def paces_of(
+    cluster: Cluster, profiles: Mapping[str, Profile]
+) -> tuple[dict[str, Mapping[str, float]], dict[str, Mapping[str, float]]]:
     """Return the usual pace and its spread of the kinds of devices that were measured with them, see `Plan`."""
-    profiles = cached_profiles(cluster)
     profile_of = {device.kind: profiles[device.profile] for device in cluster.devices if device.profile in profiles}
     paced = {kind: profile for kind, profile in profile_of.items() if profile.pace}
     pace = {kind: profile.usual_pace for kind, profile in paced.items()}

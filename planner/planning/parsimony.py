@@ -15,14 +15,13 @@ from planner.plans.plan import Plan
 from planner.plans.simplification import Simplification, sent_tensors
 from planner.problem.problem import Goal
 from planner.problem.result import PROOF_TOLERANCE, Status
-from planner.solvers.base import judging_s, objective_of
+from planner.solvers.base import moves_within, objective_of
 from planner.solvers.dp.chains.fewest_cuts import fewest_cuts
 from planner.solvers.islands import islands_moved
 from simulator.placement import Placement
 
 MOST_SLOWER = 0.02  # on paper, of a plan that is simpler
 SHARE = 0.1  # of the range around a prediction without the machine's pace, which is the same for both plans
-FEWEST = 16  # moves that are judged whatever the time limit
 
 
 def slack_of(plan: Plan) -> float:
@@ -44,9 +43,10 @@ def simplest(plan: Plan, time_limit_s: float) -> Plan:
     """
     if plan.minimised not in (Goal.THROUGHPUT, Goal.LATENCY) or plan.placement.others or plan.n_used < 2:
         return plan
-    search = _Simpler(plan, max(FEWEST, int(time_limit_s / judging_s(plan.problem))))
+    search = _Simpler(plan, moves_within(time_limit_s, plan.problem))
     if plan.minimised is Goal.THROUGHPUT:
-        for seconds in (plan.predicted_s, plan.objective_s):  # a stream may wait more than its busiest device works
+        # a stream may wait more than its busiest device works; mostly both are equal
+        for seconds in dict.fromkeys((plan.predicted_s, plan.objective_s)):
             for placement in fewest_cuts(plan.problem, plan.placement, seconds * search.most):
                 search.offer(placement)
     search.join_islands()

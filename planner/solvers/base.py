@@ -16,6 +16,7 @@ from simulator.placement import Placement
 JUDGED_S, ITEM_S, PASS_S = 3e-4, 1.5e-6, 3e-6
 """To judge a placement, for each operator and flow of it, and for each device and micro-batch of a training step, on
 one core of 2.5 GHz."""
+FEWEST_MOVES = 16  # that are judged whatever the time limit
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,8 @@ def judging_s(problem: Problem) -> float:
     """Return seconds to judge a placement on the usual machine."""
     table, passes = problem.table, problem.step.micro_batches if problem.goal is Goal.TRAINING else 0
     return JUDGED_S + ITEM_S * (table.n_ops + len(table.flows)) + PASS_S * table.n_devices * passes
+
+
+def moves_within(time_limit_s: float, problem: Problem) -> int:
+    """Return how many moves the usual machine judges within a time limit."""
+    return max(FEWEST_MOVES, int(time_limit_s / judging_s(problem)))

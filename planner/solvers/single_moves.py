@@ -13,10 +13,9 @@ from itertools import chain
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.evaluate import backward_edge
 from planner.problem.problem import Problem
-from planner.solvers.base import judging_s, objective_of
+from planner.solvers.base import moves_within, objective_of
 from simulator.placement import Placement
 
-FEWEST = 16  # moves that are judged whatever the time limit
 LEAST_GAIN = 1e-3  # relative; for less no operator goes elsewhere
 
 
@@ -36,7 +35,7 @@ def climbed(
     """
     to_and_fro = is_scattered(problem, placement)
     helps = helps or (lambda moved: to_and_fro or not is_scattered(problem, moved))
-    blocks, left = merge_blocks(problem.table), max(FEWEST, int(time_limit_s / judging_s(problem)))
+    blocks, left = merge_blocks(problem.table), moves_within(time_limit_s, problem)
     best_s = objective_of(problem, placement)
     while True:
         for moved in single_moves(blocks, placement):

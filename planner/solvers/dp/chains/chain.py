@@ -342,13 +342,17 @@ def crossing(chain: Chain) -> Floats:
 
     A flow crosses every place between its writer and its last reader; so does its gradient in the backward pass.
     """
-    table, n = chain.blocks.table, chain.blocks.n
-    position = chain.position
-    change = np.zeros((n + 2, 1 + table.link_s.shape[1]))
+    table = chain.blocks.table
+    times = 1 + table.trained.gradient
+    return over_places(chain, np.column_stack((times, table.link_s * times[:, None])))
+
+
+def over_places(chain: Chain, sizes: Floats) -> Floats:
+    """Return [n_blocks + 1, n_sizes], the sum of the sizes, [n_flows, n_sizes], of the flows that cross each place."""
+    position, change = chain.position, np.zeros((chain.blocks.n + 2, sizes.shape[1]))
     for net in chain.blocks.nets:
         ends = [position[net.writer], *(position[reader] for reader in net.readers)]
-        times = 1 + table.trained.gradient[list(net.flows)]
-        size = np.append(times.sum(), (table.link_s[list(net.flows)] * times[:, None]).sum(axis=0))
+        size = sizes[list(net.flows)].sum(axis=0)
         change[min(ends) + 1] += size
         change[max(ends) + 1] -= size
-    return np.asarray(np.cumsum(change, axis=0)[: n + 1])
+    return np.asarray(np.cumsum(change, axis=0)[:-1])

@@ -16,7 +16,7 @@ import numpy as np
 from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Problem
-from planner.solvers.dp.chains.chain import Chain, chains, crossing, with_places
+from planner.solvers.dp.chains.chain import Chain, chains, crossing, over_places, with_places
 from simulator.placement import Placement
 
 MOST_PLACES = 1000  # of a line, where cuts are tried
@@ -95,13 +95,7 @@ def _cheapest_ends(chain: Chain, order: Sequence[int], most_s: float) -> Ints | 
 
 def _prices(chain: Chain, messages: Floats) -> Floats:
     """Return [n_blocks + 1], the price of a cut: its tensors, and a fraction of one for their bytes; 0 at the ends."""
-    n, change = chain.blocks.n, np.zeros(chain.blocks.n + 2)
-    for net in chain.blocks.nets:
-        ends = [chain.position[net.writer], *(chain.position[reader] for reader in net.readers)]
-        n_bytes = float(chain.blocks.table.flow_bytes[list(net.flows)].sum())
-        change[min(ends) + 1] += n_bytes
-        change[max(ends) + 1] -= n_bytes
-    crossing_bytes = np.cumsum(change)[: n + 1]
+    crossing_bytes = over_places(chain, chain.blocks.table.flow_bytes[:, None])[:, 0]
     all_bytes = float(crossing_bytes.max(initial=0.0)) * chain.blocks.table.n_devices
     return np.asarray(messages + crossing_bytes / (1.0 + all_bytes))
 
