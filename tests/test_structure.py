@@ -100,7 +100,7 @@ LINES = {
     "costmodels/operators": 797,
     "graphs": 820,
     "graphs/common": 945,
-    "graphs/importers": 4432,
+    "graphs/importers": 4433,
     "graphs/importers/onnx": 894,
     "graphs/importers/onnx/operators": 1987,
     "graphs/kernels": 3304,

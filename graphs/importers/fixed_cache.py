@@ -13,8 +13,8 @@ Masks are computed by the model's own mask functions (causal, windows, chunks) f
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,10 @@ class FixedLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]  # transfor
         self.keys, self.values = self.held["keys"], self.held["values"]
         return self.keys, self.values
 
+    def after(self) -> dict[str, Tensor]:
+        """Return the keys and values after the pass."""
+        return self.held
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002  # transformers passes it by name
         """Return how many keys there are, and the position of the first one."""
         return self.context, 0
@@ -104,7 +108,7 @@ class LinearLayer(cache_utils.LinearAttentionLayer):  # type: ignore[misc]  # as
 
     def __init__(self, rows: _Rows, held: Mapping[str, Tensor], number_of_states: int) -> None:
         super().__init__(number_of_states)
-        self.rows, self.held, self.before = rows, dict(held), dict(held)
+        self.rows, self.before = rows, dict(held)
         for kind, states in (("conv", self.conv_states), ("recurrent", self.recurrent_states)):
             for number in states:
                 if f"{kind}{number}" in held:
@@ -245,15 +249,8 @@ class FixedCacheModel(nn.Module):
         return cache_utils.Cache(layers=layers)
 
     def _after(self, cache: Any) -> list[Tensor]:
-        found = []
-        after = {
-            n: layer.after() if isinstance(layer, LinearLayer) else layer.held
-            for n, layer in enumerate(cache.layers)
-            if isinstance(layer, FixedLayer | LinearLayer)
-        }
-        for about in self.tensors:
-            found.append(after[about.layer][about.kind])
-        return found
+        after = {number: cache.layers[number].after() for number in {about.layer for about in self.tensors}}
+        return [after[about.layer][about.kind] for about in self.tensors]
 
 
 @contextmanager
@@ -302,12 +299,8 @@ def heads_in_groups() -> Iterator[None]:
         )
         return found.reshape(rows, heads, tokens, -1).transpose(1, 2).contiguous(), None
 
-    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
-    functions["sdpa"] = attend
-    try:
+    with _registered(modeling_utils.ALL_ATTENTION_FUNCTIONS, sdpa=attend):
         yield
-    finally:
-        del functions["sdpa"]
 
 
 @contextmanager
@@ -332,9 +325,16 @@ def masks_by_position(positions: Tensor) -> Iterator[None]:
         zero = torch.zeros((), dtype=dtype, device=allowed.device)
         return torch.where(allowed, zero, torch.finfo(dtype).min)
 
-    functions = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-    with ExitStack() as restored:
-        for name, function in (("sdpa", mask), ("eager", additive)):
-            functions[name] = function
-            restored.callback(functions.__delitem__, name)
+    with _registered(masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, sdpa=mask, eager=additive):
         yield
+
+
+@contextmanager
+def _registered(registry: MutableMapping[str, Any], **functions: Callable[..., Any]) -> Iterator[None]:
+    """Let a registry of transformers name these functions, of which it has its own where none is registered."""
+    registry.update(functions)
+    try:
+        yield
+    finally:
+        for name in functions:
+            del registry[name]

@@ -46,17 +46,23 @@ def build(path: Path, device: torch.device = META) -> nn.Module:
 
     Raise InputError as `read_config`.
     """
-    document = read_json(path, "config", finite=False)  # some configs have limits of Infinity
-    model_type = document.get("model_type")
-    if not isinstance(model_type, str):
-        raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
+    document = config_document(path)
     check_no_code(document)
     try:
         return module_of(document, device)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a foreign library's constructors raise many kinds
-        raise InputError(f"transformers cannot build '{path}' ({model_type}): {_why(error, document)}") from error
+        kind = document["model_type"]
+        raise InputError(f"transformers cannot build '{path}' ({kind}): {_why(error, document)}") from error
+
+
+def config_document(path: Path) -> Mapping[str, Any]:
+    """The content of a config.json; raise InputError if the file is no such config."""
+    document = read_json(path, "config", finite=False)  # some configs have limits of Infinity
+    if not isinstance(document.get("model_type"), str):
+        raise InputError(f"'{path}' has no 'model_type'; it is neither a transformers config nor a graph.json")
+    return document
 
 
 def headed_module(document: Mapping[str, Any]) -> nn.Module:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from graphs.common.checks import instance, integer, path
-from graphs.common.documents import read_json
-from graphs.common.errors import InputError, first_line
-from graphs.importers.from_config import META, module_of
+from graphs.common.errors import InputError
+from graphs.importers.from_config import config_document, headed_module
 from graphs.importers.from_torch import program_from_exported
 from graphs.importers.source_location import untraceable
 from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
@@ -96,15 +95,11 @@ def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:
 
 def _of_config(file: Path) -> nn.Module:
     """Return the module of a config.json with its head, without weights."""
-    document = read_json(file, "config", finite=False)
-    if not isinstance(document.get("model_type"), str):
-        raise InputError(f"'{file}' has no 'model_type'; it is no transformers config")
+    document = config_document(file)
     try:
-        return module_of(document, META, head=True)
+        return headed_module(document)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
-    except Exception as error:  # a foreign library's constructors raise many kinds
-        raise InputError(f"transformers cannot build '{file}': {first_line(error)}") from error
 
 
 def _check_model(module: nn.Module) -> None:
