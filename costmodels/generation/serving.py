@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from costmodels.generation.rates import COUNTED, PACED, Rates
+from costmodels.generation.stages import layers_demand
 from costmodels.generation.work import (
     Demand,
     LayerShare,
     LayerWork,
     Machine,
     Tokens,
+    counted,
     head_demand,
     heads_divided,
-    pass_demand,
     total,
     weights_elsewhere,
 )
@@ -62,18 +63,11 @@ class Served(Brief):
         """GPUs of one replica."""
         return self.share.devices * self.pipeline
 
-    def kinds(self) -> list[tuple[LayerWork, int]]:
-        """Return the different layers and how often each occurs."""
-        counts: dict[int, int] = {}
-        for work in self.works:
-            counts[id(work)] = counts.get(id(work), 0) + 1
-        return [(work, counts.pop(id(work))) for work in self.works if id(work) in counts]
-
     def weight_bytes(self) -> float:
         """Return the bytes of weights on the fullest GPU, all stages taken as equal."""
         share = self.share
         layers = 0.0
-        for work, times in self.kinds():
+        for work, times in counted(self.works):
             whole = 1 if share.data > 1 else share.tensor
             parts = work.bytes["own"] / share.tensor + work.bytes["shared"] / whole
             layers += times * (parts + work.bytes["experts"] / share.devices)
@@ -82,7 +76,7 @@ class Served(Brief):
     def cache_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence of this length on each GPU that has it."""
         each = 0.0
-        for work, times in self.kinds():
+        for work, times in counted(self.works):
             for mixer in work.layer.mixers:
                 each += times * mixer.cache_bytes(tokens, self.value_bytes) / heads_divided(mixer, self.share.tensor)
         return each / self.pipeline
@@ -98,23 +92,17 @@ class Served(Brief):
         """
         rows = sequences / self.pipeline  # as many micro-batches as stages are under way
         passes = Tokens.decode(rows, context)
-        layers = [
-            (pass_demand(work, self.machine, self.share, passes, self.value_bytes), times)
-            for work, times in self.kinds()
-        ]
+        layers = layers_demand(self.works, self.machine, self.share, passes, self.value_bytes)
         head = head_demand(self.model, self.machine, self.share.tensor, rows)
         once: Demand = {"steps": 1.0, "sequences": 0.0 if alone else rows, "hops": float(self.pipeline > 1)}
-        return total([*layers, (head, 1), (once, 1)])
+        return total([(layers, 1), (head, 1), (once, 1)])
 
     def prompt_demand(self, tokens: int) -> Demand:
         """Return the work of a GPU for a prompt of its group, computed alone."""
         passes = Tokens.prefill(tokens)
-        layers = [
-            (pass_demand(work, self.machine, self.share, passes, self.value_bytes), times)
-            for work, times in self.kinds()
-        ]
+        layers = layers_demand(self.works, self.machine, self.share, passes, self.value_bytes)
         head = head_demand(self.model, self.machine, self.share.tensor, 1.0, prompt=True)
-        return total([*layers, (head, 1), ({"prompts": 1.0}, 1)])
+        return total([(layers, 1), (head, 1), ({"prompts": 1.0}, 1)])
 
 
 class Requests(NamedTuple):

@@ -17,6 +17,7 @@ from costmodels.generation.work import (
     LayerWork,
     Machine,
     Tokens,
+    counted,
     experts_demand,
     head_demand,
     pass_demand,
@@ -87,13 +88,11 @@ def head_seconds(unit: Unit, model: ModelDescription, rows: float, prompt: bool 
     return unit.rates.seconds(head_demand(model, unit.machine, unit.share.tensor, rows, prompt))
 
 
-def stage_demand(machine: Machine, works: Sequence[LayerWork], tokens: Tokens, value_bytes: float) -> Demand:
-    """Return the work of a pass through neighbouring layers on one device."""
-    counts: dict[int, int] = {}
-    for work in works:
-        counts[id(work)] = counts.get(id(work), 0) + 1
-    kinds = [(work, counts.pop(id(work))) for work in works if id(work) in counts]
-    return total((pass_demand(work, machine, LayerShare(), tokens, value_bytes), times) for work, times in kinds)
+def layers_demand(
+    works: Sequence[LayerWork], machine: Machine, share: LayerShare, tokens: Tokens, value_bytes: float
+) -> Demand:
+    """Return the work of a device for a pass through neighbouring layers, as `pass_demand` for each."""
+    return total((pass_demand(work, machine, share, tokens, value_bytes), times) for work, times in counted(works))
 
 
 def chunks_of(tokens: int, chunk: int) -> list[Tokens]:

@@ -19,6 +19,7 @@ Sources: Williams, Waterman and Patterson, Roofline, CACM 2009; Li et al., prima
 computing); Pope et al., arXiv 2211.05102 (communication of tensor parallelism).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, log, sqrt
@@ -158,6 +159,13 @@ def works_of(model: ModelDescription) -> tuple[LayerWork, ...]:
         if id(layer) not in made:
             made[id(layer)] = layer_work(layer, model.hidden)
     return tuple(made[id(layer)] for layer in model.layers)
+
+
+def counted(works: Iterable[LayerWork]) -> list[tuple[LayerWork, int]]:
+    """Return the different layers in the order in which they occur, and how often each does; see `works_of`."""
+    every = list(works)
+    times = Counter(map(id, every))
+    return [(work, times[number]) for number, work in {id(work): work for work in every}.items()]
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,22 @@ from planner.cli.statuses import DONE, NO_PLAN
 from planner.cli.text import count, table, wrapped
 from planner.generation.fit import fit
 from planner.generation.plan import GenerationPlan, plan_document
+from planner.generation.question import ASKED
 from planner.generation.serve import ServingLimits, ServingRow, ServingTable, serve, serving_document
-from planner.generation.words import bound_words, device_rows, expected_lines, layer_words, range_words
+from planner.generation.words import (
+    DEVICE_HEADS,
+    bound_words,
+    device_rows,
+    expected_lines,
+    layer_words,
+    range_words,
+)
 from planner.view.generation import generation_page, generation_svg
 
-DEVICE_HEADS = ("device", "layers", "weights", "experts", "ends", "cache", "buffers", "used", "of", "token", "prompt")
 SERVE_HEADS = (
     *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t × p × d"),
     *("experts", "replicas", "weights", "cache"),
 )
-ASKED = ("context", "sequences", "weights", "cache", "prompt", "output", "engine")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

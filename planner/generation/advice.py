@@ -1,5 +1,6 @@
 """Advice where nothing fits: how much is missing, and the nearest changes that fit, each with its price."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -44,7 +45,9 @@ def changes_that_fit(question: GenerationQuestion, planned: Planner) -> tuple[Fi
 
 
 def _changed(question: GenerationQuestion, planned: Planner) -> Iterator[tuple[str, GenerationQuestion]]:
-    shorter = _shorter(question, planned)
+    shortest = -(-(question.prompt + question.output) // STEP)
+    steps = range(shortest, (question.context - 1) // STEP + 1)
+    shorter = _largest_that_fits(steps, lambda n: replace(question, context=n * STEP), planned)
     if shorter is not None:
         yield f"--context {shorter.context}", shorter
     if CACHE_FORMATS[question.cache] > CACHE_FORMATS["q8_0"]:
@@ -53,41 +56,20 @@ def _changed(question: GenerationQuestion, planned: Planner) -> Iterator[tuple[s
     smaller = _smaller(question, planned)
     if smaller is not None:
         yield smaller
-    if question.sequences > 1:
-        fewer = _fewer(question, planned)
-        if fewer is not None:
-            yield f"--sequences {fewer.sequences}", fewer
+    fewer = _largest_that_fits(range(1, question.sequences), lambda n: replace(question, sequences=n), planned)
+    if fewer is not None:
+        yield f"--sequences {fewer.sequences}", fewer
     more = _one_more(question)
     if more is not None:
         yield more
 
 
-def _shorter(question: GenerationQuestion, planned: Planner) -> GenerationQuestion | None:
-    """Return the question with the longest context that fits; None if none does."""
-    least = -(-(question.prompt + question.output) // STEP)
-    most = (question.context - 1) // STEP
-    best = None
-    while least <= most:
-        middle = (least + most) // 2
-        tried = replace(question, context=middle * STEP)
-        if planned(tried).speeds is not None:
-            best, least = tried, middle + 1
-        else:
-            most = middle - 1
-    return best
-
-
-def _fewer(question: GenerationQuestion, planned: Planner) -> GenerationQuestion | None:
-    """Return the question with the most sequences that fit; None if not even one does."""
-    least, most, best = 1, question.sequences - 1, None
-    while least <= most:
-        middle = (least + most) // 2
-        tried = replace(question, sequences=middle)
-        if planned(tried).speeds is not None:
-            best, least = tried, middle + 1
-        else:
-            most = middle - 1
-    return best
+def _largest_that_fits(
+    numbers: range, asked: Callable[[int], GenerationQuestion], planned: Planner
+) -> GenerationQuestion | None:
+    """Return the question with the largest number that fits, of those that need more with each; None if none does."""
+    fitting = bisect_left(numbers, True, key=lambda number: planned(asked(number)).speeds is None)
+    return asked(numbers[fitting - 1]) if fitting else None
 
 
 def _smaller(question: GenerationQuestion, planned: Planner) -> tuple[str, GenerationQuestion] | None:

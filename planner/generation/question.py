@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodels.cluster.cluster import Cluster, Device
+from costmodels.generation.memory import compute_bytes
 from costmodels.generation.rates import ServingEngine, engine_named, family_of
 from costmodels.generation.work import LayerWork, works_of
 from costmodels.language_model.formats import FORMATS, WeightFormat, format_named
@@ -17,7 +18,6 @@ LOCAL_ENGINE, SERVING_ENGINE = "llama-cpp", "vllm"
 CACHE_FORMATS: Mapping[str, float] = {"float16": 2.0, "bfloat16": 2.0, "q8_0": 34 / 32, "fp8": 1.0, "q4_0": 18 / 32}
 """Bytes of a cached value, scales included."""
 CACHE_NAMES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "float8_e4m3fn": "fp8", "8-bit": "q8_0"}
-GGML = "q"  # how names of formats begin that only llama.cpp computes in, with iq and tq
 PROMPT, OUTPUT = 512, 256  # tokens of a request, unless asked otherwise
 DEFAULT_CONTEXT = 8192
 ASKED = ("context", "sequences", "weights", "cache", "prompt", "output", "engine")
@@ -84,6 +84,18 @@ class GenerationQuestion(Brief):
     def works(self) -> tuple[LayerWork, ...]:
         """The layers with their sizes; equal ones are one object."""
         return works_of(self.model)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The heads of every attention, which the devices of a tensor-parallel group divide among them."""
+        return tuple(
+            heads for work in self.works for mixer in work.layer.mixers if (heads := getattr(mixer, "heads", 0))
+        )
+
+    @cached_property
+    def buffer_bytes(self) -> float:
+        """Bytes of compute buffers on each device."""
+        return compute_bytes(self.model, self.engine.chunk_tokens, 0 if self.engine.fused_attention else self.context)
 
     @property
     def length(self) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.fabric import fabric_of
-from costmodels.generation.memory import compute_bytes
 from costmodels.generation.rates import Rates, rates_of
 from costmodels.generation.serving import Requests, Served, steady_state
 from costmodels.generation.work import LayerShare, Machine
@@ -147,7 +146,7 @@ def serve(
         read, given_cluster(cluster), **{**asked, "engine": asked.get("engine") or SERVING_ENGINE}
     )
     rates, machine = _equal(question)
-    room = question.cluster.devices[0].usable_bytes - compute_bytes(question.model, question.engine.chunk_tokens)
+    room = question.cluster.devices[0].usable_bytes - question.buffer_bytes
     most = question.sequences if bounded else None
     priced, rows = 0, []
     least: Served | None = None
@@ -226,14 +225,13 @@ def _ways(question: GenerationQuestion, machine: Machine) -> Iterator[Served]:
     """Yield every division of the GPUs of a replica."""
     gpus = len(question.cluster.devices)
     experts = any(isinstance(work.layer.feed_forward, Experts) for work in question.works)
-    heads = [mixer.heads for work in question.works for mixer in work.layer.mixers if getattr(mixer, "heads", 0)]
     for size in _divisors(gpus):
         for pipeline in _divisors(size):
             if pipeline > len(question.works):
                 continue
             for tensor in _divisors(size // pipeline):
                 data = size // pipeline // tensor
-                if any(count % tensor for count in heads) or (data > 1 and not experts):
+                if any(count % tensor for count in question.heads) or (data > 1 and not experts):
                     continue
                 parts = sorted({1, size // pipeline}) if experts and size > pipeline else [1]
                 for spread in parts:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from costmodels.generation.memory import compute_bytes
 from costmodels.generation.rates import PARTS
 from costmodels.generation.stages import (
+    Seconds,
     away_demand,
     chunks_of,
     head_seconds,
@@ -14,6 +15,7 @@ from costmodels.generation.stages import (
 )
 from costmodels.generation.work import Tokens, head_demand, pass_demand
 from graphs.common.brief import Brief
+from planner.generation.question import GenerationQuestion
 from planner.generation.split import Division, DivisionPart, SplitProblem, message_s, over_bytes
 
 COPIES = 4  # of compute buffers, where chunks of a prompt are on several devices at once (GGML_SCHED_MAX_COPIES)
@@ -75,60 +77,73 @@ class Speeds(Brief):
 
 def speeds_of(problem: SplitProblem, division: Division) -> Speeds:
     """Return what to expect of a division."""
-    question = problem.question
+    question, parts = problem.question, division.parts
     whole = Tokens.decode(question.sequences, question.length)
-    stages = tuple(_stage(problem, division.parts, number, whole) for number in range(len(division.parts)))
-    overlapped = question.engine.overlaps and len(stages) > 1 and _room_for_copies(problem, division)
-    used = [
-        problem.question.cluster.devices[problem.classes[problem.units[part.unit].device_class].devices[0]]
-        for part in division.parts
-    ]
-    estimated = tuple(
-        dict.fromkeys(
-            device.kind
-            for device, part in zip(used, division.parts, strict=True)
-            if problem.units[part.unit].unit.rates.origin == "estimated"
-        )
+    passes, chunks = _token_passes(problem, parts, whole), _prompt_chunks(problem, parts)
+    prompts_s = [sum(chunk[number] for chunk in chunks) for number in range(len(parts))]
+    stages = tuple(
+        StageSpeed(each.own_s, prompt_s, each.host_s, each.hop_s)
+        for each, prompt_s in zip(passes, prompts_s, strict=True)
     )
-    chunks = _prompt_chunks(problem, division.parts)
-    first = prompt_seconds(chunks, overlapped) + question.engine.seconds["prompt"]
+    overlapped = question.engine.overlaps and len(stages) > 1 and _room_for_copies(problem, division)
+    estimated = _estimated(problem, parts)
+    alone = replace(whole, rows=1.0, sequences=1.0)
     return Speeds(
-        first,
-        _token_s(problem, division.parts, whole),
-        _token_s(problem, division.parts, replace(whole, rows=1.0, sequences=1.0)),
+        prompt_seconds(chunks, overlapped) + question.engine.seconds["prompt"],
+        _token_s(question, passes, whole),
+        _token_s(question, _token_passes(problem, parts, alone), alone),
         _wider(question.engine.decode_range, bool(estimated)),
         _wider(question.engine.prefill_range, bool(estimated)),
         stages,
-        _parts(problem, division.parts, whole),
+        _parts(problem, parts, whole),
         estimated,
         overlapped,
     )
+
+
+def _estimated(problem: SplitProblem, parts: Sequence[DivisionPart]) -> tuple[str, ...]:
+    """Return the kinds of devices in use that nobody measured."""
+    units = [problem.units[part.unit] for part in parts]
+    numbers = [problem.classes[unit.device_class].devices[0] for unit in units if unit.unit.rates.origin == "estimated"]
+    return tuple(dict.fromkeys(problem.question.cluster.devices[number].kind for number in numbers))
 
 
 def _wider(known: tuple[float, float], estimated: bool) -> tuple[float, float]:
     return (known[0] * ESTIMATED[0], known[1] * ESTIMATED[1]) if estimated else known
 
 
-def _stage(problem: SplitProblem, parts: Sequence[DivisionPart], number: int, tokens: Tokens) -> StageSpeed:
-    question, part = problem.question, parts[number]
-    own = [_layer(problem, part, layer, tokens) for layer in range(part.start, part.stop)]
-    last = part.stop == problem.n_layers
-    unit = problem.units[part.unit].unit
-    head = head_seconds(unit, question.model, tokens.rows) if last else 0.0
-    chunks = _prompt_chunks(problem, [part])
-    return StageSpeed(
-        sum(device + host for device, host in own) + head,
-        sum(chunk[0] for chunk in chunks),
-        sum(host for _, host in own),
-        0.0 if last else _hop_s(problem, part, parts[number + 1], tokens.rows),
-    )
+class _TokenPass(NamedTuple):
+    """Seconds of one token of some sequences on a part: its layers, of these on the host, and the message after it."""
+
+    own_s: float
+    host_s: float
+    hop_s: float
 
 
-def _layer(problem: SplitProblem, part: DivisionPart, layer: int, tokens: Tokens) -> tuple[float, float]:
-    unit = problem.units[part.unit].unit
-    work = problem.question.works[layer]
-    found = layer_seconds(unit, work, tokens, problem.question.value_bytes, layer in part.away)
-    return found.device, found.host
+def _token_passes(problem: SplitProblem, parts: Sequence[DivisionPart], tokens: Tokens) -> list[_TokenPass]:
+    """Return the seconds of one token of every sequence on each part."""
+    found = []
+    for number, part in enumerate(parts):
+        layers = _layers(problem, part, tokens)
+        last = part.stop == problem.n_layers
+        head = head_seconds(problem.units[part.unit].unit, problem.question.model, tokens.rows) if last else 0.0
+        hop_s = 0.0 if last else _hop_s(problem, part, parts[number + 1], tokens.rows)
+        found.append(_TokenPass(sum(each.both for each in layers) + head, sum(each.host for each in layers), hop_s))
+    return found
+
+
+def _layers(problem: SplitProblem, part: DivisionPart, tokens: Tokens) -> list[Seconds]:
+    """Return the seconds of a pass through each layer of a part; those of equal layers are computed once."""
+    question, unit = problem.question, problem.units[part.unit].unit
+    known: dict[tuple[int, bool], Seconds] = {}
+    found = []
+    for layer in range(part.start, part.stop):
+        work, away = question.works[layer], layer in part.away
+        key = id(work), away
+        if key not in known:
+            known[key] = layer_seconds(unit, work, tokens, question.value_bytes, away)
+        found.append(known[key])
+    return found
 
 
 def _hop_s(problem: SplitProblem, part: DivisionPart, following: DivisionPart, rows: float) -> float:
@@ -136,33 +151,19 @@ def _hop_s(problem: SplitProblem, part: DivisionPart, following: DivisionPart, r
     return message_s(problem, problem.units[part.unit].device_class, problem.units[following.unit].device_class, rows)
 
 
-def _token_s(problem: SplitProblem, parts: Sequence[DivisionPart], tokens: Tokens) -> float:
-    """Return the seconds of one token of every sequence through all stages."""
-    seconds = problem.question.engine.seconds
-    stages = [_stage(problem, parts, number, tokens) for number in range(len(parts))]
-    own = sum(stage.token_s + stage.hop_s for stage in stages)
-    return own + seconds["step"] + seconds["sequence"] * tokens.sequences
+def _token_s(question: GenerationQuestion, passes: Sequence[_TokenPass], tokens: Tokens) -> float:
+    """Return the seconds of one token of every sequence through all parts."""
+    seconds = question.engine.seconds
+    return sum(each.own_s + each.hop_s for each in passes) + seconds["step"] + seconds["sequence"] * tokens.sequences
 
 
 def _prompt_chunks(problem: SplitProblem, parts: Sequence[DivisionPart]) -> list[list[float]]:
     """Return the seconds of each chunk of a prompt on each part, [chunks][parts]."""
     question = problem.question
-    found = []
     chunks = chunks_of(question.prompt, question.engine.chunk_tokens)
-    for number, tokens in enumerate(chunks):
-        row = []
-        for part in parts:
-            known: dict[tuple[int, bool], float] = {}
-            total_s = 0.0
-            for layer in range(part.start, part.stop):
-                key = id(question.works[layer]), layer in part.away
-                if key not in known:
-                    known[key] = sum(_layer(problem, part, layer, tokens))
-                total_s += known[key]
-            if part.stop == problem.n_layers and number == len(chunks) - 1:
-                total_s += head_seconds(problem.units[part.unit].unit, question.model, 1.0, prompt=True)
-            row.append(total_s)
-        found.append(row)
+    found = [[sum(each.both for each in _layers(problem, part, tokens)) for part in parts] for tokens in chunks]
+    last = problem.units[parts[-1].unit].unit
+    found[-1][-1] += head_seconds(last, question.model, 1.0, prompt=True)
     return found
 
 
@@ -193,8 +194,7 @@ def _parts(problem: SplitProblem, parts: Sequence[DivisionPart], tokens: Tokens)
 def _room_for_copies(problem: SplitProblem, division: Division) -> bool:
     """Return whether every device has room for the buffers of several chunks."""
     question = problem.question
-    scores = 0 if question.engine.fused_attention else question.context
-    more = (COPIES - 1) * compute_bytes(question.model, question.engine.chunk_tokens, scores)
     if question.engine.batches:
         return True
+    more = (COPIES - 1) * question.buffer_bytes
     return all(over_bytes(problem, part) + more <= 0 for part in division.parts)

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from costmodels.generation.work import VALUE_BYTES
-from graphs.common.arrays import Floats
+from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from planner.generation.question import GenerationQuestion
@@ -349,7 +349,8 @@ def blocks_of(problem: SplitProblem, number: int, prices: Mapping[int, float]) -
     )
     costs = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost[None, :] - cost[:, None], inf)
     costs[:, n] += problem.cost_s(unit.head)
-    over = size[None, :] - size[:, None] + _ends(problem, unit) - unit.room_bytes
+    place = np.arange(n + 1)
+    over = size[None, :] - size[:, None] + _end_bytes(problem, unit, place[:, None], place) - unit.room_bytes
     if unit.host is None:
         return np.where(over > 0, inf, costs)
     extra = _away_costs(problem, own, over, prices.get(unit.host, 0.0))
@@ -360,18 +361,14 @@ def over_bytes(problem: SplitProblem, part: DivisionPart) -> float:
     """Return by how much the layers of a part are more than its unit has room for, all experts on it."""
     unit = problem.units[part.unit]
     own = sum(unit.prices[id(work)].bytes for work in problem.question.works[part.start : part.stop])
-    return own + float(_ends(problem, unit)[part.start, part.stop]) - unit.room_bytes
+    return own + float(_end_bytes(problem, unit, part.start, part.stop)) - unit.room_bytes
 
 
-def _ends(problem: SplitProblem, unit: PricedUnit) -> Floats:
-    """Return the bytes of embedding and head in each block, [n + 1, n + 1]; a tied one is there once."""
-    n = problem.n_layers
-    need = np.zeros((n + 1, n + 1))
-    need[0, :] += unit.embedding_bytes
-    need[:, n] += unit.head.bytes
-    if problem.question.model.tied:
-        need[0, n] -= min(unit.head.bytes, unit.embedding_bytes)
-    return need
+def _end_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop: Ints | int) -> Floats:
+    """Return the bytes of embedding and head in blocks of some layers on a unit; a tied one is there once."""
+    first, last = np.equal(start, 0), np.equal(stop, problem.n_layers)
+    twice = min(unit.head.bytes, unit.embedding_bytes) if problem.question.model.tied else 0.0
+    return np.asarray(first * unit.embedding_bytes + last * unit.head.bytes - (first & last) * twice)
 
 
 class _Movable(NamedTuple):

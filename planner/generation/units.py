@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import inf
 
 from costmodels.cluster.cluster import Cluster, Device
-from costmodels.generation.memory import compute_bytes
 from costmodels.generation.rates import rates_of
 from costmodels.generation.stages import HostProcessors, Unit, chunks_of, head_seconds, layer_seconds
 from costmodels.generation.work import LayerShare, LayerWork, Tokens, heads_divided, peaks_of
@@ -124,11 +123,10 @@ def _sizes(question: GenerationQuestion, own: DeviceClass) -> Iterator[int]:
     yield 1
     if own.processor or not question.engine.batches:
         return
-    heads = [mixer.heads for work in question.works for mixer in work.layer.mixers if getattr(mixer, "heads", 0)]
     size = 2
     while size <= len(own.devices):
         joined = all((own.devices[0], other) in question.cluster.link for other in own.devices[1:size])
-        if joined and all(count % size == 0 for count in heads):
+        if joined and all(count % size == 0 for count in question.heads):
             yield size
         size *= 2
 
@@ -137,9 +135,6 @@ def _priced(question: GenerationQuestion, classes: Sequence[DeviceClass], number
     own = classes[number]
     device = question.cluster.devices[own.devices[0]]
     unit, host = _unit(question, classes, number, size)
-    buffers = compute_bytes(
-        question.model, question.engine.chunk_tokens, 0 if question.engine.fused_attention else question.context
-    )
     prices = {id(work): _layer_price(question, unit, work) for work in question.works}
     token, prompt = Tokens.decode(question.sequences, question.length), float(question.sequences)
     head = question.model.head_tensor
@@ -147,8 +142,8 @@ def _priced(question: GenerationQuestion, classes: Sequence[DeviceClass], number
         unit,
         number,
         size,
-        device.usable_bytes - buffers,
-        buffers,
+        device.usable_bytes - question.buffer_bytes,
+        question.buffer_bytes,
         prices,
         UnitPrice(
             head_seconds(unit, question.model, token.rows),

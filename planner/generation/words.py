@@ -6,6 +6,7 @@ from costmodels.units import format_bytes, format_seconds
 from planner.generation.plan import Alternative, GenerationPlan, Holding, PlanStage
 from planner.problem.result import Status
 
+DEVICE_HEADS = ("device", "layers", "weights", "experts", "ends", "cache", "buffers", "used", "of", "token", "prompt")
 SHOWN_SHARE = 0.005  # of a token's time; smaller parts are not said
 
 
@@ -22,7 +23,7 @@ def layer_words(plan: GenerationPlan) -> str:
 
 
 def device_rows(plan: GenerationPlan) -> list[tuple[str, ...]]:
-    """Return a row for each device: its layers, what it holds, and its seconds."""
+    """Return a row of `DEVICE_HEADS` for each device: its layers, what it holds, and its seconds."""
     stages = {name: stage for stage in plan.stages for name in stage.devices}
     return [_device_row(holding, stages.get(holding.device)) for holding in plan.holdings]
 

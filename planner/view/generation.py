@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from costmodels.units import format_bytes, format_seconds
 from graphs.common.visible import visible
 from planner.generation.plan import GenerationPlan, Holding, PlanStage
-from planner.generation.words import bound_words, device_rows, expected_lines, layer_words, layers_of_stage
+from planner.generation.words import (
+    DEVICE_HEADS,
+    bound_words,
+    device_rows,
+    expected_lines,
+    layer_words,
+    layers_of_stage,
+)
 from planner.view.choices import COLOURS, DARK
 from planner.view.page import filled, head, template
 
@@ -26,7 +33,6 @@ BANDS = (
     ("margin", "#e5e5e5"),
 )
 """Parts of a device's memory, and their colours."""
-HEADS = ("device", "layers", "weights", "experts", "ends", "cache", "buffers", "used", "of", "token", "prompt")
 
 
 def generation_page(plan: GenerationPlan) -> str:
@@ -36,7 +42,7 @@ def generation_page(plan: GenerationPlan) -> str:
         "head": head(_text(plan.question.model.name), template("page.css")),
         "title": _text(layer_words(plan)),
         "picture": generation_svg(plan),
-        "heads": "".join(f"<th>{_text(name)}</th>" for name in HEADS),
+        "heads": "".join(f"<th>{_text(name)}</th>" for name in DEVICE_HEADS),
         "rows": rows,
         "proof": _text(bound_words(plan)),
         "expected": "".join(f"<li>{_text(line)}</li>" for line in expected_lines(plan)),

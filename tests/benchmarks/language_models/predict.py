@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from costmodels.generation.memory import compute_bytes
-from costmodels.generation.stages import chunks_of, stage_demand
-from costmodels.generation.work import Demand, LayerWork, Tokens, head_demand, peaks_of, total
+from costmodels.generation.stages import chunks_of, layers_demand
+from costmodels.generation.work import Demand, LayerShare, LayerWork, Tokens, head_demand, peaks_of, total
 from tests.benchmarks.language_models.local import Case, model_of, works
 
 OTHERS_BYTES = 0.5e9  # of a GPU, which the driver and the display have
@@ -38,7 +38,7 @@ def decode_demand(case: Case) -> Demand:
     model, rows = model_of(case.model, case.weights), float(case.sequences)
     tokens = Tokens.decode(rows, case.cached + case.tokens // 2)
     unit = peaks_of(case.devices[0])
-    own = [(stage_demand(unit, layers, tokens, 2.0), 1.0) for layers in stages_of(case)]
+    own = [(layers_demand(layers, unit, LayerShare(), tokens, 2.0), 1.0) for layers in stages_of(case)]
     once: Demand = {"steps": 1.0, "sequences": rows, "hops": len(case.devices) - 1.0}
     return total([*own, (head_demand(model, unit, 1, rows), 1.0), (once, 1.0)])
 
@@ -49,5 +49,5 @@ def prompt_demands(case: Case) -> list[list[Demand]]:
     found = []
     for number, tokens in enumerate(chunks_of(case.tokens, case.chunk)):
         cached = Tokens.prefill(round(tokens.rows), case.cached + number * case.chunk)
-        found.append([stage_demand(unit, layers, cached, 2.0) for layers in stages_of(case)])
+        found.append([layers_demand(layers, unit, LayerShare(), cached, 2.0) for layers in stages_of(case)])
     return found
