@@ -94,7 +94,7 @@ LINES = {
     "costmodels/estimates": 684,
     "costmodels/generation": 914,
     "costmodels/host": 743,
-    "costmodels/language_model": 2371,
+    "costmodels/language_model": 2370,
     "costmodels/learning": 714,
     "costmodels/memory": 616,
     "costmodels/operators": 797,

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Protocol
 
 from costmodels.architecture import Architecture
@@ -199,10 +200,4 @@ def _width(shapes: Sequence[Sequence[int]], hidden: int) -> tuple[int, bool]:
 
 
 def _elements(tensors: Iterable[StoredTensor | WeightTensor]) -> int:
-    total = 0
-    for tensor in tensors:
-        size = 1
-        for axis in tensor.shape:
-            size *= axis
-        total += size
-    return total
+    return sum(prod(tensor.shape) for tensor in tensors)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.language_model.formats import FORMATS
+from costmodels.language_model.shards import all_shards
 from costmodels.language_model.stored_tensor import StoredTensor
 from graphs.common.errors import InputError
 
@@ -84,7 +85,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     Raises:
         InputError: if the file or a shard is missing, no .gguf, damaged or cut off, or has an unknown type of tensor.
     """
-    headers = [_read_file(shard) for shard in _shards(path)]
+    headers = [_read_file(shard) for shard in all_shards(path, SHARD, "shards")]
     pairs, count = headers[0].pairs, headers[0].pairs.get("split.count", len(headers))
     if count > len(headers):
         raise InputError(
@@ -92,21 +93,6 @@ def read_gguf_header(path: Path) -> GgufHeader:
             f"NAME-00001-of-{count:05d}.gguf and so on, in one folder"
         )
     return GgufHeader(pairs, tuple(tensor for header in headers for tensor in header.tensors))
-
-
-def _shards(path: Path) -> list[Path]:
-    match = SHARD.fullmatch(path.name)
-    if match is None:
-        return [path]
-    stem, _, count = match.groups()
-    paths = [path.with_name(f"{stem}-{number:05d}-of-{count}.gguf") for number in range(1, int(count) + 1)]
-    missing = [shard.name for shard in paths if not shard.exists()]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InputError(
-            f"'{path}' is one of {int(count)} shards, and '{missing[0]}'{more} is not in its folder; put all there"
-        )
-    return paths
 
 
 def _read_file(path: Path) -> GgufHeader:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.language_model.formats import FORMATS, WeightFormat
+from costmodels.language_model.shards import all_shards
 from costmodels.language_model.stored_tensor import StoredTensor
 from graphs.common.documents import parse_json, read_json
 from graphs.common.errors import InputError, first_line
@@ -53,7 +54,7 @@ def read_safetensors(path: Path) -> tuple[StoredTensor, ...]:
         path = path / INDEX if (path / INDEX).exists() else path
     if path.suffix == ".json":
         return tuple(_by_index(path))
-    files = _files(path) if path.is_dir() else _shards(path)
+    files = _files(path) if path.is_dir() else all_shards(path, SHARD, "files")
     return tuple(tensor for file in files for tensor in _header(file))
 
 
@@ -80,22 +81,7 @@ def _files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not found:
         raise InputError(f"the folder '{folder}' has no .safetensors; give a folder with a model's files, or a file")
-    return _shards(found[0])
-
-
-def _shards(path: Path) -> list[Path]:
-    """Return all files of a model, one of which is given."""
-    match = SHARD.fullmatch(path.name)
-    if match is None:
-        return [path]
-    stem, digits, count = match.groups()
-    paths = [
-        path.with_name(f"{stem}-{number:0{len(digits)}d}-of-{count}.safetensors") for number in range(1, int(count) + 1)
-    ]
-    missing = next((shard.name for shard in paths if not shard.exists()), None)
-    if missing is not None:
-        raise InputError(f"'{path}' is one of {int(count)} files, and '{missing}' is not in its folder; put all there")
-    return paths
+    return all_shards(found[0], SHARD, "files")
 
 
 def _header(path: Path) -> Iterator[StoredTensor]:
