@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from costmodels.host.affinity import is_here, settle, torch_device_of
+from costmodels.host.affinity import settle, torch_device_of
 from graphs.caches import in_place, users
 from graphs.common import checks
 from graphs.common.errors import InputError
@@ -29,7 +29,7 @@ from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.generation.groups import Continuation, RowGroup, advance, next_phase, pass_inputs, views
 from planner.runtime.generation.sampling import Sampling
-from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.inline_engine import engine_of
 from planner.runtime.inference.runner import check_surroundings
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_generates, check_runs
@@ -73,7 +73,7 @@ class GenerationRunner(Closing):
         self._kinds = {"cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.used}
         self._numerics = numerics(ON_THREADS)
         settle(max(program.graph.largest_bytes for program in self._programs.values()))
-        devices, used = plan.cluster.devices, plan.placement.used
+        devices = plan.cluster.devices
         compiled, self._state = compile_phases(
             [writing_in_place(program) for program in self._programs.values()], plan.stages, devices, not share_weights
         )
@@ -82,9 +82,7 @@ class GenerationRunner(Closing):
         self._cached = {after: name for name, after in graph.caches}
         (self._logits,) = (name for name in graph.outputs if name not in self._cached)
         outputs = tuple(name for name in graph.outputs if name not in direct)
-        isolated = len(used) == 1 and is_here(devices[used[0]])
-        phases = ((),) * len(self._programs)  # nothing elsewhere
-        self._engine = (InlineEngine if isolated else Engine)(devices, compiled, outputs, phases)
+        self._engine = engine_of(devices, compiled, outputs, len(self._programs))
         self._number = {phase: number for number, phase in enumerate(self._programs)}
         self._free: queue.SimpleQueue[RowGroup] = queue.SimpleQueue()
         self._groups = tuple(self._group() for _ in range(plan.workload.in_flight))

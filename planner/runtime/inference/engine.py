@@ -408,28 +408,3 @@ class Engine:
             for left in self._left:
                 left.pop(batch, None)
             batch.done.set_exception(failure)
-
-
-class InlineEngine(Engine):
-    """An engine that runs a micro-batch on the thread that submits it; see `costmodels.host.affinity.is_here`.
-
-    If several threads call, one runs at a time. An interrupt leaves the call, as it would leave the model.
-    """
-
-    def submit(self, inputs: Mapping[str, torch.Tensor], copy: int | None = None) -> "Promise[Tensors]":
-        """Run one micro-batch; the result is there, unless the engine is closed meanwhile."""
-        done = super().submit(inputs, copy)
-        with self._turn, torch.no_grad():  # as on a device's own thread
-            while not done.done() and self._step(self._device, torch_device_of(self._devices[self._device]), None):
-                pass
-        failure = done.exception() if done.done() else None
-        if failure is not None and isinstance(failure.__cause__, KeyboardInterrupt):
-            raise failure.__cause__
-        return done
-
-    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
-        """Prepare to run all stages, which are on one device; start no thread."""
-        (self._device,) = used
-        self._turn = threading.Lock()
-        settle()
-        return []

@@ -16,7 +16,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from costmodels.host.affinity import is_here, settle
+from costmodels.host.affinity import settle
 from costmodels.host.packing import address_of
 from graphs.common import checks
 from graphs.common.errors import InputError
@@ -25,7 +25,8 @@ from graphs.program.arguments import arguments_of
 from graphs.program.program import Program, as_held
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.engine import Engine
+from planner.runtime.inference.inline_engine import engine_of
 from planner.runtime.inference.prefetch import prefetched
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.matching import check_runs, rewritten_for
@@ -255,13 +256,11 @@ class Runner(Closing):
 def _threads_of(plan: Plan, program: Program, apart: bool) -> tuple[Engine, ShardedState]:
     """Return the threads of a plan's devices and the state that they hold, copied if it is ``apart`` from the model."""
     settle(program.graph.largest_bytes)
-    devices, used = plan.cluster.devices, plan.placement.used
+    devices = plan.cluster.devices
     compiled, state = compile_stages(program, plan.stages, devices, pairs=plan.in_pairs, apart=apart)
     written = {name for stage in compiled.values() for name in stage.outputs}
     outputs = tuple(name for name in plan.graph.outputs if name in written)
-    isolated = len(used) == 1 and is_here(devices[used[0]])
-    waits_for = ((),) * len(plan.placement.copies)  # nothing elsewhere
-    return (InlineEngine if isolated else Engine)(devices, compiled, outputs, waits_for), state
+    return engine_of(devices, compiled, outputs, len(plan.placement.copies)), state
 
 
 def _leave(on_way: "set[Promise[Tensors]]", left: "queue.SimpleQueue[None]", promise: "Promise[Tensors]") -> None:

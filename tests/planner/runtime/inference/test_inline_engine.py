@@ -15,7 +15,8 @@ from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.check import compare_outputs
 from planner.runtime.errors import StageError
-from planner.runtime.inference.engine import Engine, InlineEngine
+from planner.runtime.inference.engine import Engine
+from planner.runtime.inference.inline_engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from simulator.placement import Placement
 from tests.costmodels.calibrate.hosts import CORE, OTHER

@@ -13,7 +13,7 @@ from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.benchmark.check import Answers, compare_outputs
-from planner.runtime.inference.engine import InlineEngine
+from planner.runtime.inference.inline_engine import InlineEngine
 from planner.runtime.inference.runner import Runner
 from planner.runtime.stages.random_generators import draw_seed
 from planner.runtime.start import start
