@@ -111,7 +111,7 @@ LINES = {
     "planner/cli/solve": 410,
     "planner/explanations": 2152,
     "planner/exports": 1317,
-    "planner/exports/generation": 491,
+    "planner/exports/generation": 493,
     "planner/generation": 1986,
     "planner/literature": 1,
     "planner/literature/hybrid_pipeline": 994,

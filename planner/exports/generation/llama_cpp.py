@@ -10,6 +10,7 @@ together (https://github.com/ggml-org/llama.cpp, `llama_model_load_internal` and
 """
 
 from graphs.common.errors import InputError
+from planner.exports.generation.checks import check_whole_layers
 from planner.exports.generation.division import GenerationDivision, StageOf
 from planner.plans.exported import Export, refuse
 
@@ -25,14 +26,7 @@ def llama_cpp(division: GenerationDivision) -> Export:
         InputError: for devices that share products, processors after a GPU, or a cache in a format that it lacks.
     """
     stages = division.stages
-    shared = next((stage for stage in stages if len(stage.devices) > 1), None)
-    if shared is not None:
-        raise refuse(
-            NAME,
-            f"{' and '.join(shared.devices)} share every product",
-            "has whole layers on devices",
-            "plan with --engine llama-cpp",
-        )
+    check_whole_layers(division, NAME)
     first_gpu = next((n for n, stage in enumerate(stages) if division.is_gpu(stage.devices[0])), len(stages))
     late = next((stage for stage in stages[first_gpu:] if not division.is_gpu(stage.devices[0])), None)
     if late is not None:

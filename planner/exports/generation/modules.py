@@ -11,11 +11,13 @@ https://github.com/kvcache-ai/ktransformers/blob/main/doc/en/injection_tutorial.
 
 from collections.abc import Sequence
 
+from planner.exports.generation.checks import check_one_host, check_whole_layers
 from planner.exports.generation.division import GenerationDivision
 from planner.plans.exported import Export, refuse
 
 ACCELERATE, KTRANSFORMERS = "accelerate", "ktransformers"
 ENDINGS = (".weight", ".bias")
+DEFAULT = "default"
 EXPERTS = "ktransformers.operators.experts.KTransformersExperts"
 
 
@@ -75,20 +77,18 @@ def ktransformers(division: GenerationDivision) -> Export:
     modules = division.document["modules"]
     prefix, rules = modules["layer_prefix"], []
     first, last = (f"cuda:{division.numbers[division.stages[end].devices[0]]}" for end in (0, -1))
-    rules.append(_rule(f"^{_escaped(_module(modules['embedding'][0]))}", "default", "cpu", "cpu"))
+    rules.append(_rule(f"^{_escaped(_module(modules['embedding'][0]))}", DEFAULT, "cpu", "cpu"))
     for stage in division.stages:
         device = f"cuda:{division.numbers[stage.devices[0]]}"
         for layers, place in ((stage.away, "cpu"), (_here(division, stage.start, stage.stop, stage.away), device)):
             if layers:
                 pattern = f"^{_escaped(prefix)}({'|'.join(map(str, layers))})\\.mlp\\.experts$"
                 kwargs = {"generate_op": "KExpertsCPU" if place == "cpu" else "KExpertsTorch", "out_device": device}
-                rules.append(
-                    _rule(pattern, "ktransformers.operators.experts.KTransformersExperts", place, device, kwargs)
-                )
+                rules.append(_rule(pattern, EXPERTS, place, device, kwargs))
         whole = "|".join(map(str, range(stage.start, stage.stop)))
-        rules.append(_rule(f"^{_escaped(prefix)}({whole})\\.", "default", device, device))
-    rules.append(_rule("^lm_head", "default", last, last))
-    rules.append(_rule(f"^{_escaped(_root(prefix))}(norm|rotary_emb)", "default", last, first))
+        rules.append(_rule(f"^{_escaped(prefix)}({whole})\\.", DEFAULT, device, device))
+    rules.append(_rule("^lm_head", DEFAULT, last, last))
+    rules.append(_rule(f"^{_escaped(_root(prefix))}(norm|rotary_emb)", DEFAULT, last, first))
     return Export("\n".join(rules) + "\n")
 
 
@@ -100,13 +100,12 @@ def _here(division: GenerationDivision, start: int, stop: int, away: Sequence[in
 
 def _rule(pattern: str, own: str, generates: str, prefills: str, kwargs: dict[str, str] | None = None) -> str:
     """Return one rule of KTransformers in YAML."""
-    lines = [f'- match:\n    name: "{pattern.replace(chr(92), chr(92) * 2)}"', f"  replace:\n    class: {own}"]
-    if own != "default":
-        lines.append("  recursive: False")
+    escaped = pattern.replace("\\", "\\\\")
     pairs = {"generate_device": generates, "prefill_device": prefills, **(kwargs or {})}
-    if own == "default":
-        lines[1] = "  replace:\n    class: default"
-    lines.insert(2, "    kwargs:\n" + "\n".join(f'      {key}: "{word}"' for key, word in pairs.items()))
+    lines = ["- match:", f'    name: "{escaped}"', "  replace:", f"    class: {own}", "    kwargs:"]
+    lines += [f'      {key}: "{word}"' for key, word in pairs.items()]
+    if own != DEFAULT:
+        lines.append("  recursive: False")
     return "\n".join(lines)
 
 
@@ -115,13 +114,8 @@ def _check(division: GenerationDivision, name: str) -> None:
         raise refuse(
             name, "the plan is for a .gguf", "has the modules of transformers", "plan for the model's config.json"
         )
-    shared = next((stage for stage in division.stages if len(stage.devices) > 1), None)
-    if shared is not None:
-        reason = f"{' and '.join(shared.devices)} share every product"
-        raise refuse(name, reason, "has whole layers on devices", "plan with --engine llama-cpp")
-    hosts = sorted({division.hosts[device] for stage in division.stages for device in stage.devices})
-    if len(hosts) > 1:
-        raise refuse(name, f"the plan is on the hosts {', '.join(hosts)}", "runs on one", "plan for one host's devices")
+    check_whole_layers(division, name)
+    check_one_host(division, name, "runs on one")
 
 
 def _module(tensor: str) -> str:

@@ -7,6 +7,7 @@ a variable of the environment (vLLM's ``VLLM_PP_LAYER_PARTITION``, https://docs.
 
 from typing import NamedTuple
 
+from planner.exports.generation.checks import check_one_host
 from planner.exports.generation.division import GenerationDivision
 from planner.plans.exported import Export, refuse
 
@@ -95,14 +96,7 @@ def _check(division: GenerationDivision, name: str) -> None:
             "has as many on every stage",
             f"the nearest: {sizes[0]} on each, from devices of one kind",
         )
-    hosts = sorted({division.hosts[device] for stage in stages for device in stage.devices})
-    if len(hosts) > 1:
-        raise refuse(
-            name,
-            f"the plan is on the hosts {', '.join(hosts)}",
-            "numbers the GPUs of several by itself",
-            "plan for the devices of one host",
-        )
+    check_one_host(division, name, "numbers the GPUs of several by itself")
     if division.cache not in ("float16", "bfloat16", "fp8"):
         raise refuse(
             name, f"the cache is in {division.cache}", "has caches in 16 bits and fp8", "plan with --cache fp8"
