@@ -9,15 +9,15 @@ import contextlib
 import hashlib
 import io
 import random
-import signal
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from planner.cli import _parser, main
 from planner.cli.statuses import BAD_INPUT, BROKEN, DIFFERENT, DONE
+from tests.attacks.limits import limited
 from tests.attacks.readers import readers
 
 LIMIT_S = 60
@@ -136,7 +136,12 @@ def run(line: Sequence[str], folder: Path) -> Outcome:
     """Run a command line in a folder of files, in this process."""
     before = _digests(folder)
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limit():
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        limited(LIMIT_S, TimeoutError),
+    ):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -156,20 +161,6 @@ def run(line: Sequence[str], folder: Path) -> Outcome:
 def _digests(folder: Path) -> Mapping[str, str]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-@contextlib.contextmanager
-def _limit() -> Iterator[None]:
-    def over(*_: object) -> None:
-        raise TimeoutError(f"no end in {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fault(line: Sequence[str], folder: Path) -> str:

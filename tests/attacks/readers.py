@@ -3,25 +3,23 @@
 A reader that raises anything but InputError, takes longer than `LIMIT_S` or runs what a file says is broken through.
 """
 
-import faulthandler
 import io
 import json
 import os
 import pickle
 import random
-import signal
 import tempfile
 import tomllib
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from graphs.common.errors import InputError
+from tests.attacks.limits import limited
 from tests.attacks.mutations import as_json, as_toml, broken_bytes, broken_document
 
 LIMIT_S = 20  # of one read, on a machine that others use, too
@@ -67,7 +65,7 @@ def fault(reader: Reader, content: bytes, folder: Path) -> str:
     path.write_bytes(content)
     os.environ[CANARY] = str(canary)
     try:
-        with _limit(), warnings.catch_warnings():
+        with limited(LIMIT_S, HangError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reader.read(path)
     except InputError as error:
@@ -94,23 +92,6 @@ def _where(error: BaseException) -> str:
             place = f" at {Path(name).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
-
-
-@contextmanager
-def _limit() -> Iterator[None]:
-    """Raise HangError in a read that takes too long."""
-
-    def over(*_: object) -> None:
-        faulthandler.dump_traceback()
-        raise HangError(f"no end in {LIMIT_S} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @cache
