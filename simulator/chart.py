@@ -10,13 +10,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil, floor, log10
 
 from costmodels.units import format_seconds
 from graphs.common.errors import InputError
 from graphs.common.notebook import html_picture
-from graphs.common.visible import visible
+from graphs.common.visible import visible, xml_text
 from simulator.pipeline import ends_step
 from simulator.schedule import ACTION
 from simulator.timeline import Span, Timeline
@@ -60,11 +59,11 @@ def svg_chart(timeline: Timeline, title: str = "") -> str:
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>{_text(title or 'timeline')}</title><style>{STYLE}"
+        f"<title>{xml_text(title or 'timeline')}</title><style>{STYLE}"
         f"{''.join(f'rect.c{i} {{ fill: {colour}; }} ' for i, colour in enumerate(COLOURS))}</style>",
     ]
     if title:
-        parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{_text(title)}</text>')
+        parts.append(f'<text class="title" x="{MARGIN}" y="{2 * MARGIN}">{xml_text(title)}</text>')
     parts += [*frame.legend(top - LANE), *frame.axis(top, bottom), *frame.lanes(), *frame.bars(), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -116,7 +115,7 @@ class _ChartLayout:
     def lanes(self) -> Iterator[str]:
         """Yield the names of the lanes."""
         for name, top in self.top.items():
-            yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{_text(name)}</text>'
+            yield f'<text class="lane" x="{self.left - ROOM:g}" y="{top + 14:g}">{xml_text(name)}</text>'
 
     def axis(self, top: float, bottom: float) -> Iterator[str]:
         """Lines at round times, with the times below."""
@@ -163,17 +162,12 @@ class _ChartLayout:
         thin = " thin" if width < THIN else ""
         yield (
             f'<rect class="{look}{thin}" x="{first:g}" y="{top:g}" width="{width:.2f}" height="{tall}">'
-            f"<title>{_text(tooltip)}</title></rect>"
+            f"<title>{xml_text(tooltip)}</title></rect>"
         )
         texts = (span.label,) if last else (span.label, str(span.micro_batch))
         text = next((text for text in texts if LETTER * len(text) + ROOM < width), "")
         if text and span.kind == "compute":
-            yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{_text(text)}</text>'
-
-
-def _text(text: str) -> str:
-    """Return a text, escaped for XML, which allows no control characters."""
-    return escape(visible(text))
+            yield f'<text class="in {look}" x="{first + width / 2:.2f}" y="{top + 14:g}">{xml_text(text)}</text>'
 
 
 def _sample(x: float, y: float, look: str, text: str) -> Sequence[str]:

@@ -2,10 +2,9 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
-from graphs.common.visible import visible
+from graphs.common.visible import xml_text
 
 VIEWS: dict[str, Callable[[Any], str]] = {}
 """Functions that show records in a notebook, by the name of the class. Packages register them, so that no record
@@ -29,26 +28,21 @@ def html_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) 
     def cells(tag: str, texts: Sequence[str]) -> str:
         sides = ["right" if all(row[i][:1].isdigit() for row in rows if row[i]) else "left" for i in range(len(texts))]
         pairs = zip(texts, sides, strict=True)
-        return "".join(f'<{tag} style="{CELL.format(side)}">{_text(text)}</{tag}>' for text, side in pairs)
+        return "".join(f'<{tag} style="{CELL.format(side)}">{xml_text(text)}</{tag}>' for text, side in pairs)
 
     head = f"<thead><tr>{cells('th', heads)}</tr></thead>" if heads else ""
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    caption = f'<caption style="{CAPTION}">{_text(title)}</caption>'
+    caption = f'<caption style="{CAPTION}">{xml_text(title)}</caption>'
     return f'<table style="{TABLE}">{caption}{head}<tbody>{body}</tbody></table>'
 
 
 def html_file(page: str, name: str, words: str) -> str:
     """A link that saves a page, which the notebook holds: notebooks do not open pages inside of them."""
     data = b64encode(page.encode()).decode()
-    return f'<a download="{_text(name)}" href="data:text/html;base64,{data}">{_text(words)}</a>'
+    return f'<a download="{xml_text(name)}" href="data:text/html;base64,{data}">{xml_text(words)}</a>'
 
 
 def html_picture(svg: str, title: str) -> str:
     """An SVG as an inline image, so that its styles do not affect the page."""
     data = b64encode(svg.encode()).decode()
-    return f'<img alt="{_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
-
-
-def _text(text: str) -> str:
-    """A text, escaped for HTML."""
-    return escape(visible(text))
+    return f'<img alt="{xml_text(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'

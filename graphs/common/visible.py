@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import escape
 
 NOT_PLAIN = re.compile(r"[^ -~]")
 ESCAPE = re.compile(r"\\ud[89ab]..\\ud[c-f]..|\\u....|\\.")  # in JSON: a surrogate pair, or one character
@@ -18,6 +19,11 @@ def visible(text: str, kept: str = "") -> str:
         return letter if letter.isprintable() or letter in kept else json.dumps(letter)[1:-1]
 
     return text if text.isprintable() else NOT_PLAIN.sub(written, text)
+
+
+def xml_text(text: str) -> str:
+    """The text as `visible` writes it, escaped for HTML and XML, which allow no control characters."""
+    return escape(visible(text))
 
 
 def visible_json(document: object) -> str:

@@ -1,12 +1,11 @@
 """choices_page: the rows of `planner choose` as one page, the time of a step against memory."""
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from typing import NamedTuple
 
 from costmodels.units import format_bytes, format_seconds
-from graphs.common.visible import visible
+from graphs.common.visible import xml_text
 from planner.parallelism.config_reasons import PricedRow, reasons, step_parts
 from planner.view.page import filled, head, template
 
@@ -43,9 +42,9 @@ def choices_page(
     counts = sorted({row.devices for row in priced}, reverse=True)
     colours = {count: COLOURS[i % len(COLOURS)] for i, count in enumerate(counts)}
     parts = {
-        "head": head(_text(title), template("page.css") + "\n" + template("choices.css")),
-        "title": _text(title),
-        "proof": _text(proof),
+        "head": head(xml_text(title), template("page.css") + "\n" + template("choices.css")),
+        "title": xml_text(title),
+        "proof": xml_text(proof),
         "legend": " ".join(f"<span>{_badge('', colours[count])} {_devices(count)}</span>" for count in counts),
         "chart": "".join(_chart(priced, colours, limit_bytes)),
         "parts": " ".join(f'<i class="p{i}"></i> {name}' for i, name in enumerate(step_parts(priced[0].price))),
@@ -54,16 +53,13 @@ def choices_page(
     return filled("choices.html", parts)
 
 
-def _text(text: str) -> str:
-    return html.escape(visible(text))
-
-
-def _ink(colour: str) -> str:
+def ink_on(colour: str) -> str:
+    """Return the colour of letters on another colour."""
     return "#fff" if colour in DARK else "#000"
 
 
 def _badge(text: str, colour: str) -> str:
-    return f'<span class="badge" style="--d:{colour};--on:{_ink(colour)}">{text}</span>'
+    return f'<span class="badge" style="--d:{colour};--on:{ink_on(colour)}">{text}</span>'
 
 
 def _devices(count: int) -> str:
@@ -75,16 +71,19 @@ def _table(
 ) -> Iterator[str]:
     """Yield the cells of each row; below them where its time goes, and what it trades."""
     yield (
-        "<thead><tr>" + "".join(f'<th scope="col" class="right">{_text(head)}</th>' for head in heads) + "</tr></thead>"
+        "<thead><tr>"
+        + "".join(f'<th scope="col" class="right">{xml_text(head)}</th>' for head in heads)
+        + "</tr></thead>"
     )
     for (number, *own), row, why in zip(cells, priced, reasons(priced), strict=True):
-        figures = "".join(f'<td class="right">{_text(cell)}</td>' for cell in own)
+        figures = "".join(f'<td class="right">{xml_text(cell)}</td>' for cell in own)
         yield f'<tbody id="row{number}"><tr><td>{_badge(number, colours[row.devices])}</td>{figures}</tr>'
         seconds = step_parts(row.price).values()
         bar = "".join(
             f'<i class="p{i}" style="flex-grow:{s / sum(seconds):.4f}"></i>' for i, s in enumerate(seconds) if s
         )
-        yield f'<tr class="why"><td></td><td colspan="{len(own)}"><span class="step">{bar}</span>{_text(why)}</td></tr>'
+        reason = f'<span class="step">{bar}</span>{xml_text(why)}'
+        yield f'<tr class="why"><td></td><td colspan="{len(own)}">{reason}</td></tr>'
         yield "</tbody>"
 
 
@@ -138,7 +137,7 @@ def _chart(priced: Sequence[PricedRow], colours: Mapping[int, str], limit_bytes:
         label = (
             f"row {number}: {format_seconds(price.step_s)}, {format_bytes(price.peak_bytes)}, {_devices(row.devices)}"
         )
-        style = f'class="number" style="fill:{_ink(colour)}"'
+        style = f'class="number" style="fill:{ink_on(colour)}"'
         yield f'<a href="#row{number}" aria-label="{label}"><title>{label}</title>{_circle((x, y), RADIUS, colour)}'
         yield f'<text {style} x="{x:.1f}" y="{y + 4:.1f}">{number}</text></a>'
     yield "</svg>"

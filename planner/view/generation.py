@@ -4,11 +4,10 @@ The picture is SVG text that Python writes; the page has it, and the same words 
 network or scripts.
 """
 
-import html
 from collections.abc import Iterator, Sequence
 
 from costmodels.units import format_bytes, format_seconds
-from graphs.common.visible import visible
+from graphs.common.visible import xml_text
 from planner.generation.plan import GenerationPlan, Holding, PlanStage
 from planner.generation.words import (
     DEVICE_HEADS,
@@ -18,7 +17,7 @@ from planner.generation.words import (
     layer_words,
     layers_of_stage,
 )
-from planner.view.choices import COLOURS, DARK
+from planner.view.choices import COLOURS, ink_on
 from planner.view.page import filled, head, template
 
 WIDTH, MARGIN, LABEL = 960, 16, 150  # pixels
@@ -37,15 +36,15 @@ BANDS = (
 
 def generation_page(plan: GenerationPlan) -> str:
     """Return the page of a plan, as the text of an HTML file."""
-    rows = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in device_rows(plan))
+    rows = "".join(f"<tr>{''.join(f'<td>{xml_text(cell)}</td>' for cell in row)}</tr>" for row in device_rows(plan))
     parts = {
-        "head": head(_text(plan.question.model.name), template("page.css")),
-        "title": _text(layer_words(plan)),
+        "head": head(xml_text(plan.question.model.name), template("page.css")),
+        "title": xml_text(layer_words(plan)),
         "picture": generation_svg(plan),
-        "heads": "".join(f"<th>{_text(name)}</th>" for name in DEVICE_HEADS),
+        "heads": "".join(f"<th>{xml_text(name)}</th>" for name in DEVICE_HEADS),
         "rows": rows,
-        "proof": _text(bound_words(plan)),
-        "expected": "".join(f"<li>{_text(line)}</li>" for line in expected_lines(plan)),
+        "proof": xml_text(bound_words(plan)),
+        "expected": "".join(f"<li>{xml_text(line)}</li>" for line in expected_lines(plan)),
     }
     return filled("generation.html", parts)
 
@@ -87,7 +86,7 @@ def _ribbon(plan: GenerationPlan, top: int) -> tuple[list[str], int]:
         for layer in range(stage.start + 1, stage.stop):
             lines.append(f'<path d="M{MARGIN + layer * wide:.2f} {top}v{BAR}" stroke="#fff" stroke-width="0.5"/>')
         shown = title if 7 * len(title) < width else stage.devices[0] if 7 * len(stage.devices[0]) < width else ""
-        lines.append(_label(x + 4, top + BAR - 9, shown, ink="#fff" if colour in DARK else "#000"))
+        lines.append(_label(x + 4, top + BAR - 9, shown, ink=ink_on(colour)))
         for layer in stage.away:
             lines.append(_box(MARGIN + layer * wide, top + BAR + 2, wide, 5, "#59a14f", f"experts on {stage.host}"))
     return lines, top + BAR + 8
@@ -146,18 +145,14 @@ def _legend(bands: Sequence[tuple[str, str]], top: int) -> Iterator[str]:
 def _box(x: float, y: float, width: float, height: float, colour: str, title: str) -> str:
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.5):.2f}" height="{height}" fill="{colour}" stroke="#888" '
-        f'stroke-width="0.5"><title>{_text(title)}</title></rect>'
+        f'stroke-width="0.5"><title>{xml_text(title)}</title></rect>'
     )
 
 
 def _label(x: float, y: float, text: str, ink: str = "#000", bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.2f}" y="{y:.2f}" fill="{ink}"{weight}>{_text(text)}</text>'
+    return f'<text x="{x:.2f}" y="{y:.2f}" fill="{ink}"{weight}>{xml_text(text)}</text>'
 
 
 def _short(text: str, most: int = 20) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _text(text: str) -> str:
-    return html.escape(visible(text))

@@ -1,11 +1,10 @@
 """render: a plan as one self-contained HTML page."""
 
-import html
 import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-from graphs.common.visible import visible
+from graphs.common.visible import xml_text
 from planner.plans.plan import Plan
 from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
@@ -34,7 +33,7 @@ def render(plan: Plan, measured: MeasuredRun | None = None, micro_batches: int |
     """
     count = measured.timeline.micro_batches if measured else micro_batches
     predicted = predict(plan, count or MICRO_BATCHES * len(plan.placement.copies))
-    title = html.escape(visible(f"{plan.graph.name}: placement"))
+    title = xml_text(f"{plan.graph.name}: placement")
     parts = {
         "head": head(title, template("page.css"), "script-src 'unsafe-inline'; "),
         "payload": packed_text(payload(plan, predicted, measured)),
