@@ -69,6 +69,7 @@ PACKAGES = (
                 Room("language_model", "layers, caches and weights of", "models that generate text"),
                 Room("learning", "times that were never", "measured"),
                 Room("generation", "the work of language models,", "rates of engines"),
+                Room("estimates", "times on devices of which only", "the data sheet is known"),
                 Room("host", "this machine: cores, threads,", "fingerprint"),
                 Room("calibrate", "measures operators and", "links of this machine"),
             ),
