@@ -1,4 +1,4 @@
-"""Attributes of classes and modules that are replaced for a while; by one thread at a time."""
+"""Attributes that are replaced for a while; by one thread at a time."""
 
 import threading
 from collections.abc import Iterator
@@ -9,12 +9,15 @@ LOCK = threading.RLock()  # reentrant, since replacements nest
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: Any, absent: Any = None) -> Iterator[None]:
-    """Replace an attribute of a class or module for a while; ``absent`` is the value of a missing attribute."""
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute of an object, a class or a module for a while; delete one that was not there afterwards."""
     with LOCK:
-        original = vars(owner).get(name, absent)
+        known, original = name in vars(owner), vars(owner).get(name)
         setattr(owner, name, value)
         try:
             yield
         finally:
-            setattr(owner, name, original)
+            if known:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -64,12 +64,26 @@ def tracing() -> Iterator[None]:
 
 
 @contextmanager
-def as_exported() -> Iterator[None]:
-    """Let a module that asks whether it is exported run as it does then."""
+def as_exported(answer: bool = True) -> Iterator[None]:
+    """Let a module that asks whether it is exported run as it does then; with False, as it does in a call."""
     with (
-        replaced(torch.compiler, "_is_compiling_flag", True, absent=False),
-        replaced(torch.compiler, "_is_exporting_flag", True, absent=False),
+        replaced(torch.compiler, "_is_compiling_flag", answer),
+        replaced(torch.compiler, "_is_exporting_flag", answer),
     ):
+        yield
+
+
+@contextmanager
+def as_called(module: nn.Module) -> Iterator[None]:
+    """Let a module run as it does in a call while it is traced, whatever it asks."""
+    forward = module.forward
+
+    @wraps(forward)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with as_exported(False):
+            return forward(*args, **kwargs)
+
+    with replaced(module, "forward", called):
         yield
 
 
@@ -175,7 +189,7 @@ def short_sequences() -> Iterator[None]:
 @contextmanager
 def without_stacks() -> Iterator[None]:
     """Trace without the Python stack of each operator, which takes a tenth of the time and has no reader here."""
-    with replaced(fx.config, "do_not_emit_stack_traces", True, absent=False):  # torch 2.11 ignores the switch
+    with replaced(fx.config, "do_not_emit_stack_traces", True):  # torch 2.11 ignores the switch
         yield
 
 
@@ -234,7 +248,7 @@ def without_guard() -> Iterator[None]:
     def no_guard() -> None:
         pass
 
-    with replaced(torch._C, "_ensureCUDADeviceGuardSet", no_guard, absent=no_guard):
+    with replaced(torch._C, "_ensureCUDADeviceGuardSet", no_guard):
         yield
 
 
