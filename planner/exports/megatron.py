@@ -28,13 +28,7 @@ def megatron_layout(plan: Plan) -> Export:
     encoder and a decoder.
     """
     modules, device = Modules(plan.graph), plan.placement.device
-    layers = decoder_layers(modules)
-    if len(layers) < 2:
-        what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
-        raise refuse(NAME, what, RULE, "export to torch-split-spec")
-    if other := _other_stack(modules, layers):
-        what = f"'{plan.graph.name}' has layers like '{other}' besides '{layers[0]}'"
-        raise refuse(NAME, what, "knows one stack of layers", "export to torch-split-spec")
+    layers = _only_stack(plan, modules)
     layer_of = {op: layer for layer in layers for op in modules.under[layer]}
     end, part, parts = max(layer_of), EMBEDDING, list[str]()
     for op in range(len(plan.graph.ops)):  # what is before the first layer, a layer, or what is after the last one
@@ -65,6 +59,18 @@ def decoder_layers(modules: Modules) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())
 
     return max(map(numbered, modules.under), key=lambda layers: sum(len(modules.under[layer]) for layer in layers))
+
+
+def _only_stack(plan: Plan, modules: Modules) -> tuple[str, ...]:
+    """Return the decoder layers; raise InputError if there are none, or other layers like these."""
+    layers = decoder_layers(modules)
+    if len(layers) < 2:
+        what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
+        raise refuse(NAME, what, RULE, "export to torch-split-spec")
+    if other := _other_stack(modules, layers):
+        what = f"'{plan.graph.name}' has layers like '{other}' besides '{layers[0]}'"
+        raise refuse(NAME, what, "knows one stack of layers", "export to torch-split-spec")
+    return layers
 
 
 def _other_stack(modules: Modules, layers: tuple[str, ...]) -> str:
