@@ -12,7 +12,6 @@ from pathlib import Path
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.common.errors import InputError
-from graphs.files import write_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.numbers import at_least_one, seconds
@@ -30,7 +29,7 @@ from planner.generation.words import (
     layer_words,
     range_words,
 )
-from planner.view.generation import generation_page, generation_svg
+from planner.view.show import show
 
 SERVE_HEADS = (
     *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t × p × d"),
@@ -68,6 +67,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.ttft is not None or options.tpot is not None:
         raise InputError("--ttft and --tpot bound the rows of --serve; add it, or leave them out")
     plan = fit(options.model, cluster=options.cluster, **asked)
+    status = show_division(plan, options.plan, console)
+    for format in ("html", "svg"):
+        path: Path | None = getattr(options, format)
+        if path is not None and status == DONE:
+            show(plan, path, format=format)
+    return status
+
+
+def show_division(plan: GenerationPlan, output: Path | None, console: Console) -> int:
+    """Write a division to a file, if there is one, and print it; return the exit status."""
     if plan.question.beyond_training:
         console.note(_beyond(plan))
     if plan.speeds is None:
@@ -75,12 +84,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             console.tell(plan_document(plan), ())
         console.error(plan.advice)
         return NO_PLAN
-    if options.plan is not None:
-        plan.save(options.plan)
-    if options.html is not None:
-        write_bytes(generation_page(plan).encode(), options.html)
-    if options.svg is not None:
-        write_bytes(generation_svg(plan).encode(), options.svg)
+    if output is not None:
+        plan.save(output)
     console.tell(plan_document(plan), _lines(plan))
     return DONE
 
