@@ -20,7 +20,8 @@ from planner.cli.text import count, table, wrapped
 from planner.generation.fit import fit
 from planner.generation.plan import GenerationPlan, plan_document
 from planner.generation.question import ASKED
-from planner.generation.serve import ServingLimits, ServingRow, ServingTable, serve, serving_document
+from planner.generation.serve import ServingLimits, ServingTable, serve, serving_document
+from planner.generation.serving_row import PromptGPUs, ServingRow
 from planner.generation.words import (
     DEVICE_HEADS,
     bound_words,
@@ -32,8 +33,8 @@ from planner.generation.words import (
 from planner.view.show import show
 
 SERVE_HEADS = (
-    *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t × p × d"),
-    *("experts", "replicas", "weights", "cache"),
+    *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t×p×d"),
+    *("experts", "replicas", "weights", "cache", "prompts apart"),
 )
 
 
@@ -144,9 +145,15 @@ def _serving_cells(number: int, row: ServingRow) -> Sequence[str]:
         format_seconds(row.first_token_s),
         format_seconds(row.token_s),
         f"{row.sequences:,}",
-        f"{row.tensor} × {row.pipeline} × {row.data}",
+        f"{row.tensor}×{row.pipeline}×{row.data}",
         f"spread over {row.experts}" if row.experts > 1 else "",
         str(row.replicas),
         format_bytes(row.weight_bytes),
         format_bytes(row.cache_bytes),
+        "" if row.prompts is None else _prompt_cells(row.prompts),
     )
+
+
+def _prompt_cells(own: PromptGPUs) -> str:
+    spread = f", spread over {own.experts}" if own.experts > 1 else ""
+    return f"{own.replicas} of {own.tensor}×{own.pipeline}×{own.data}{spread}"
