@@ -4,8 +4,10 @@ Between passes transformers keeps one token fewer than a window has, since the n
 short convolution as many inputs as its kernel has, of which the next token needs all but the oldest.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ import transformers
 
 from costmodels.language_model.from_config import model_of_config
 from costmodels.language_model.mixers import CompressedAttention, GroupedAttention, Mixer, Recurrence
+from costmodels.language_model.read import read_language_model
+from graphs.common.errors import InputError
 from graphs.importers.from_config import headed_module
+from tests.weight_files import write_safetensors
 
 Config = Mapping[str, Any]
 
@@ -221,3 +226,17 @@ def test_weights_of_an_earlier_layer_count_once() -> None:
     )
     assert again.product_flops > 2 * again.parameters
     assert len(dict(model.named_tensors())) == len(list(model.named_tensors()))
+
+
+def test_files_of_weights_lack_those_that_layers_share(tmp_path: Path) -> None:
+    config = {"model_type": "zamba", **SMALL, **FAMILIES["zamba"][1]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    stored = {name: ("F32", tuple(weight.shape)) for name, weight in headed_module(config).named_parameters()}
+    write_safetensors(tmp_path / "model.safetensors", stored)
+    with pytest.raises(
+        InputError, match=r"^layer 5 of '.*' has the attention of an earlier layer, whose weights files"
+    ):
+        read_language_model(tmp_path)
+    first, again = (read_language_model(tmp_path / "config.json").layers[number] for number in (2, 5))
+    assert first.mixers == again.mixers
+    assert again.parameters < first.parameters
