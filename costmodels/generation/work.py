@@ -326,7 +326,8 @@ def heads_divided(mixer: Mixer, tensor: int) -> int:
 def _messages(work: LayerWork, machine: Machine, share: LayerShare, rows: float) -> Demand:
     """Return the all-reduces of a tensor-parallel group, and the exchanges of tokens with experts elsewhere.
 
-    An exchange sends a token to the devices that have its experts, in 8 bits, and brings the results back in 16.
+    An exchange sends a token to the devices that have its experts, in 8 bits, and brings the results back in 16; where
+    experts are cut and not spread, all devices have them.
     """
     demand: Demand = {}
     n_bytes = rows * work.hidden * VALUE_BYTES
@@ -341,7 +342,7 @@ def _messages(work: LayerWork, machine: Machine, share: LayerShare, rows: float)
             demand["far reduced"] = times * 2 * n_bytes / machine.far_bytes_per_s
     if share.data > 1 and work.experts is not None:
         others = share.devices - 1
-        met = others * (1 - (1 - 1 / share.devices) ** work.experts.active)
+        met = others * (1 - (1 - 1 / share.experts) ** work.experts.active)
         demand["exchanges"] = 1 + log(share.devices, 2) / 3
         demand["exchanged"] = rows * work.hidden * 3 * met / share.tensor / machine.link_bytes_per_s
     return demand

@@ -146,7 +146,7 @@ def _serving_cells(number: int, row: ServingRow) -> Sequence[str]:
         format_seconds(row.token_s),
         f"{row.sequences:,}",
         f"{row.tensor}×{row.pipeline}×{row.data}",
-        f"spread over {row.experts}" if row.experts > 1 else "",
+        f"over {row.experts}" if row.experts > 1 else "",
         str(row.replicas),
         format_bytes(row.weight_bytes),
         format_bytes(row.cache_bytes),
@@ -155,5 +155,5 @@ def _serving_cells(number: int, row: ServingRow) -> Sequence[str]:
 
 
 def _prompt_cells(own: PromptGPUs) -> str:
-    spread = f", spread over {own.experts}" if own.experts > 1 else ""
+    spread = f" over {own.experts}" if own.experts > 1 else ""
     return f"{own.replicas} of {own.tensor}×{own.pipeline}×{own.data}{spread}"

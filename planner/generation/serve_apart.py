@@ -14,11 +14,11 @@ Sources: Zhong et al., DistServe, OSDI 2024; Patel et al., Splitwise, ISCA 2024.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from costmodels.generation.rates import Rates
 from costmodels.generation.serving import PromptPool, Requests, Served, Steady, steady_state_apart
-from costmodels.generation.work import Machine
+from costmodels.generation.work import LayerShare, Machine
 from planner.generation.question import GenerationQuestion
 from planner.generation.serving_row import PromptGPUs, ServingRow, batches, ways_of
 
@@ -40,6 +40,10 @@ class _Apart:
         """Bandwidth between the pools, which are in one host or in several."""
         within = len(self.question.cluster.devices) <= self.machine.host_devices
         return self.machine.link_bytes_per_s if within else self.machine.far_bytes_per_s
+
+
+_States: TypeAlias = dict[tuple[LayerShare, int, int], Steady]
+"""Steady states of a replica that computes tokens, by its division, its stages and its batch."""
 
 
 class _TokenWay(NamedTuple):
@@ -65,9 +69,10 @@ def rows_apart(
     apart, gpus = _Apart(question, machine, rates, room), len(question.cluster.devices)
     step = max(1, gpus // MOST_POOLS)
     rows: list[ServingRow] = []
+    known: _States = {}
     for prompts in range(step, gpus, step):
         pools = _prompt_pools(apart, prompts)
-        for way in _token_ways(apart, gpus - prompts, most) if pools else ():
+        for way in _token_ways(apart, gpus - prompts, most, known) if pools else ():
             for pool in pools:
                 rows += _matched(apart, way, pool)
     return rows
@@ -91,12 +96,17 @@ def _prompt_pools(apart: _Apart, gpus: int) -> list[PromptPool]:
     return best
 
 
-def _token_ways(apart: _Apart, gpus: int, most: int | None) -> Iterator[_TokenWay]:
+def _token_ways(apart: _Apart, gpus: int, most: int | None, known: _States) -> Iterator[_TokenWay]:
+    """Yield every division of some GPUs for tokens; a replica is the same in pools of any size."""
     for served in ways_of(apart.question, apart.machine, gpus):
         replicas = gpus // served.devices
         sizes = tuple(batches(served, apart.room, apart.question, gpus, most))
+        for size in sizes:
+            key = (served.share, served.pipeline, size)
+            if key not in known:
+                known[key] = _state(apart, served, 1, size, None)
         if sizes:
-            states = tuple((size, _state(apart, served, replicas, size, None)) for size in sizes)
+            states = tuple((size, known[served.share, served.pipeline, size]) for size in sizes)
             yield _TokenWay(served, replicas, states)
 
 

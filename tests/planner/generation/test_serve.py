@@ -131,6 +131,9 @@ def test_attention_is_divided_by_sequences_and_experts_are_spread() -> None:
     demand = served.step_demand(8, 100)
     assert demand["exchanges"] == pytest.approx(4 * (1 + 2 / 3))  # log2 of 4 GPUs, in thirds
     assert "reduces" not in demand
+    cut = Served(MIXTURE, work, MACHINE, LayerShare(1, 4, 1), 2.0).step_demand(8, 100)
+    assert cut["exchanged"] == pytest.approx(4 * 8 * 1024 * 3 * 3 / 1e11)  # to three others, 1 and 2 bytes
+    assert demand["exchanged"] == pytest.approx(cut["exchanged"] * (1 - (3 / 4) ** 2))  # two experts of a token
 
 
 def test_lines_and_documents_say_the_pools(table: ServingTable, capsys: pytest.CaptureFixture[str]) -> None:
