@@ -98,7 +98,7 @@ LINES = {
     "costmodels/learning": 714,
     "costmodels/memory": 616,
     "costmodels/operators": 797,
-    "graphs": 821,
+    "graphs": 822,
     "graphs/common": 945,
     "graphs/importers": 4433,
     "graphs/importers/onnx": 924,
