@@ -12,7 +12,7 @@ from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.netlist import netlist
 
 WORK_PER_S = 25e6  # pins visited in a second, about, measured on one core of 2.5 GHz with other cores busy
-SHARE = 0.5  # of the time limit that the work takes at that speed; the rest is for slower cores
+SHARE = 0.9  # of the time limit that the work takes at that speed; the rest is for slower cores
 WORK_PER_CELL = 30_000  # of a cycle; more work gains less than more cycles
 CYCLE_WORK = 500_000  # of a cycle besides, whatever the size of the problem
 FEWEST_CYCLES = 2  # for which time must suffice, if need be with less work each
@@ -26,8 +26,8 @@ class LocalSearch:
     """Simulated annealing on every level of a hierarchy of clusters (see `multilevel`), compiled (see `kernel`).
 
     It stops after an amount of work that depends on the time limit, so that the same input gives the same answer; the
-    clock stops it only on a slow machine. If other solvers follow, it ends earlier when it makes no more progress. It
-    proves no bound.
+    clock stops it only on a slow machine. If other solvers follow, it ends earlier when it makes no more progress. A
+    search that is cut off begins as the one that was planned: with the same cycles. It proves no bound.
     """
 
     name: str = "local-search"
@@ -54,8 +54,9 @@ class LocalSearch:
         nets = netlist(blocks, problem.goal)
         seed = seed_of(budget.seed)
         most_work = int(SHARE * budget.time_limit_s * WORK_PER_S)
+        planned_work = max(most_work, int(SHARE * budget.planned_s * WORK_PER_S))
         effort = SearchEffort(
-            work=min(WORK_PER_CELL * nets.n_cells, most_work // FEWEST_CYCLES),
+            work=min(WORK_PER_CELL * nets.n_cells, planned_work // FEWEST_CYCLES),
             enough_s=budget.bound_s * (1 + budget.gap),
             stop=lambda: budget.brake_s <= 0,
         )
@@ -63,7 +64,10 @@ class LocalSearch:
         if best.placement is not None:
             start = CellPlacement(best.objective_s, blocks.devices_of(best.placement), 0)
         work = number = improved_in = 0
+        cut = planned_work > most_work
         while work < most_work and best.objective_s > effort.enough_s and not effort.stop():
+            if cut and work + effort.work // 2 > most_work:
+                break
             if not budget.last and number >= PATIENCE[0] + PATIENCE[1] * improved_in:
                 break
             fresh = number % FRESH == 0
