@@ -145,11 +145,11 @@ LINES = {
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 963,
     "planner/solvers/dp/downsets": 1376,
-    "planner/solvers/latency": 1102,
+    "planner/solvers/latency": 1105,
     "planner/solvers/list_scheduling": 473,
     "planner/solvers/local_search": 699,
     "planner/solvers/milp": 796,
-    "planner/solvers/strategies": 947,
+    "planner/solvers/strategies": 950,
     "planner/view": 1475,
     "simulator": 2802,
 }

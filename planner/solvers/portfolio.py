@@ -77,7 +77,7 @@ PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
             Turn("ilp", meanwhile="local-search"),
         ),
         Goal.LATENCY: (
-            Turn("latency-search", 0.3),
+            Turn("latency-search", most_s=OPENING_S),
             Turn("branch-and-bound", 0.3),
             Turn("ilp", meanwhile="latency-search"),
         ),

@@ -28,6 +28,7 @@ ROUNDS = 80  # of exact eliminations
 TOLD = 3  # times of an elimination that a round takes, in which the caller also improves its choice
 AIM = 0.02  # relative; how far above the best bound the optimum is taken to be while no choice is known
 HALVE = 6  # rounds without a better bound, after which steps become half as long
+SHORTEST = 1e-3  # step, of Polyak's length
 SWEEPS, SWEEP_S = 2, 6e-5  # in a round, and seconds of a sweep forward and backward for a node of an edge
 ROUND_CELLS = 1 << 12  # of the largest table in a round with sweeps
 LAST_SHARE = 0.3  # of the time, which such rounds keep for one with tables as large as allowed
@@ -67,7 +68,7 @@ def relax(
         if not isfinite(bound):
             return max(best, bound)
         best = max(best, bound)
-        if not prices.step(done.choice, bound, known) and (exact or prices.tired):
+        if (not prices.step(done.choice, bound, known) and exact) or prices.tired:
             break
     if not exact and not enough():
         done = eliminate(flow.applied(prices.best_node_cost), most_cells)
@@ -106,8 +107,8 @@ class _MemoryPrices:
 
     @property
     def tired(self) -> bool:
-        """Whether the bound has not risen for some rounds."""
-        return self._since >= HALVE
+        """Whether the bound has not risen for some rounds, however short the steps."""
+        return self._since >= HALVE or self._length < SHORTEST
 
     def step(self, choice: tuple[int, ...], bound: float, known: float) -> bool:
         """Change the prices after a choice with a bound; False if nothing asks for it."""

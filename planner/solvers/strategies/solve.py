@@ -59,7 +59,7 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
         search.bound = search.objective
     elif problem.least_peak > problem.limit:
         search.bound = inf
-    if not search.proved and (problem.limit < inf or not done.exact):
+    if not search.proved:
         _relaxed(search, budget, most_cells, done.exact)
     n_variables = sum(cost.size for cost in problem.node_cost) + sum(e.cost.size for e in problem.edges)
     end_s, share = budget.start_s + budget.time_limit_s, 1 - RELAXATION_SHARE
@@ -79,6 +79,8 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
 def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int, exact: bool) -> None:
     """Find choices and a bound with a price of memory instead of its limit; ``exact`` is for `relax`."""
     problem = search.problem
+    if problem.limit == inf and exact:
+        return
     descent = Descent(problem)
 
     def tell(choice: tuple[int, ...]) -> float:
