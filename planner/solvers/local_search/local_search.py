@@ -9,8 +9,9 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.deadline import loading
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
-from planner.solvers.netlist import netlist
+from planner.solvers.netlist import Netlist, netlist
 
+NETLIST = "netlist"  # kept with a problem
 WORK_PER_S = 25e6  # pins visited in a second, about, measured on one core of 2.5 GHz with other cores busy
 SHARE = 0.9  # of the time limit that the work takes at that speed; the rest is for slower cores
 WORK_PER_CELL = 30_000  # of a cycle; more work gains less than more cycles
@@ -51,7 +52,9 @@ class LocalSearch:
         blocks = merge_blocks(problem.table)
         if not blocks.fits.any(axis=1).all():
             return Answer(best.placement)
-        nets = netlist(blocks, problem.goal)
+        if NETLIST not in problem.worked_out:
+            problem.worked_out[NETLIST] = netlist(blocks, problem.goal)
+        nets: Netlist = problem.worked_out[NETLIST]
         seed = seed_of(budget.seed)
         most_work = int(SHARE * budget.time_limit_s * WORK_PER_S)
         planned_work = max(most_work, int(SHARE * budget.planned_s * WORK_PER_S))
