@@ -141,7 +141,7 @@ LINES = {
     "planner/runtime/stages": 739,
     "planner/runtime/training": 2763,
     "planner/runtime/verification": 808,
-    "planner/solvers": 1820,
+    "planner/solvers": 1826,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 963,
     "planner/solvers/dp/downsets": 1376,

@@ -41,7 +41,7 @@ SOLVERS = named_solvers(
 """Every solver by the name that users write; ``auto`` is not among them."""
 
 AUTO = "auto"
-OPENING_S = 2.5  # of the first local search, however much time there is
+OPENING_S, OPENING_OP_S = 2.5, 2.7e-3  # of the first local search at least, and for an operator: two full cycles
 FEW_PLACEMENTS = UNTIMED  # trying this many takes less time than any other solver
 
 
@@ -60,28 +60,35 @@ class Turn(NamedTuple):
     solver: str
     share: float = 1.0
     most_s: float = inf  # whatever the share
+    opening: bool = False  # whether it takes `opening_s`, however much time there is
     meanwhile: str = ""  # a solver that searches in turns with it, unless it refuses the problem
 
     def shift(self, known: Mapping[str, Solver], problem: Problem) -> Shift:
         """Return the turn with the solvers of these names."""
         other = known.get(self.meanwhile)
         alone = other is None or other.refuses(problem)
-        return Shift(known[self.solver], self.share, self.most_s, None if alone else other)
+        most_s = opening_s(problem) if self.opening else self.most_s
+        return Shift(known[self.solver], self.share, most_s, None if alone else other)
+
+
+def opening_s(problem: Problem) -> float:
+    """Return the seconds of the first local search."""
+    return max(OPENING_S, OPENING_OP_S * problem.table.n_ops)
 
 
 PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
     {
         Goal.THROUGHPUT: (
             Turn("chain-dp", 0.1, most_s=0.5),
-            Turn("local-search", most_s=OPENING_S),
+            Turn("local-search", opening=True),
             Turn("ilp", meanwhile="local-search"),
         ),
         Goal.LATENCY: (
-            Turn("latency-search", most_s=OPENING_S),
+            Turn("latency-search", opening=True),
             Turn("branch-and-bound", 0.3),
             Turn("ilp", meanwhile="latency-search"),
         ),
-        Goal.COST: (Turn("local-search", most_s=OPENING_S), Turn("ilp", meanwhile="local-search")),
+        Goal.COST: (Turn("local-search", opening=True), Turn("ilp", meanwhile="local-search")),
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )

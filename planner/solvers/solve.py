@@ -20,7 +20,7 @@ from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
 from planner.solvers.base import Answer, Budget, Solver, objective_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.portfolio import AUTO, Shift, turns
+from planner.solvers.portfolio import AUTO, Shift, opening_s, turns
 from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
@@ -91,7 +91,6 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
 DEFAULT_GAP = 0.005
 CLIMB = 0.1  # share of the time limit that single moves take at most, on top
 MEANWHILE = 0.25  # seconds of a search for each second of the solver that it takes turns with
-SLICE_S = 2.5  # of its first turn; each turn takes twice as long as the one before
 ONE_DEVICE = "one device"  # who finds a placement on one
 
 NO_PLACEMENT = "no placement keeps the memory, the links and the groups at once; add memory, links or devices"
@@ -202,10 +201,10 @@ class _TakingTurns:
     off the last one.
     """
 
-    def __init__(self, state: "_SearchState", prover: Solver, searcher: Solver) -> None:
+    def __init__(self, state: "_SearchState", prover: Solver, searcher: Solver, slice_s: float) -> None:
         self._state, self._prover, self._searcher = state, prover, searcher
         self._proved_s = self._searched_s = 0.0
-        self._slice_s = SLICE_S
+        self._slice_s = slice_s  # each takes twice as long as the one before
 
     def search(self) -> None:
         """Run both until the answer is good enough or time is up."""
@@ -256,7 +255,7 @@ class _SearchState:
             if auto and self.ends(first=number == 0):
                 break
             if turn.meanwhile is not None:
-                _TakingTurns(self, turn.solver, turn.meanwhile).search()
+                _TakingTurns(self, turn.solver, turn.meanwhile, opening_s(self._problem)).search()
             else:
                 limit_s = min(turn.share * self.left_s, turn.most_s)
                 self.run(turn.solver, limit_s, last=number + 1 == len(turns))

@@ -37,7 +37,8 @@ def hard(seed: int, goal: Goal, n_ops: int = 32, n_devices: int = 3) -> Problem:
     readers = layered(n_ops, rng)
     flows = [(op, found, float(rng.lognormal(-2.5, 0.7))) for op, found in enumerate(readers) if found]
     seconds = rng.lognormal(0.0, 0.8, n_ops)[:, None] * rng.uniform(1.0, 1.3, n_devices)
-    return Problem(make_table(seconds.tolist(), flows, overlap=False), goal)
+    room = [1.1 * n_ops / n_devices] * n_devices  # so that no device holds all
+    return Problem(make_table(seconds.tolist(), flows, op_bytes=[1] * n_ops, capacity_bytes=room, overlap=False), goal)
 
 
 @pytest.mark.parametrize(
