@@ -147,7 +147,7 @@ LINES = {
     "planner/solvers/dp/downsets": 1376,
     "planner/solvers/latency": 1105,
     "planner/solvers/list_scheduling": 473,
-    "planner/solvers/local_search": 702,
+    "planner/solvers/local_search": 710,
     "planner/solvers/milp": 796,
     "planner/solvers/strategies": 950,
     "planner/view": 1475,

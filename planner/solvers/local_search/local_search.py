@@ -52,9 +52,7 @@ class LocalSearch:
         blocks = merge_blocks(problem.table)
         if not blocks.fits.any(axis=1).all():
             return Answer(best.placement)
-        if NETLIST not in problem.worked_out:
-            problem.worked_out[NETLIST] = netlist(blocks, problem.goal)
-        nets: Netlist = problem.worked_out[NETLIST]
+        nets = _netlist_of(problem)
         seed = seed_of(budget.seed)
         most_work = int(SHARE * budget.time_limit_s * WORK_PER_S)
         planned_work = max(most_work, int(SHARE * budget.planned_s * WORK_PER_S))
@@ -82,3 +80,11 @@ class LocalSearch:
                 improved_in = number
             work, number = work + trial.work + CYCLE_WORK, number + 1
         return Answer(best.placement, spent=SHARE * min(1.0, work / max(1, most_work)))
+
+
+def _netlist_of(problem: Problem) -> Netlist:
+    """Return the netlist of a problem's own blocks, which is kept with it."""
+    if NETLIST not in problem.worked_out:
+        problem.worked_out[NETLIST] = netlist(merge_blocks(problem.table), problem.goal)
+    nets: Netlist = problem.worked_out[NETLIST]
+    return nets
