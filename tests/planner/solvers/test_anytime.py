@@ -41,9 +41,7 @@ def hard(seed: int, goal: Goal, n_ops: int = 32, n_devices: int = 3) -> Problem:
     return Problem(make_table(seconds.tolist(), flows, op_bytes=[1] * n_ops, capacity_bytes=room, overlap=False), goal)
 
 
-@pytest.mark.parametrize(
-    ("goal", "seed"), [(Goal.THROUGHPUT, 0), (Goal.THROUGHPUT, 1), (Goal.COST, 2), (Goal.LATENCY, 3)]
-)
+@pytest.mark.parametrize(("goal", "seed"), [(Goal.THROUGHPUT, 0), (Goal.COST, 2), (Goal.LATENCY, 3)])
 def test_more_time_never_gives_a_worse_answer_or_a_worse_gap(goal: Goal, seed: int) -> None:
     problem = hard(seed, goal, n_ops=140 if goal is Goal.LATENCY else 32)  # too many to prove
     found: list[Result] = [solve(problem, time_limit_s=limit_s, gap=0.0) for limit_s in LIMITS_S]
