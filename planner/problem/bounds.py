@@ -16,6 +16,7 @@ from planner.problem.devices import alike
 from planner.problem.evaluate import MEMORY_TOLERANCE
 from planner.problem.linear_bounds import lp_bound
 from planner.problem.problem import Goal, Problem
+from planner.problem.schedule_bounds import memory_bound
 from simulator.training import INPUT_SHARE, SPLIT_BACKWARD
 
 BOUND = "lower bound"  # kept with a problem
@@ -136,7 +137,7 @@ def training_bound(problem: Problem) -> float:
     training = table.training and replace(table.training, backward_s=share * table.backward_s)
     way = replace(both, forward_s=replace(problem, table=replace(table, training=training)).both_s)
     busy_s = load_bound(merge_blocks(replace(table, forward_s=problem.work_s)))
-    bound_s = max(busy_s, path_bound(way))
+    bound_s = max(busy_s, path_bound(way), memory_bound(problem))
     if problem.step.schedule == ONE_STAGE_EACH:
         alone_s = cost_bound(merge_blocks(both))
         back_s = table.backward_s + table.again_s(problem.step.recompute)

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
+from planner.problem.linear_bounds import lp_bound
 from simulator.placement import Placement
 
 GIB = 2**30
@@ -67,6 +68,12 @@ def _too_large(blocks: Blocks, bound_s: float) -> str:
     need, room = float(blocks.n_bytes.sum()), float(np.maximum(0.0, blocks.room_bytes).sum())
     if need > room:
         return f"the operators need {_gib(need)} in all, the devices have {_gib(room)}; add memory or devices"
+    if np.isinf(bound_s) and blocks.table.training and lp_bound(blocks) < np.inf:
+        return (
+            f"the operators need {_gib(need)} in all with the activations of one micro-batch and the devices have "
+            f"{_gib(room)}, but the first stages hold several micro-batches at once; add memory or devices, or take "
+            "smaller micro-batches, recomputation or another schedule"
+        )
     if np.isinf(bound_s):
         return (
             f"the operators need {_gib(need)} in all and the devices have {_gib(room)}, but those that can run only "

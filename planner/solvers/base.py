@@ -1,5 +1,6 @@
 """Solver: the protocol of all solvers, with the budget, the best placement so far, and the answer of a search."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
@@ -38,6 +39,9 @@ class Budget(Brief):
     before_s: float = 0.0  # seconds that earlier searches took
     end_s: float = inf  # `now_s` when all searches must end; by default, when this one does
     last: bool = False  # whether no search follows, so that this one uses all of its time instead of giving up early
+    planned_s: float = 0.0  # what it plans with if ``time_limit_s`` cuts it off: it begins as the longer search would
+    meanwhile: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
+    """Hears of the seconds that the search has spent since, by its own count, so that another one may take its turn."""
 
     @property
     def wall_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import singledispatch
+from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,37 +41,61 @@ SOLVERS = named_solvers(
 """Every solver by the name that users write; ``auto`` is not among them."""
 
 AUTO = "auto"
+OPENING_S, OPENING_OP_S = 2.5, 2.7e-3  # of the first local search at least, and for an operator: two full cycles
 FEW_PLACEMENTS = UNTIMED  # trying this many takes less time than any other solver
+
+
+class Shift(NamedTuple):
+    """A turn of a search, see `Turn`."""
+
+    solver: Solver
+    share: float = 1.0
+    most_s: float = inf
+    meanwhile: Solver | None = None
 
 
 class Turn(NamedTuple):
     """A solver and its share of the time that the solvers before it leave, see `Answer.spent`."""
 
     solver: str
-    share: float
+    share: float = 1.0
+    most_s: float = inf  # whatever the share
+    opening: bool = False  # whether it takes `opening_s`, however much time there is
+    meanwhile: str = ""  # a solver that searches in turns with it, unless it refuses the problem
+
+    def shift(self, known: Mapping[str, Solver], problem: Problem) -> Shift:
+        """Return the turn with the solvers of these names."""
+        other = known.get(self.meanwhile)
+        alone = other is None or other.refuses(problem)
+        most_s = opening_s(problem) if self.opening else self.most_s
+        return Shift(known[self.solver], self.share, most_s, None if alone else other)
+
+
+def opening_s(problem: Problem) -> float:
+    """Return the seconds of the first local search."""
+    return max(OPENING_S, OPENING_OP_S * problem.table.n_ops)
 
 
 PORTFOLIO: Mapping[Goal, tuple[Turn, ...]] = MappingProxyType(
     {
         Goal.THROUGHPUT: (
-            Turn("chain-dp", 0.1),
-            Turn("local-search", 0.3),
-            Turn("ilp", 1.0),
-            Turn("local-search", 1.0),
+            Turn("chain-dp", 0.1, most_s=0.5),
+            Turn("local-search", opening=True),
+            Turn("ilp", meanwhile="local-search"),
         ),
         Goal.LATENCY: (
-            Turn("latency-search", 0.3),
+            Turn("latency-search", opening=True),
             Turn("branch-and-bound", 0.3),
-            Turn("ilp", 1.0),
-            Turn("latency-search", 1.0),
+            Turn("ilp", meanwhile="latency-search"),
         ),
-        Goal.COST: (Turn("local-search", 0.3), Turn("ilp", 1.0), Turn("local-search", 1.0)),
+        Goal.COST: (Turn("local-search", opening=True), Turn("ilp", meanwhile="local-search")),
         Goal.TRAINING: (Turn("pipeline", 1.0),),
     }
 )
 """The solvers that ``auto`` runs in sequence, without those that refuse, until the gap is closed or time runs out.
 
-The first one runs even if there is no time, so that there always is a contiguous placement, or a list schedule."""
+The first one runs even if there is no time, so that there always is a contiguous placement, or a list schedule. Limits
+that do not depend on the time let a longer search begin as a shorter one."""
 
 CONTIGUOUS = (Turn("chain-dp", 0.2), Turn("downset-dp", 1.0))
 """The solvers that ``auto`` runs if operators must be contiguous."""
@@ -90,7 +115,7 @@ def portfolio_of(table: CostTable) -> Portfolio:  # noqa: ARG001  # kinds of tab
     return Portfolio(SOLVERS, PORTFOLIO, CONTIGUOUS)
 
 
-def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
+def turns(problem: Problem, solver: str | Solver) -> list[Shift]:
     """Return the solvers to run in sequence, each with its share of the time that is left.
 
     Raises:
@@ -101,20 +126,21 @@ def turns(problem: Problem, solver: str | Solver) -> list[tuple[Solver, float]]:
         checks.instance(solver, str, "the solver", "the name of one, or a Solver")
     known: Portfolio = portfolio_of(problem.table)
     if not isinstance(solver, str):
-        return [(_able(solver, problem, known.solvers), 1.0)]
+        return [Shift(_able(solver, problem, known.solvers))]
     if solver == AUTO:
         few = count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS
         if few and tries_everything(problem):
-            return [(known.solvers["exhaustive"], 1.0)]
+            return [Shift(known.solvers["exhaustive"])]
         portfolio = (Turn("exhaustive", 1.0),) * few + known.turns[problem.goal]
         if problem.contiguous and problem.goal is not Goal.TRAINING:
             portfolio = tuple(turn for turn in known.contiguous if problem.goal in known.solvers[turn.solver].goals)
-        chosen = ((known.solvers[turn.solver], turn.share) for turn in portfolio)
-        return [(candidate, share) for candidate, share in chosen if not candidate.refuses(problem)]
+        return [
+            turn.shift(known.solvers, problem) for turn in portfolio if not known.solvers[turn.solver].refuses(problem)
+        ]
     if solver not in known.solvers:
         names = [AUTO, *known.solvers]
         raise InputError(f"there is no solver '{solver}'; known: {', '.join(names)}{nearest(solver, names)}")
-    return [(_able(known.solvers[solver], problem, known.solvers), 1.0)]
+    return [Shift(_able(known.solvers[solver], problem, known.solvers))]
 
 
 def _able(solver: Solver, problem: Problem, solvers: Mapping[str, Solver]) -> Solver:

@@ -20,7 +20,7 @@ from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
 from planner.solvers.base import Answer, Budget, Solver, objective_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.portfolio import AUTO, turns
+from planner.solvers.portfolio import AUTO, Shift, opening_s, turns
 from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
@@ -90,6 +90,7 @@ def _merged(problem: Problem, placement: Placement, most_s: float) -> Iterator[P
 
 DEFAULT_GAP = 0.005
 CLIMB = 0.1  # share of the time limit that single moves take at most, on top
+MEANWHILE = 0.25  # seconds of a search for each second of the solver that it takes turns with
 ONE_DEVICE = "one device"  # who finds a placement on one
 
 NO_PLACEMENT = "no placement keeps the memory, the links and the groups at once; add memory, links or devices"
@@ -111,7 +112,8 @@ def solve(
 
     ``auto`` tries every placement if there are few. Otherwise it begins with the best single device, continues with the
     best contiguous placement for throughput or list scheduling for latency and, if that is not within the gap, with
-    integer programming. The first two run even without time, and at the end single operators move while that helps.
+    integer programming in turns with a local search, until time is up. The first two run even without time, and at the
+    end single operators move while that helps. A longer search begins as a shorter one, and finds no worse an answer.
 
     Args:
         problem: the costs, the constraints and the goal.
@@ -191,6 +193,41 @@ class _Heard(Reporter):
         self._reporter.on_placement(placement)
 
 
+class _TakingTurns:
+    """Two solvers that take turns: one that proves, and one that only searches.
+
+    The searching one has a slice of time whenever all its slices are a small part of the time of the other one. Once
+    that one gives up, the rest of the time is the searching one's. No slice depends on the time limit, which only cuts
+    off the last one.
+    """
+
+    def __init__(self, state: "_SearchState", prover: Solver, searcher: Solver, slice_s: float) -> None:
+        self._state, self._prover, self._searcher = state, prover, searcher
+        self._proved_s = self._searched_s = 0.0
+        self._slice_s = slice_s  # each takes twice as long as the one before
+
+    def search(self) -> None:
+        """Run both until the answer is good enough or time is up."""
+        state = self._state
+        state.run(self._prover, state.left_s / (1 + MEANWHILE), last=False, meanwhile=self._listen)
+        while self._slice_s <= state.left_s and not state.ends(first=False):
+            self._search_on(self._slice_s)
+        if not state.ends(first=False):
+            self._search_on(state.left_s)
+
+    def _listen(self, seconds: float) -> None:
+        """Let the searching solver search if it is its turn."""
+        self._proved_s += seconds
+        if MEANWHILE * self._proved_s >= self._searched_s + self._slice_s:
+            self._search_on(self._slice_s)
+
+    def _search_on(self, limit_s: float) -> None:
+        """Let the searching solver search for its next slice."""
+        slice_s, self._slice_s = self._slice_s, 2 * self._slice_s
+        self._searched_s += slice_s
+        self._state.run(self._searcher, limit_s, last=True, planned_s=slice_s)
+
+
 class _SearchState:
     """The state of a search: the best placement, the solver that found it, and the best bound."""
 
@@ -204,20 +241,24 @@ class _SearchState:
         self._settled = False
         self._by_clock = False
         self._alone: tuple[Placement | None, float] = None, inf
-        self._left = 1.0  # of the time, by the solvers' own count
+        self._left_s = budget.time_limit_s  # by the solvers' own count
         self._runs = Counter[str]()
 
-    def take(self, turns: Sequence[tuple[Solver, float]], auto: bool) -> None:
+    def take(self, turns: Sequence[Shift], auto: bool) -> None:
         """Take the turns of a search: single devices, the solvers, and what makes the best placement better.
 
         Each solver has a share of the time that is left. With ``auto``, no solver runs once the placement is good
         enough, and single operators move at the end.
         """
         self.try_single_devices()
-        for number, (solver, share) in enumerate(turns):
+        for number, turn in enumerate(turns):
             if auto and self.ends(first=number == 0):
                 break
-            self.run(solver, share, last=number + 1 == len(turns))
+            if turn.meanwhile is not None:
+                _TakingTurns(self, turn.solver, turn.meanwhile, opening_s(self._problem)).search()
+            else:
+                limit_s = min(turn.share * self.left_s, turn.most_s)
+                self.run(turn.solver, limit_s, last=number + 1 == len(turns))
         self.spare()
         if auto:
             self.climb()
@@ -240,22 +281,35 @@ class _SearchState:
                 self._budget.reporter.on_incumbent(finder, objective_s, self._bound_s, self._budget.wall_s)
                 self._budget.reporter.on_placement(placement)
 
-    def run(self, solver: Solver, share: float, last: bool) -> None:
-        """Let a solver continue from here, for a share of the time that earlier solvers left."""
-        all_s = self._budget.time_limit_s
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, by the solvers' own count."""
+        return self._left_s
+
+    def run(
+        self,
+        solver: Solver,
+        limit_s: float,
+        last: bool,
+        planned_s: float = 0.0,
+        meanwhile: Callable[[float], None] | None = None,
+    ) -> None:
+        """Let a solver continue from here; for the seconds see `Budget`."""
         budget = replace(
             self._budget,
-            time_limit_s=share * self._left * all_s,
+            time_limit_s=limit_s,
             start_s=now_s(),
-            end_s=self._budget.start_s + deadline.BRAKE * all_s,
+            end_s=self._budget.start_s + deadline.BRAKE * self._budget.time_limit_s,
             before_s=self._budget.wall_s,
             incumbent=self._placement,
             seed=self._budget.seed + self._runs[solver.name],
             last=last,
+            planned_s=planned_s,
+            meanwhile=meanwhile or self._budget.meanwhile,
         )
         self._runs[solver.name] += 1
         answer = self._asked(solver, budget)
-        self._left *= 1 - share * answer.spent
+        self._left_s -= limit_s * answer.spent
         self._by_clock = self._by_clock or answer.by_clock or (budget.brake_s <= 0 and not answer.complete)
         if answer.placement is not None:
             self.offer(solver.name, answer.placement, tell=False)  # the solver has told already

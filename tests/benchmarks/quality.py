@@ -3,7 +3,8 @@
     python -m tests.benchmarks.quality [KIND ...] [--problems DIR] [--time-limit S] [--quick] [--json FILE]
 
 DIR holds ``throughput/*.json``, ``latency/*.json`` and an independent ``evaluate.py``, which judges every answer. A
-KIND is throughput, contiguous (the largest load again, but devices follow one another) or latency. ``first`` is from
+KIND is throughput, contiguous (the largest load again, but devices follow one another), latency or anytime: seeded
+layered graphs with several time limits, more of which must never give a worse answer or a wider gap. ``first`` is from
 the start of the process to the first answer; ``load`` is the machine's load average when a problem was done: above
 the number of cores, times say little.
 """
@@ -22,11 +23,18 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from planner.problem.problem import Goal, Problem
+from planner.problem.result import Result
+from planner.solvers.solve import solve
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
+from tests.benchmarks.scale import make_table
 
 ROOT = Path(__file__).parents[2]
 PROBLEMS = ROOT / ".." / "shared" / "bench" / "msr"
 KINDS = ("throughput", "contiguous", "latency")
+ANYTIME = "anytime"
+LIMITS_S, QUICK_LIMITS_S = (5.0, 20.0, 60.0), (1.0, 4.0)
+GRAPHS = ((40, 4), (100, 3), (300, 8), (1000, 16))  # operators and devices of layered graphs
 QUICK = {
     "throughput": ("layer-bert24_inference", "op-bert_l-3_inference"),
     "contiguous": ("layer-bert24_training",),
@@ -218,8 +226,32 @@ def _judged_ms(case: Case, answer: Mapping[str, Any], objective_of: Path, folder
     return float(verdict["latency" if case.kind == "latency" else "max_load"])
 
 
+def anytime(quick: bool) -> list[Bar]:
+    """Solve seeded graphs with more and more time; what has to hold of that."""
+    worse = [0, 0]
+    print(f"\n{ANYTIME:28}{'limit s':>8}{'ours, ms':>12}{'our bound':>12}{'gap':>8}{'wall s':>7}{'load':>6}")
+    for seed, (n_ops, n_devices) in enumerate(GRAPHS[:2] if quick else GRAPHS):
+        problem = Problem(make_table("layered", n_ops, seed, n_devices), Goal.THROUGHPUT)
+        before: Result | None = None
+        for limit_s in QUICK_LIMITS_S if quick else LIMITS_S:
+            found = solve(problem, time_limit_s=limit_s, gap=0.0)
+            print(
+                f"{f'{n_ops} on {n_devices}, seed {seed}':28}{limit_s:8g}{1e3 * found.objective_s:12.7g}"
+                f"{1e3 * found.bound_s:12.7g}{found.gap:8.2%}{found.wall_s:7.1f}{os.getloadavg()[0]:6.1f}"
+                f"  {found.status} by {found.solver}{', by the clock' if found.by_clock else ''}",
+                flush=True,
+            )
+            if before is not None:
+                worse[0] += found.objective_s > before.objective_s
+                worse[1] += found.gap > before.gap
+            before = found
+    return [at_most(f"more time, worse {name}", n, 0) for name, n in zip(("answers", "gaps"), worse, strict=True)]
+
+
 def bars(rows: list[Row]) -> list[Bar]:
     """What has to hold of everything that was measured."""
+    if not rows:
+        return []
     kind = {name: [row for row in rows if row.case.kind == name] for name in KINDS}
     found = [
         at_least("answers that the evaluator confirms, share", sum(row.confirmed for row in rows) / len(rows), 1.0),
@@ -247,7 +279,7 @@ def bars(rows: list[Row]) -> list[Bar]:
 def main() -> int:
     """Solve, judge, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], metavar="KIND", help="default: all three")
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS, ANYTIME], metavar="KIND", help="default: all")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, metavar="DIR", help="where the problems are")
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help=f"for each problem (60; {QUICK_S:g} with --quick)"
@@ -257,16 +289,18 @@ def main() -> int:
     problems = options.problems.resolve()
     time_limit_s = options.time_limit or (QUICK_S if options.quick else 60.0)
     rows: list[Row] = []
-    for case in cases(options.kinds or list(KINDS), problems, options.quick):
+    kinds = options.kinds or [*KINDS, ANYTIME]
+    for case in cases([kind for kind in kinds if kind in KINDS], problems, options.quick):
         if not rows or rows[-1].case.kind != case.kind:
             print(head(case.kind))
         rows.append(measure(case, problems / "evaluate.py", time_limit_s))
         print(rows[-1], flush=True)
-    if not rows:
+    if not rows and kinds != [ANYTIME]:
         print(f"there are no known problems in {problems}; name their folder with --problems")
         return 2
+    held = bars(rows) + (anytime(options.quick) if ANYTIME in kinds else [])
     print(f"\n{os.cpu_count()} cores, {time_limit_s:g} s for each problem")
-    return report(bars(rows), options.json)
+    return report(held, options.json)
 
 
 if __name__ == "__main__":

@@ -77,19 +77,19 @@ GRAPHS: Mapping[str, Callable[[int, np.random.Generator], list[tuple[int, ...]]]
 )
 
 
-def make_table(kind: str, n_ops: int, seed: int = 0) -> CostTable:
+def make_table(kind: str, n_ops: int, seed: int = 0, n_devices: int = DEVICES) -> CostTable:
     """A table with random seconds and bytes, and memory for 1.3 times what there is."""
     rng = np.random.default_rng(seed)
     readers = GRAPHS[kind](n_ops, rng)
     flows = tuple(Flow(f"t{op}", op, found) for op, found in enumerate(readers) if found)
     seconds = rng.lognormal(np.log(50e-6), 0.8, n_ops)
-    speed = np.where(np.arange(DEVICES) % 4 == 3, 0.8, 1.0)  # a quarter of the devices is slower
+    speed = np.where(np.arange(n_devices) % 4 == 3, 0.8, 1.0)  # a quarter of the devices is slower
     flow_bytes = rng.lognormal(np.log(500e3), 0.7, len(flows))
     op_bytes = rng.lognormal(np.log(4e6), 1.0, n_ops)
-    link_class, channel = links()
+    link_class, channel = links(n_devices)
     return CostTable(
         ops=tuple(f"op{op}" for op in range(n_ops)),
-        devices=tuple(f"gpu{device}" for device in range(DEVICES)),
+        devices=tuple(f"gpu{device}" for device in range(n_devices)),
         forward_s=seconds[:, None] / speed,
         op_bytes=op_bytes,
         working_bytes=1e9,
@@ -99,10 +99,10 @@ def make_table(kind: str, n_ops: int, seed: int = 0) -> CostTable:
         link_s=send_s(flow_bytes),
         link_latency_s=np.asarray(LINK_LATENCY_S),
         channel=channel,
-        capacity_bytes=np.full(DEVICES, 1e9 + 1.3 * op_bytes.sum() / DEVICES),
+        capacity_bytes=np.full(n_devices, 1e9 + 1.3 * op_bytes.sum() / n_devices),
         overlap=False,
         together=(),
-        source=np.broadcast_to(np.asarray(str(Source.GIVEN)), (n_ops, DEVICES)),
+        source=np.broadcast_to(np.asarray(str(Source.GIVEN)), (n_ops, n_devices)),
     )
 
 
@@ -111,9 +111,9 @@ def send_s(flow_bytes: Floats) -> Floats:
     return np.asarray(LINK_LATENCY_S + np.outer(flow_bytes, np.reciprocal(LINK_BYTES_PER_S)))
 
 
-def links() -> tuple[Ints, Ints]:
+def links(n_devices: int) -> tuple[Ints, Ints]:
     """Which wire joins two devices, and the channel: one for each ordered pair."""
-    machine = np.arange(DEVICES) // PER_MACHINE
+    machine = np.arange(n_devices) // PER_MACHINE
     link_class = np.where(machine[:, None] == machine, 0, 1)
     np.fill_diagonal(link_class, -1)
     channel = np.full_like(link_class, -1)

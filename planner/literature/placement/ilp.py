@@ -102,7 +102,9 @@ class Prober:
             start = model.start(best)
         whole = allowance(model.model, self.budget.time_limit_s, PROBING)
         steps = int(share * whole)
-        proof = minimise(model.model, self.budget, steps, lambda values: self.best.offer(model.read(values)), start)
+        proof = minimise(
+            model.model, self.budget, steps, lambda values: self.best.offer(model.read(values)), start, PROBING
+        )
         self.spent += (proof.steps + 1) / (whole + 1)
         return model.proved_s(proof.bound)
 

@@ -41,7 +41,7 @@ class LatencySearch:
     def search(self, problem: Problem, budget: Budget) -> Answer:
         """Search for a better placement than the list schedulers find; if they find none, there is no answer."""
         best = Incumbent(problem, budget, self.name)
-        for scheduler in LIST_SCHEDULERS:
+        for scheduler in () if budget.planned_s else LIST_SCHEDULERS:  # a search that goes on has theirs
             answer = scheduler.search(problem, budget)
             if answer.placement is not None:
                 best.offer(answer.placement)
@@ -61,7 +61,7 @@ class LatencySearch:
         step_s = STEP_S * (table.n_ops + len(table.flows))
         look, spent_s = max(1, int(LOOK_S / step_s)), 0.0
         operator_s = float(table.forward_s.min(axis=1).mean()) or best.objective_s or 1.0
-        for first, steps in self._rounds(budget.time_limit_s / step_s, budget.last):
+        for first, steps in self._rounds(budget.time_limit_s / step_s, budget.last, budget.planned_s / step_s):
             if best.placement is None or best.objective_s * (1 - budget.gap) <= budget.bound_s or budget.brake_s <= 0:
                 break
             heat = Heat(first * operator_s, LAST_HEAT * operator_s, steps)
@@ -75,18 +75,21 @@ class LatencySearch:
             spent_s += steps * step_s
         return budget.share(spent_s)
 
-    def _rounds(self, most: float, last: bool) -> Iterator[tuple[float, int]]:
+    def _rounds(self, most: float, last: bool, planned: float = 0.0) -> Iterator[tuple[float, int]]:
         """Yield the first temperature and the steps of each round: one cycle, then more if no other search follows.
 
         Args:
             most: steps that the time limit is enough for.
             last: whether no other search follows.
+            planned: steps that it plans with, if that is more; it then ends once the time limit is reached.
         """
-        done, fewest = 0, min(self.steps, max(FEWEST_STEPS, int(most / len(FIRST_HEATS))))
+        done, fewest = 0, min(self.steps, max(FEWEST_STEPS, int(max(most, planned) / len(FIRST_HEATS))))
         for cycle in count():
             steps = fewest << cycle
             for first in FIRST_HEATS:
-                if cycle and (not last or done + steps > SHARE * most):
+                if cycle and not last:
+                    return
+                if (cycle or planned > most) and done + steps > SHARE * most:
                     return
                 done += steps
                 yield first, steps

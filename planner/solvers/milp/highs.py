@@ -21,7 +21,7 @@ class Pace(NamedTuple):
     share: float  # of the time limit that the steps may take; the rest is for slower machines
 
 
-MINIMISING = Pace(1e-4, 2.5, 0.5)
+MINIMISING = Pace(1e-4, 2.5, 0.9)
 
 
 class MilpOutcome(NamedTuple):
@@ -44,6 +44,7 @@ def minimise(
     most_steps: int,
     tell: Callable[[Mapping[str, float]], None],
     start: Mapping[Any, float] | None = None,
+    pace: Pace = MINIMISING,
 ) -> MilpOutcome:
     """Solve a ``pulp.LpProblem`` within the budget, on one thread, with HiGHS or else with `minimise_by_cbc`.
 
@@ -56,6 +57,7 @@ def minimise(
         most_steps: HiGHS takes a step after every round of cuts and every dive.
         tell: hears of every better solution, a value for the name of each variable.
         start: a feasible solution to start from, a value for each variable; None without one.
+        pace: of the steps, with which it counts the seconds that the budget hears of.
     """
     try:
         with loading():
@@ -73,8 +75,10 @@ def minimise(
             tell(dict(zip(names, out.mip_solution, strict=True)))
         else:  # HiGHS asks whether to go on
             steps += 1
+            budget.meanwhile(step_s)
             into.user_interrupt = steps > most_steps
 
+    step_s = pace.share / max(1, allowance(model, 1.0, pace))
     highs = _loaded(model, budget, listen)
     if start is not None:
         guess = highspy.HighsSolution()

@@ -86,9 +86,10 @@ class PlacementModel:
             A bound in seconds, infinite if there is no placement; and the share of the time limit that the steps take.
         """
         values = self.start(start) if start is not None and self.expresses(start) else None
-        most_steps = allowance(self.model, budget.time_limit_s)
-        outcome = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values)
-        return self.proved_s(outcome.bound), MINIMISING.share * min(1.0, outcome.steps / max(1, most_steps))
+        pace = MINIMISING
+        most_steps = allowance(self.model, budget.time_limit_s, pace)
+        outcome = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values, pace)
+        return self.proved_s(outcome.bound), pace.share * min(1.0, outcome.steps / max(1, most_steps))
 
     def expresses(self, placement: Placement) -> bool:
         """Whether a placement keeps the operators of each block together."""

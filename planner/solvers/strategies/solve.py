@@ -17,7 +17,7 @@ from planner.solvers.strategies.relaxation import relax
 from planner.solvers.strategies.strategy_ilp import MOST_CELLS as MOST_VARIABLES
 from planner.solvers.strategies.strategy_ilp import StrategyILP
 
-RELAXATION_SHARE, ILP_SHARE = 0.1, 0.6  # of the time limit; neighbourhoods get the rest
+RELAXATION_SHARE, ILP_SHARE = 0.2, 0.5  # of the time limit; neighbourhoods get the rest
 ROUNDING = 1e-12  # relative; sums of costs in another order
 
 
@@ -59,8 +59,8 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
         search.bound = search.objective
     elif problem.least_peak > problem.limit:
         search.bound = inf
-    if not search.proved and problem.limit < inf:
-        _relaxed(search, budget, most_cells)
+    if not search.proved:
+        _relaxed(search, budget, most_cells, done.exact)
     n_variables = sum(cost.size for cost in problem.node_cost) + sum(e.cost.size for e in problem.edges)
     end_s, share = budget.start_s + budget.time_limit_s, 1 - RELAXATION_SHARE
     if not search.proved and n_variables <= MOST_VARIABLES and budget.left_s > 0:
@@ -76,9 +76,11 @@ def _search(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
         around.search(search.choice, rest, lambda choice: search.offer(choice, "neighbourhoods"))
 
 
-def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
-    """Find choices and a bound with a price of memory instead of its limit."""
+def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int, exact: bool) -> None:
+    """Find choices and a bound with a price of memory instead of its limit; ``exact`` is for `relax`."""
     problem = search.problem
+    if problem.limit == inf and exact:
+        return
     descent = Descent(problem)
 
     def tell(choice: tuple[int, ...]) -> float:
@@ -90,7 +92,7 @@ def _relaxed(search: "_BestChoice", budget: Budget, most_cells: int) -> None:
         tell(eliminate(problem.leanest, most_cells).choice)
     most_s = RELAXATION_SHARE * budget.time_limit_s
     late_s = budget.time_limit_s - 2 * most_s  # the clock stops it on a slow machine only
-    bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= late_s, most_s)
+    bound = relax(problem, most_cells, tell, lambda: search.proved or budget.left_s <= late_s, most_s, exact)
     search.bound = max(search.bound, min(bound, search.objective))
 
 

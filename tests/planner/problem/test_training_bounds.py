@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import inf
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +18,13 @@ from planner.problem.bounds import lower_bound
 from planner.problem.evaluate import evaluate, step_bounds
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
+from planner.problem.schedule_bounds import memory_bound
 from planner.solvers.base import Budget, objective_of
 from planner.solvers.exhaustive import Exhaustive
 from planner.solvers.solve import solve
 from simulator.training import TrainingStep
 from tests.costmodels.parts import table_with
-from tests.planner.problem.problems import tables, value
+from tests.planner.problem.problems import make_table, tables, value
 from tests.simulator.tables import placements
 
 ROUNDING = 1e-9
@@ -78,3 +80,31 @@ def test_what_is_not_faster_is_told_from_what_is(problem: Problem, data: st.Data
     for below_s in (0.5 * exact_s, exact_s, 2 * exact_s + 1):
         found_s = objective_of(problem, placement, below_s)
         assert found_s == exact_s if exact_s < below_s else found_s >= below_s
+
+
+def first_of_two_holds_two(capacity_bytes: float) -> Problem:
+    """A line of four operators of 1 s there and 1 s back on two devices, 4 micro-batches that keep 1 byte in each."""
+    table = make_table([[1.0, 1.0]] * 4, [(op, (op + 1,), 0.0) for op in range(3)], capacity_bytes=[capacity_bytes] * 2)
+    table = table_with(
+        table, backward_s=np.ones((4, 2)), saved_bytes=np.ones(4), gradient=np.ones(3, dtype=bool), held=1.0
+    )
+    return Problem(table, Goal.TRAINING, step=TrainingStep("1f1b", 4))
+
+
+def test_the_first_stage_has_room_for_half_as_many_operators() -> None:
+    problem = first_of_two_holds_two(3.0)
+    # 1.5 operators with 2 micro-batches each in the first stage, 2.5 with one in the last: 4 * 2 * 2.5 + 2 * 1.5
+    assert memory_bound(problem) == pytest.approx(23.0)
+    # whole operators: one, then three, so 4 * 2 * 3 + 2 * 1
+    assert solve(problem).objective_s == pytest.approx(26.0)
+    assert memory_bound(first_of_two_holds_two(4.0)) == pytest.approx(20.0)  # two, then two: 4 * 2 * 2 + 2 * 2
+
+
+def test_room_for_one_micro_batch_of_everything_is_too_little() -> None:
+    found = solve(first_of_two_holds_two(2.0))  # one operator, then two
+    assert found.status is Status.INFEASIBLE
+    assert found.advice == (
+        "the operators need 4 bytes in all with the activations of one micro-batch and the devices have 4 bytes, but "
+        "the first stages hold several micro-batches at once; add memory or devices, or take smaller micro-batches, "
+        "recomputation or another schedule"
+    )

@@ -172,19 +172,47 @@ class Counting(Fake):
 def test_what_a_solver_leaves_over_by_its_own_count_goes_to_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = {
         name: Counting(Answer(None, spent=spent), name)
-        for name, spent in (("chain-dp", 0.0), ("local-search", 0.5), ("ilp", 0.25))
+        for name, spent in (("chain-dp", 0.0), ("local-search", 1.0), ("ilp", 0.25))
     }
     monkeypatch.setattr(sys.modules["planner.solvers.portfolio"], "SOLVERS", fakes)
     problem = Problem(make_table([[c, c] for c in (5, 4, 3, 3) * 4]), Goal.THROUGHPUT)
     solve(problem, time_limit_s=100.0, gap=0.0)
     limits_s = {name: [round(budget.time_limit_s, 9) for budget in fake.budgets] for name, fake in fakes.items()}
-    # 30 of 100 s, half used: 85 s are left, and of those a quarter used: 63.75
-    assert limits_s == {"chain-dp": [10.0], "local-search": [30.0, 63.75], "ilp": [85.0]}
-    first, again = fakes["local-search"].budgets
-    assert [first.last, fakes["ilp"].budgets[0].last, again.last] == [False, False, True]
-    assert (first.seed, again.seed) == (0, 1)
-    assert again.left_s < again.time_limit_s + 1e-9 <= 100
+    # 2.5 of 100 s; of the rest a fifth is kept for those that search in turns with ilp, which uses a quarter of its 78
+    assert limits_s == {"chain-dp": [0.5], "local-search": [2.5, 2.5, 5.0, 10.0, 20.0, 40.0, 0.5], "ilp": [78.0]}
+    first, *again = fakes["local-search"].budgets
+    assert [budget.planned_s for budget in again] == [2.5, 5.0, 10.0, 20.0, 40.0, 80.0]  # the last one is cut off
+    assert not first.last
+    assert all(budget.last for budget in again)
+    assert [budget.seed for budget in (first, *again)] == list(range(7))
     assert {budget.end_s for fake in fakes.values() for budget in fake.budgets} == {first.end_s}
+
+
+@dataclass(frozen=True)
+class Working(Counting):
+    """A solver that spends 40 seconds by its own count, and remembers how often others have searched by then."""
+
+    others: list[Budget] = field(default_factory=list)
+    searched: list[int] = field(default_factory=list)
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:  # noqa: ARG002 (the answer is given)
+        for _ in range(40):
+            budget.meanwhile(1.0)
+            self.searched.append(len(self.others))
+        return self.answer
+
+
+def test_a_search_takes_turns_with_a_proof_however_long_both_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, turns_s = Problem(make_table([[c, c] for c in (5, 4, 3, 3) * 4]), Goal.THROUGHPUT), []
+    for limit_s in (100.0, 1000.0):
+        searching = Counting(Answer(None, spent=1.0), "local-search")
+        proving = Working(Answer(None, spent=0.4), "ilp", others=searching.budgets)
+        fakes = {"chain-dp": Fake(Answer(None), "chain-dp"), "local-search": searching, "ilp": proving}
+        monkeypatch.setattr(sys.modules["planner.solvers.portfolio"], "SOLVERS", fakes)
+        solve(problem, time_limit_s=limit_s, gap=0.0)
+        turns_s.append([proving.searched.index(number) + 1 for number in (1, 2, 3)])
+    # after the first search, 2.5 s of searching after 10 s of proving, and 5 s more after 30 s: a quarter each time
+    assert turns_s == [[1, 10, 30], [1, 10, 30]]
 
 
 def test_an_unknown_solver() -> None:

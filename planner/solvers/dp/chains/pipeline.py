@@ -8,7 +8,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import pairwise, permutations
 from math import inf
 
@@ -16,14 +16,12 @@ import numpy as np
 
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats
-from graphs.common.errors import InputError
 from planner.problem.blocks import merge_blocks
 from planner.problem.devices import alike, interchangeable
 from planner.problem.problem import Goal, Problem
+from planner.problem.schedule_bounds import held_micro_batches
 from planner.solvers.base import Answer, Budget, Incumbent, judging_s
 from planner.solvers.dp.chains.chain import Line, chains, line_of
-from simulator.schedule import F, I
-from simulator.schedules import SCHEDULES
 from simulator.training import IN_TURNS, TURNS_BACK
 
 MOST_PERMUTED = 4  # devices that are tried in every sequence
@@ -71,22 +69,6 @@ class Pipeline:
             if not left.take(len(devices)) or best.objective_s <= budget.bound_s * (1 + budget.gap):
                 break
         return Answer(best.placement)
-
-
-@cache
-def held_micro_batches(name: str, n_devices: int, micro_batches: int, per_device: int = 1) -> tuple[int, ...] | None:
-    """Return [n_stages], the most micro-batches whose activations a stage keeps; None without such a schedule.
-
-    The order of the actions on the stage's device decides: activations are kept from F to B or, if the backward pass
-    is split, to W.
-    """
-    try:
-        schedule = SCHEDULES[name](n_devices, micro_batches, per_device)
-    except InputError:
-        return None
-    stage, computation, _, _ = schedule.columns
-    change = np.select([computation == F, computation == I], [1, 0], -1)
-    return tuple(int(change[stage == s].cumsum().max()) for s in range(schedule.n_stages))
 
 
 def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:

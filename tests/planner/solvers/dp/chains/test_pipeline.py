@@ -14,8 +14,9 @@ from costmodels.table import CostTable
 from costmodels.workload import RECOMPUTE_MODES, TRAINING_SCHEDULES, RecomputeMode
 from planner.problem.bounds import lower_bound
 from planner.problem.problem import Goal, Problem
+from planner.problem.schedule_bounds import held_micro_batches
 from planner.solvers.base import Budget
-from planner.solvers.dp.chains.pipeline import Pipeline, held_micro_batches
+from planner.solvers.dp.chains.pipeline import Pipeline
 from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TrainingStep, simulate_training
