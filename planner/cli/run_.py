@@ -51,8 +51,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner run``."""
     declare_measuring(parser)
     parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
-    help = "of a plan for generation: continue random prompts by N tokens each"
-    parser.add_argument("--generate", type=at_least_one, metavar="N", help=help)
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +67,8 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="compare with these, separated by commas: onnxruntime, openvino (float32), openvino-bf16",
     )
+    help = "of a plan for generation: continue random prompts by N tokens each"
+    parser.add_argument("--generate", type=at_least_one, metavar="N", help=help)
     declare_writes(parser, "output")
 
 

@@ -98,7 +98,7 @@ def passes_of(model: GenerationProgram, workload: Workload) -> tuple[Mapping[Pha
     from planner.runtime.generation.sampling import Sampling
 
     one = Continuation(0, [0] * workload.prompt, workload.output, Sampling().generator(0))
-    group = RowGroup({}, [one])
+    group = RowGroup(0, [one])
     counts: tuple[dict[Phase, int], dict[Phase, int]] = ({}, {})
     while one.left:
         phase = next_phase(model, [one])
