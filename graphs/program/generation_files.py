@@ -1,4 +1,4 @@
-"""A language model without its weights as JSON, beside its program for one token, which is in the same document."""
+"""A language model as JSON, without its weights and its program for one token, which the same document has."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -138,10 +138,22 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     progress.clear()
     if rank_environment.rank != COORDINATOR:
         return DONE if Worker(rank).serve(group, peer_infos) else BROKEN
+    return _coordinate(options, plan, program, rank, (group, peer_infos))
+
+
+def _coordinate(
+    options: argparse.Namespace,
+    plan: Plan,
+    program: Program | GenerationProgram,
+    rank: Rank,
+    joined: tuple[ProcessGroup, tuple[PeerInfo, ...]],
+) -> int:
+    """Run the model with all ranks, which have joined a group, and print the figures."""
     from planner.cli.console import Console
     from planner.runtime.distributed.inference.coordinator import Coordinator
     from planner.runtime.inference.runner import Runner
 
+    group, peer_infos = joined
     clocks = {number: peer_info.clock for number, peer_info in enumerate(peer_infos)}
     near = [device for device, number in rank.layout.rank_of.items() if clocks[number] == clocks[COORDINATOR]]
     beside = [] if is_shards(Path(options.model)) else [plan.cluster.devices[device] for device in near]

@@ -18,7 +18,7 @@ Failed: TypeAlias = Callable[[int, BaseException], object]
 """Called with the number of a sequence that fails, and its error."""
 
 
-class Call:
+class GenerationCall:
     """Sequences of one call: those that wait for a row of a group, and the error of the first one that has failed."""
 
     def __init__(self, sampling: Sampling, stop: Stop, failed: Failed | None) -> None:

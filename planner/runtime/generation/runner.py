@@ -23,14 +23,14 @@ from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
 from planner.problem.result import Interrupted
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.generation.calls import Call, Failed, Stop
+from planner.runtime.generation.calls import Failed, GenerationCall, Stop
 from planner.runtime.generation.groups import RowGroup, advance, next_phase, pass_inputs
 from planner.runtime.generation.sampling import Sampling
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.inline_engine import engine_of
 from planner.runtime.inference.runner import check_surroundings
+from planner.runtime.stages.generation_stages import GenerationStages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
-from planner.runtime.stages.passes import Passes
 
 if TYPE_CHECKING:
     from planner.runtime.distributed.inference.coordinator import Coordinator
@@ -74,7 +74,7 @@ class GenerationRunner(Closing):
             InputError: if the plan is for another model or for copies of it, or a device is not on this host.
             RankError: if a process does not start.
         """
-        passes = Passes(plan, model)
+        passes = GenerationStages(plan, model)
         if len(plan.placement.copies) > 1:
             raise InputError(
                 f"the plan has {len(plan.placement.copies)} copies of the network, and a cache lives in one; plan "
@@ -159,7 +159,7 @@ class GenerationRunner(Closing):
         check_numerics(self._numerics, self._switches)
         checks.instance(sampling, Sampling, "the sampling", "a planner.Sampling")
         checks.integer(max_new_tokens, "max_new_tokens", least=1)
-        call = Call(sampling, self._stop(stops), failed)
+        call = GenerationCall(sampling, self._stop(stops), failed)
         call.enter(self.model, list(ids), max_new_tokens)
         return self._run(call)
 
@@ -182,7 +182,7 @@ class GenerationRunner(Closing):
         ids = self.model.stops if stops is None else frozenset(checks.integer(each, "a stop token") for each in stops)
         return lambda _, token: token in ids
 
-    def _run(self, call: Call) -> Generator[tuple[int, int], None, None]:
+    def _run(self, call: GenerationCall) -> Generator[tuple[int, int], None, None]:
         """Keep groups on their way until all sequences have ended; yield tokens as they come."""
         busy: set[RowGroup] = set()
         ended: queue.SimpleQueue[RowGroup] = queue.SimpleQueue()
@@ -214,7 +214,9 @@ class GenerationRunner(Closing):
         group.rows = [None] * self.model.rows
         self._free.put(group)
 
-    def _go_on(self, group: RowGroup, call: Call, busy: set[RowGroup], ended: "queue.SimpleQueue[RowGroup]") -> None:
+    def _go_on(
+        self, group: RowGroup, call: GenerationCall, busy: set[RowGroup], ended: "queue.SimpleQueue[RowGroup]"
+    ) -> None:
         """Fill free rows with sequences that wait, and begin the next pass of a group; release it if there is none."""
         while call.fill(group):
             phase = next_phase(self.model, [one for _, one in group.active])
@@ -229,7 +231,7 @@ class GenerationRunner(Closing):
         busy.remove(group)
         self._release(group)
 
-    def _chosen(self, group: RowGroup, call: Call) -> Generator[tuple[int, int], None, None]:
+    def _chosen(self, group: RowGroup, call: GenerationCall) -> Generator[tuple[int, int], None, None]:
         """Choose the next token of each sequence that the pass of a group has brought so far."""
         assert group.on_way is not None, "its pass has ended"
         (phase, written), group.on_way = group.on_way, None

@@ -31,7 +31,7 @@ from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.recorder import LoggedTransfer
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.stages.compile import compile_stages
-from planner.runtime.stages.passes import Passes
+from planner.runtime.stages.generation_stages import GenerationStages
 from simulator.timeline import Span
 
 PART_S = 1.0  # for threads to notice that a connection is gone
@@ -57,7 +57,7 @@ class Rank:
         self.layout = layout
         devices, mine, caches = plan.cluster.devices, layout.devices[number], None
         if isinstance(program, GenerationProgram):
-            passes = Passes(plan, program)
+            passes = GenerationStages(plan, program)
             returned: tuple[str, ...] = (passes.logits,)
             self.stages, caches = passes.stages, passes.caches(mine)
             compiled, self.state = passes.compiled(mine)

@@ -27,6 +27,12 @@ def module(family: str) -> Any:
     built = {
         "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**ATTENTION)),
         "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**ATTENTION, head_dim=8, sliding_window=6)),
+        "gpt2": lambda: hf.GPT2LMHeadModel(
+            hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=WORDS)
+        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**ATTENTION, num_local_experts=4, num_experts_per_tok=2, head_dim=8)
+        ),
         "mamba": lambda: hf.MambaForCausalLM(hf.MambaConfig(**SIZES, state_size=4, tie_word_embeddings=False)),
     }[family]()
     for parameter in built.parameters():

@@ -1,4 +1,4 @@
-"""Passes of a language model: its network at several sizes, each a copy that a runner's engine knows."""
+"""Stages of a language model: its network at several sizes, each a copy that a runner's engine knows."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from planner.runtime.stages.compile import CompiledStage, ShardedState, compile_
 from simulator.stages import Stage
 
 
-class Passes:
+class GenerationStages:
     """A language model as a plan runs it.
 
     Attributes:
