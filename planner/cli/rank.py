@@ -24,7 +24,7 @@ from planner.cli.generation_run import check_generate, generate_with
 from planner.cli.numbers import positive_seconds
 from planner.cli.progress import Progress
 from planner.cli.rank_model import import_part
-from planner.cli.run_ import declare_measuring, run_with
+from planner.cli.run_ import declare_generate, declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
 from planner.parallelism.closed_form.config_file import is_config
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="MODEL may be a folder from planner shard: then each rank reads only its own part.",
     )
     declare_measuring(parser)
+    declare_generate(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument(

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from costmodels.host.stores import HERE, served_store
+from graphs.program.calls import modules_of_operators
 from graphs.program.files import modules_of
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
@@ -129,9 +130,13 @@ class LocalLauncher:
 
 
 def rank_command(shards: Path, program: Program | GenerationProgram) -> list[str]:
-    """Return the command that runs a rank; it imports the modules of the classes that the model takes and returns."""
+    """Return the command that runs a rank.
+
+    It imports the modules of the classes that the model takes and returns, and of operators that are defined in Python.
+    """
     program = program.decode if isinstance(program, GenerationProgram) else program
-    imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
+    modules = modules_of(program.in_spec) | modules_of(program.out_spec) | modules_of_operators(program.graph.ops)
+    imports = [f"--import={name}" for name in sorted(modules)]
     start = [sys.executable, "-m", "planner", "rank", "--hosted", numerics_to_text(), *imports]
     return [*start, str(shards / PLAN), str(shards)]
 

@@ -21,7 +21,7 @@ from planner.runtime.checkpoint.shards import read_model_shard, write_shards
 from planner.runtime.errors import RankError, StageError
 from planner.runtime.stages.caches import GROUP
 from tests.planner.runtime.distributed.ranks import Others, coordinated
-from tests.planner.runtime.generation.tiny import MORE, PROMPTS, WORDS, cut, expected, imported
+from tests.planner.runtime.generation.tiny import MORE, PROMPTS, WORDS, cut, expected, imported, split_plan
 
 
 @contextmanager
@@ -55,6 +55,15 @@ def test_tokens_are_those_of_generate_and_caches_stay(family: str, n_devices: in
         assert not names & sent
     with planner.GenerationRunner(plan, model) as threads:
         assert threads.generate(PROMPTS, MORE, sampling=planner.Sampling(1.0, seed=3), stops=()) == drawn
+
+
+def test_a_split_model_generates_in_threads_and_in_processes() -> None:
+    plan, model = split_plan("gemma2"), imported("gemma2")
+    assert plan.placement.used == (0, 1)
+    with planner.GenerationRunner(plan, model) as threads:
+        assert threads.generate(PROMPTS, MORE, stops=()) == expected("gemma2")
+    with generating(plan, model, beside=True) as (runner, _):
+        assert runner.generate(PROMPTS, MORE, stops=()) == expected("gemma2")
 
 
 def test_a_shard_has_all_phases_and_the_weights_of_its_device(tmp_path: Path) -> None:

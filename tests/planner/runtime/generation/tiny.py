@@ -1,6 +1,7 @@
 """Tiny language models with distinct logits, and plans that cut them between their layers."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -66,3 +67,19 @@ def cut(model: GenerationProgram, n_devices: int, in_flight: int = 2) -> Plan:
         for number in group:
             device[number] = device[group[-1]]
     return make_plan(model.decode, Placement(tuple(device)), desk(n_devices), in_flight)
+
+
+@cache
+def split_plan(family: str) -> Plan:
+    """The plan for one group of two sequences on two equal devices that read weights slowly: operators are split."""
+    cluster = desk(2)
+    slow = {"memory_bytes_per_s": 1e7, "flops_per_s": {"float32": 1e9}, "launch_s": 1e-6}
+    devices = tuple(replace(device, **slow) for device in cluster.devices)
+    work = planner.OpenWorkload(prompt=20, output=MORE, sequences=2, rows=2, context=CONTEXT)
+    return planner.plan(
+        imported(family),
+        cluster=replace(cluster, devices=devices),
+        goal="generation",
+        workload=work,
+        search=planner.Search(rewrites="split", time_limit_s=2.0),
+    )
