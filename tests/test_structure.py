@@ -98,16 +98,16 @@ LINES = {
     "costmodels/learning": 714,
     "costmodels/memory": 616,
     "costmodels/operators": 797,
-    "graphs": 820,
+    "graphs": 821,
     "graphs/common": 945,
     "graphs/importers": 4433,
-    "graphs/importers/onnx": 894,
-    "graphs/importers/onnx/operators": 1987,
-    "graphs/kernels": 3304,
+    "graphs/importers/onnx": 924,
+    "graphs/importers/onnx/operators": 2646,
+    "graphs/kernels": 3305,
     "graphs/program": 1642,
     "graphs/rewrites": 1937,
     "planner": 191,
-    "planner/cli": 5237,
+    "planner/cli": 5243,
     "planner/cli/solve": 410,
     "planner/explanations": 2152,
     "planner/exports": 1317,
@@ -156,7 +156,7 @@ LINES = {
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 4
-TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
+TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 3
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
 
