@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphs.common.replaced import replaced
 from graphs.importers.source_location import at_caller
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import expect
@@ -41,8 +42,7 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
 
     Append to ``unknown`` the places in the user's code that need a value which is not known.
     """
-    forward, own = module.forward, vars(module).get("forward")
-    buffers = dict(module.named_buffers())
+    forward, buffers = module.forward, dict(module.named_buffers())
 
     @wraps(forward)
     def with_values(*args: Any, **kwargs: Any) -> Any:
@@ -52,14 +52,8 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
         with values:
             return forward(*args, **kwargs)
 
-    module.forward = with_values
-    try:
+    with replaced(module, "forward", with_values):
         yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -136,6 +136,7 @@ def module_of(document: Mapping[str, Any], device: torch.device, head: bool = Fa
             module = architecture._from_config(config)  # follows the config's dtype, unlike the constructor
         else:
             with_head = head and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+            config.architectures = config.architectures or []  # the first of several networks, as of Funnel's
             auto: Any = transformers.AutoModelForCausalLM if with_head else transformers.AutoModel
             module = auto.from_config(config, trust_remote_code=False)
     evaluated: nn.Module = module.eval()

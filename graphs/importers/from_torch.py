@@ -34,7 +34,15 @@ from graphs.importers.pt2_classes import register_classes, unknown_classes
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
-from graphs.importers.tracing_guards import in_mode, known_numbers, own_backward_passes, quiet, tracing, without_caches
+from graphs.importers.tracing_guards import (
+    as_called,
+    in_mode,
+    known_numbers,
+    own_backward_passes,
+    quiet,
+    tracing,
+    without_caches,
+)
 from graphs.importers.training import (
     check_batch_norms,
     check_hooks,
@@ -323,7 +331,7 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
         exported = trace()
         known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")
     except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-        known, _ = _with_values(module, given, trace) if depends_on_values(error) else (None, "")
+        known = _with_values(module, given, trace)[0] if depends_on_values(error) else _as_called(module, trace)
         if known is None:
             raise InputError(
                 f"model '{name}' cannot be traced by torch.export{untraceable(error, module, given)}"
@@ -331,6 +339,14 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
     if known is None:
         raise InputError(f"model '{name}' has shapes that follow from what it computes{place}; {FIXED_SHAPES}")
     return known
+
+
+def _as_called(module: nn.Module, trace: Callable[[], ExportedProgram]) -> ExportedProgram | None:
+    """Trace what a call runs, where the model has other code for a trace; return None if that does not help."""
+    with suppress(Exception), as_called(module):
+        exported = trace()
+        return None if _has_open_shapes(exported) else exported
+    return None
 
 
 def _with_values(

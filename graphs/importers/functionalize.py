@@ -239,7 +239,9 @@ def is_view(node: fx.Node, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> boo
         return True
     _input, p, train, *_ = (*node.args, None, None, None)
     drops = "dropout" in str(node.target) and train is True and p != 0  # it writes a new tensor
-    return schema.name.removeprefix("aten::") in undeclared and not drops
+    operands = node.args[1] if node.target is torch.ops.aten.einsum.default else ()
+    multiplies = isinstance(operands, list | tuple) and len(operands) > 1  # so does a product of several tensors
+    return schema.name.removeprefix("aten::") in undeclared and not drops and not multiplies
 
 
 def _read_elsewhere(target: fx.Node, node: fx.Node, shown: Storages, position: dict[fx.Node, int]) -> list[fx.Node]:

@@ -1,6 +1,5 @@
 """Finds the line of a user's code that cannot be traced or placed, and says how to change it."""
 
-import inspect
 import linecache
 import re
 import sys
@@ -59,7 +58,7 @@ def untraceable(error: BaseException, module: nn.Module, given: Arguments) -> st
     if depends_on_values(error):
         return (
             f"{place}: what comes next depends on the values of tensors; compute with tensors there (torch.where for "
-            "an if, a mask for a selection), or pass the number in as an argument"
+            "an if, a mask for a selection, every expert on all rows), or pass the number in as an argument"
         )
     if (returned := RETURNED.search(str(error))) is not None:
         return f": it returns a '{returned[1]}'; {_other_result(returned[1])}"
@@ -96,22 +95,10 @@ def _way_out(error: BaseException, module: nn.Module, given: Arguments) -> str:
     held, given_on = (" and ".join(sorted({str(tensor.device) for tensor in some})) for some in (state, inputs))
     if "device" in str(error) and held and given_on and held != given_on:
         return f"the model is on {held}, its inputs on {given_on}: bring them to one device"
-    if "NoneType" in str(error) and (masks := _masks_left_out(module, given)):
-        return f"pass {' and '.join(masks)}, which models of transformers leave out while they are traced"
     return (
         "see that the model itself takes these inputs; make its forward free of control flow that depends on tensor "
         "values, or export it yourself to .pt2"
     )
-
-
-def _masks_left_out(module: nn.Module, given: Arguments) -> list[str]:
-    """The masks of attention that a call could have been given: of the encoder and of the decoder."""
-    parameters = list(inspect.signature(module.forward).parameters)
-    return [
-        name
-        for name in ("attention_mask", "decoder_attention_mask")
-        if name in parameters and given.kwargs.get(name) is None and parameters.index(name) >= len(given.args)
-    ]
 
 
 def product_of_two_dtypes(code: fx.Graph) -> str | None:
@@ -152,7 +139,7 @@ def at_error(error: BaseException, module: nn.Module) -> str:
             if name is not None:
                 part, place = name, place or ("", 0)
             path = frame.f_code.co_filename
-            if place is not None and not path.startswith(FOREIGN):
+            if place is not None and not path.startswith((*FOREIGN, OURS)):
                 place = path, number
         if place is not None:
             return _place(part, *place)

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from graphs.common.replaced import LOCK, replaced
+from graphs.program.fake_strides import strides_of_kernels
 
 OF_OPERATORS = "torch._library.autograd"
 """The module in which torch makes the backward passes of custom operators."""
@@ -38,25 +41,11 @@ HOOKING: tuple[tuple[type, str, str], ...] = (
 )
 """Classes and their methods that change a backward pass, with the names that users know."""
 
-_LOCK = threading.RLock()  # one reentrant lock for this module, since its context managers nest
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any, absent: Any = None) -> Iterator[None]:
-    """Replace an attribute of a class or module for a while; ``absent`` is the value of a missing attribute."""
-    with _LOCK:
-        original = vars(owner).get(name, absent)
-        setattr(owner, name, value)
-        try:
-            yield
-        finally:
-            setattr(owner, name, original)
-
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the warnings, logs and prints of torch's tracing, whose errors reach the user as exceptions."""
-    with _LOCK:
+    with LOCK:
         disabled = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
@@ -70,24 +59,38 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def tracing() -> Iterator[None]:
     """All that torch.export and fake tensors need, in any supported version of torch."""
-    with quiet(), without_guard(), without_stacks(), states_of_lstms(), short_sequences():
+    with quiet(), without_guard(), without_stacks(), states_of_lstms(), short_sequences(), strides_of_kernels():
         yield
 
 
 @contextmanager
-def as_exported() -> Iterator[None]:
-    """Let a module that asks whether it is exported run as it does then."""
+def as_exported(answer: bool = True) -> Iterator[None]:
+    """Let a module that asks whether it is exported run as it does then; with False, as it does in a call."""
     with (
-        _replaced(torch.compiler, "_is_compiling_flag", True, absent=False),
-        _replaced(torch.compiler, "_is_exporting_flag", True, absent=False),
+        replaced(torch.compiler, "_is_compiling_flag", answer),
+        replaced(torch.compiler, "_is_exporting_flag", answer),
     ):
+        yield
+
+
+@contextmanager
+def as_called(module: nn.Module) -> Iterator[None]:
+    """Let a module run as it does in a call while it is traced, whatever it asks."""
+    forward = module.forward
+
+    @wraps(forward)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with as_exported(False):
+            return forward(*args, **kwargs)
+
+    with replaced(module, "forward", called):
         yield
 
 
 @contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     """Set the mode for a trace, and restore the mode of every submodule afterwards."""
-    with _LOCK:
+    with LOCK:
         modes = {part: part.training for part in module.modules()}
         try:
             if not training:
@@ -128,11 +131,11 @@ def own_backward_passes() -> Iterator[list[str]]:
 
         return call
 
-    with _LOCK, ExitStack() as replacements:
+    with LOCK, ExitStack() as replacements:
         apply: Any = vars(torch.autograd.Function)["apply"]
-        replacements.enter_context(_replaced(torch.autograd.Function, "apply", classmethod(noted_function)))
+        replacements.enter_context(replaced(torch.autograd.Function, "apply", classmethod(noted_function)))
         for owner, method, name in HOOKING:
-            replacements.enter_context(_replaced(owner, method, noted(getattr(owner, method), name)))
+            replacements.enter_context(replaced(owner, method, noted(getattr(owner, method), name)))
         yield changes
 
 
@@ -149,14 +152,14 @@ def states_of_lstms() -> Iterator[None]:
     torch.export infers the shapes with a decomposition, and the one of torch 2.11 leaves a dimension too many where
     oneDNN is switched off: [1, n_layers, batch, width]. The real shapes are those of the first states.
     """
-    with _LOCK:
+    with LOCK:
         one_layer: Any = decompositions.one_layer_lstm
 
         def shaped(inputs: Tensor, first: tuple[Tensor, Tensor], *args: Any, **kwargs: Any) -> Any:
             result, last = one_layer(inputs, first, *args, **kwargs)
             return result, tuple(state.reshape(before.shape) for state, before in zip(last, first, strict=True))
 
-        with _replaced(decompositions, "one_layer_lstm", shaped) if _wrong_states() else nullcontext():
+        with replaced(decompositions, "one_layer_lstm", shaped) if _wrong_states() else nullcontext():
             yield
 
 
@@ -177,16 +180,16 @@ def short_sequences() -> Iterator[None]:
 
         return shaped
 
-    with _LOCK, ExitStack() as replacements:
+    with LOCK, ExitStack() as replacements:
         for name in ("one_layer_lstm", "one_layer_rnn"):
-            replacements.enter_context(_replaced(decompositions, name, in_one_step(getattr(decompositions, name))))
+            replacements.enter_context(replaced(decompositions, name, in_one_step(getattr(decompositions, name))))
         yield
 
 
 @contextmanager
 def without_stacks() -> Iterator[None]:
     """Trace without the Python stack of each operator, which takes a tenth of the time and has no reader here."""
-    with _replaced(fx.config, "do_not_emit_stack_traces", True, absent=False):  # torch 2.11 ignores the switch
+    with replaced(fx.config, "do_not_emit_stack_traces", True):  # torch 2.11 ignores the switch
         yield
 
 
@@ -201,7 +204,7 @@ def contiguous_shown() -> Iterator[None]:
         made: Tensor = torch.ops.aten.contiguous.default(self, memory_format=memory_format)
         return made
 
-    with _LOCK:
+    with LOCK:
         original = Tensor.contiguous
         Tensor.contiguous = shown  # type: ignore[assignment,method-assign]
         try:
@@ -228,9 +231,9 @@ def known_numbers(module: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
             self.add_constant_storage_mapping(made)
         return made
 
-    with _LOCK:
+    with LOCK:
         convert = FakeTensorConverter.from_real_tensor
-        with _replaced(FakeTensorConverter, "from_real_tensor", with_value):
+        with replaced(FakeTensorConverter, "from_real_tensor", with_value):
             yield [(buffer, values[id(buffer)]) for buffer in numbers]
 
 
@@ -245,7 +248,7 @@ def without_guard() -> Iterator[None]:
     def no_guard() -> None:
         pass
 
-    with _replaced(torch._C, "_ensureCUDADeviceGuardSet", no_guard, absent=no_guard):
+    with replaced(torch._C, "_ensureCUDADeviceGuardSet", no_guard):
         yield
 
 

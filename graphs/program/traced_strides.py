@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphs.ir import Op, Role, unfused
+from graphs.program.fake_strides import strides_of_kernels
 from graphs.program.program import Program
 from graphs.program.strides import repeats
 from graphs.rewrites.patterns import changes
@@ -111,7 +112,7 @@ def _traced(program: Program) -> dict[str, tuple[int, ...]]:
 def _on_fake_tensors(program: Program, ops: Sequence[Op]) -> dict[str, torch.Tensor]:
     """Return the tensors of a program, which have strides but no values."""
     fake: dict[str, torch.Tensor] = {}
-    with torch.no_grad(), FakeTensorMode():
+    with strides_of_kernels(), torch.no_grad(), FakeTensorMode():
         given = [*program.state.items(), *zip(program.graph.inputs, program.example_inputs, strict=True)]
         for name, tensor in given:
             if tensor.layout is torch.strided:

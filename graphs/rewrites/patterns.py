@@ -112,8 +112,8 @@ RMS_NORMS = tuple(
 
 
 def plain(kind: str) -> str:
-    """Return a kind without its overload."""
-    return ".".join(kind.split(".")[:2])
+    """Return a kind without its overload; the view of memory as another dtype gives no new shape, and keeps it."""
+    return kind if kind == "aten.view.dtype" else ".".join(kind.split(".")[:2])
 
 
 RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")

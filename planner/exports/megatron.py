@@ -24,13 +24,11 @@ def megatron_layout(plan: Plan) -> Export:
 
     Decoder layers are the numbered children (``layers.0``, ``layers.1``, ...) in which most operators are; all before
     them counts as the embedding, all after them as the loss. Raise InputError if there are no such layers, or a layer,
-    the embedding or the loss is on two devices.
+    the embedding or the loss is on two devices, or if there is another stack of such layers, as in a network with an
+    encoder and a decoder.
     """
     modules, device = Modules(plan.graph), plan.placement.device
-    layers = decoder_layers(modules)
-    if len(layers) < 2:
-        what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
-        raise refuse(NAME, what, RULE, "export to torch-split-spec")
+    layers = _only_stack(plan, modules)
     layer_of = {op: layer for layer in layers for op in modules.under[layer]}
     end, part, parts = max(layer_of), EMBEDDING, list[str]()
     for op in range(len(plan.graph.ops)):  # what is before the first layer, a layer, or what is after the last one
@@ -61,6 +59,36 @@ def decoder_layers(modules: Modules) -> tuple[str, ...]:
         return tuple(child for child in modules.children[path] if child.rpartition(".")[2].isdecimal())
 
     return max(map(numbered, modules.under), key=lambda layers: sum(len(modules.under[layer]) for layer in layers))
+
+
+def _only_stack(plan: Plan, modules: Modules) -> tuple[str, ...]:
+    """Return the decoder layers; raise InputError if there are none, or other layers like these."""
+    layers = decoder_layers(modules)
+    if len(layers) < 2:
+        what = f"'{plan.graph.name}' has no numbered layers such as layers.0, layers.1"
+        raise refuse(NAME, what, RULE, "export to torch-split-spec")
+    if other := _other_stack(modules, layers):
+        what = f"'{plan.graph.name}' has layers like '{other}' besides '{layers[0]}'"
+        raise refuse(NAME, what, "knows one stack of layers", "export to torch-split-spec")
+    return layers
+
+
+def _other_stack(modules: Modules, layers: tuple[str, ...]) -> str:
+    """Return a numbered module elsewhere with the parts of a layer, or some of them or more; empty if there is none."""
+    parts = _names_in(modules, layers[0])
+
+    def alike(path: str) -> bool:
+        own = _names_in(modules, path)
+        return own == parts if len(own) < 2 else own <= parts or own >= parts
+
+    inside = tuple(f"{layer}." for layer in layers)
+    numbered = (path for path in modules.under if path.rpartition(".")[2].isdecimal())
+    elsewhere = (path for path in numbered if parts and not f"{path}.".startswith(inside))
+    return next(filter(alike, elsewhere), "")
+
+
+def _names_in(modules: Modules, path: str) -> set[str]:
+    return {child.rpartition(".")[2] for child in modules.children[path]}
 
 
 def _check_whole(plan: Plan, modules: Modules, parts: list[str]) -> None:

@@ -132,6 +132,32 @@ class TestModule:
         assert {op.module for op in program.graph.ops} == {"lstm", "norm", ""}
         assert_same(program.run(*case.args), run_eagerly(*case))
 
+    def test_a_product_of_two_tensors_is_written_in_place(self) -> None:
+        class Masked(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(4, 4))
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = torch.einsum("ij,jk->ik", x, self.weight)[:, :3]
+                y *= 2
+                return y + torch.einsum("ij,jk->ik", x, self.weight)[:, 1:]
+
+        module = Masked()
+        program = program_from_module(module, (x := torch.randn(4, 4),))
+        assert torch.equal(program.run(x), module(x))
+
+    def test_what_a_call_runs_is_traced_where_the_code_for_a_trace_fails(self) -> None:
+        class Masked(nn.Module):
+            def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+                if mask is None and not torch.compiler.is_compiling():
+                    mask = torch.ones(x.shape[1])
+                return x * mask[None]  # type: ignore[index]
+
+        program = program_from_module(Masked(), (x := torch.randn(2, 3),))
+        assert torch.equal(program.run(x), x)
+        assert not torch.compiler.is_compiling()
+
     def test_name(self) -> None:
         assert imported(CASES["residual"]()).graph.name == "Residual"
         assert program_from_module(Residual(), (PICTURE,), name="net").graph.name == "net"
@@ -327,8 +353,8 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "untraceable": (
         Function(branching),
         f"cannot be traced by torch.export ({line_of(branching)}): what comes next depends on the values of tensors; "
-        "compute with tensors there (torch.where for an if, a mask for a selection), or pass the number in as an "
-        "argument",
+        "compute with tensors there (torch.where for an if, a mask for a selection, every expert on all rows), or pass "
+        "the number in as an argument",
     ),
     "raises": (
         Function(nothing),

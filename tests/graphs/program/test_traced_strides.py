@@ -90,3 +90,59 @@ def test_a_tensor_is_laid_once() -> None:
     assert y.stride() == (12, 1, 3)
     assert torch.equal(y, x)
     assert laying((0, 4, 1))(x) is x, "elements that share memory cannot be written apart"
+
+
+class Pixels(nn.Module):
+    """A layer of images whose axes are moved."""
+
+    def __init__(self, layer: Callable[[Tensor], Tensor], axis: int) -> None:
+        super().__init__()
+        self.layer, self.axis = layer, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.movedim(self.axis, 1 if self.axis == -1 else -1))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "axis", "shape"),
+    [
+        (nn.BatchNorm2d(5), 1, (2, 4, 5, 3)),
+        (nn.BatchNorm2d(5), -1, (2, 3, 4, 5)),
+        (nn.Conv3d(4, 8, 5, 2, 2, groups=2, dtype=torch.bfloat16), -1, (1, 3, 4, 3, 4)),
+        (nn.Conv2d(4, 8, 3, dtype=torch.bfloat16), 1, (1, 3, 4, 4)),
+        (nn.ReflectionPad3d(1), -1, (2, 3, 4, 3, 2)),
+        (nn.ReplicationPad3d(1), -1, (2, 3, 4, 3, 2)),
+        (nn.ChannelShuffle(2), -1, (2, 3, 4, 6)),
+        (lambda x: F.max_unpool2d(x, torch.zeros_like(x, dtype=torch.int64), (2, 2)), -1, (2, 3, 4, 6)),
+    ],
+)
+def test_strides_are_those_of_kernels(
+    layer: Callable[[Tensor], Tensor], axis: int, shape: tuple[int, ...], training: bool
+) -> None:
+    weights = layer.parameters() if isinstance(layer, nn.Module) else iter(())
+    x = torch.randn(shape).to(next(weights, torch.ones(1)).dtype)
+    program = program_from_module(Pixels(layer, axis), (x,), training=training)
+    strides = Pixels(layer, axis).train(training)(x).stride()
+    of_file = program_from_dict(program_to_dict(program), program.graph, program.example_inputs)
+    for each in (program, of_file):
+        (result,) = each.graph.outputs
+        assert lying_as_traced(each)[result] == strides
+
+
+def test_a_view_of_what_a_kernel_lays_is_traced() -> None:
+    module = nn.Sequential(Pixels(nn.BatchNorm2d(5), 1), nn.Flatten(0)).eval()
+    program = program_from_module(ViewOf(module[0]), (x := torch.randn(2, 4, 5, 3),))
+    assert torch.equal(program.run(x), module(x))
+
+
+class ViewOf(nn.Module):
+    """A view of a module's result."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.module(x)
+        return result.view(-1)

@@ -219,6 +219,16 @@ def test_equal_parts_hold_parameters_of_their_own_unless_they_are_shared() -> No
     assert together.state.keys() == program.state.keys()
 
 
+def test_another_dtype_is_no_other_shape() -> None:
+    class Bits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu().view(torch.int32).view(torch.bfloat16)
+
+    program = program_from_module(Bits(), (x := torch.randn(2, 4, 6).bfloat16(),))
+    divided = rewritten_program(program, [Split({"relu": ("axis 0", 2)})])
+    assert torch.equal(divided.run(x), x.relu())
+
+
 def test_what_is_split_can_be_fused() -> None:
     program = imported("convolutional")
     choices = followed(program.graph, {"conv2d": "output channels"}, 2)

@@ -134,6 +134,18 @@ def test_a_balance_comes_back(sizes: list[int]) -> None:
     assert map_of(document).placement(CHAIN, GPUS) == map_of(sizes).placement(CHAIN, GPUS) == plan.placement
 
 
+class Pair(nn.Module):
+    """Two stacks of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Decoder(), Decoder()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first(x) + self.second(x)
+        return y
+
+
 def layout(**device: int) -> Any:
     placed = {path.replace("_", "."): number for path, number in device.items()}
     return export(plan_of(graph_of(Decoder()), placed, GPUS), "megatron-layout").document
@@ -176,6 +188,12 @@ def test_megatron_refuses() -> None:
         plan_of(graph_of(Block()), {"": 0}, GPUS),
         "megatron-layout",
         f"'Block' has no numbered layers such as layers.0, layers.1; {rule}: export to torch-split-spec",
+    )
+    refused(
+        plan_of(graph_of(Pair()), {"": 0}, GPUS),
+        "megatron-layout",
+        "'Pair' has layers like 'second.layers.0' besides 'first.layers.0'; megatron-layout knows one stack of layers: "
+        "export to torch-split-spec",
     )
 
 

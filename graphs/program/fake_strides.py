@@ -1,0 +1,90 @@
+"""Strides of fake tensors as PyTorch's kernels give them, where its fake kernels give others.
+
+Structured kernels and their fake versions share the code that decides on strides; these do not::
+
+    batch norm        decomposed into arithmetic, which keeps any order of axes; the kernel knows contiguous tensors and
+                      channels last only (``batch_norm_cpu`` in aten/src/ATen/native/Normalization.cpp)
+    padding, pooling  kernels keep channels last (native/ReflectionPad.cpp, ReplicationPadding.cpp, MaxUnpooling.cpp,
+                      ChannelShuffle.cpp), fake ones are contiguous
+    convolution       ``_conv_determine_backend_memory_format`` asks which library computes it (native/Convolution.cpp),
+                      and torch.export switches oneDNN off
+
+They are all that differ of the 5,839 results of torch's own samples of operators of networks, with their axes permuted.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from graphs.common.replaced import replaced
+
+aten = torch.ops.aten
+EXECUTED = frozenset(
+    overload
+    for packet in (
+        *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training),
+        *(aten.reflection_pad3d, aten.replication_pad3d, aten.max_unpool2d, aten.channel_shuffle),
+    )
+    for overload in (getattr(packet, name) for name in packet.overloads())  # type: ignore[no-untyped-call]
+)
+"""Operators that are executed once on zeros, unless all that they read is contiguous."""
+CONVOLUTIONS = frozenset({aten.convolution.default, aten._convolution.default})
+
+
+@contextmanager
+def strides_of_kernels() -> Iterator[None]:
+    """Give the results of operators on fake tensors the strides that they have on a CPU in a run."""
+    dispatch = FakeTensorMode.dispatch
+
+    def dispatched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in CONVOLUTIONS:
+            with _with_onednn():
+                return dispatch(mode, func, types, args, kwargs)
+        result = dispatch(mode, func, types, args, kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if func in EXECUTED and not all(tensor.is_contiguous() for tensor in tensors):
+            return _laid_as_executed(mode, func, args, kwargs or {}, result)
+        return result
+
+    with replaced(FakeTensorMode, "dispatch", dispatched):
+        yield
+
+
+@contextmanager
+def _with_onednn() -> Iterator[None]:
+    """Switch oneDNN on, without the warning of `torch.backends.mkldnn.flags` on TF32."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(True)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    """Return the results of an operator on fake tensors with the strides of those on real tensors of zeros."""
+
+    def real(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
+
+    with _disable_current_modes(), torch.no_grad():
+        executed = func(*pytree.tree_map(real, args), **pytree.tree_map(real, kwargs))
+    with mode:
+        return pytree.tree_map(
+            lambda fake, made: (
+                torch.empty_strided(fake.shape, made.stride(), dtype=fake.dtype, device=fake.device)
+                if isinstance(fake, Tensor) and fake.stride() != made.stride()
+                else fake
+            ),
+            result,
+            executed,
+        )
