@@ -3,16 +3,17 @@
 A program may come from a file, and its calls become Python code that runs. So every program is checked when it is made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
+from torch._library.custom_ops import OPDEFS
 from torch._ops import OpOverload
 
 from graphs.common.errors import InputError
-from graphs.ir import Op
+from graphs.ir import Op, unfused
 
 VALUES = (type(None), bool, int, float, complex, str, torch.device, torch.dtype, torch.layout, torch.memory_format)
 """The types of an operator's arguments, besides tensors, lists and tuples."""
@@ -83,6 +84,13 @@ def known_operator(op: Op) -> OpOverload:
             "a program from a file may not call it"
         )
     return target
+
+
+def modules_of_operators(ops: Iterable[Op]) -> set[str]:
+    """The modules that define operators in Python, which another process has to import before it can call them."""
+    kinds = {op.kind for op in unfused(ops)}
+    defined = (OPDEFS.get("::".join(kind.split(".")[:2])) for kind in kinds)
+    return {one._init_fn.__module__ for one in defined if one is not None}
 
 
 def _is_function(target: OpOverload) -> bool:

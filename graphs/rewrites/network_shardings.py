@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from graphs.caches import users
 from graphs.ir import Graph, Op
 from graphs.rewrites.sharding import REPLICATED, Shard, Sharding
 from graphs.rewrites.sharding_rules import shardings
@@ -30,6 +31,21 @@ def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
             found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
             left.extend(near[name])
     return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+
+def phase_shardings(graphs: Sequence[Graph]) -> Mapping[str, tuple[Sharding, ...]]:
+    """Return the shardings of a language model's operators that its phases have alike, by name.
+
+    A loop over tokens has other lengths in other phases, and operators that use a cache stay whole with it.
+    """
+    first, *others = [network_shardings(graph) for graph in graphs]
+    cached = {graphs[0].ops[number].name for group in users(graphs[0]) for number in group}
+    return MappingProxyType(
+        {
+            name: () if name in cached else tuple(one for one in each if all(one in other[name] for other in others))
+            for name, each in first.items()
+        }
+    )
 
 
 def _everywhere(one: Sharding) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from planner.plans.plan import Plan
 
 if TYPE_CHECKING:
     from planner.runtime.benchmark.generation import GenerationMeasurement, TokenDifference
+    from planner.runtime.generation.runner import GenerationRunner
 
 
 def check_generate(plan: Plan, options: argparse.Namespace) -> None:
@@ -31,27 +32,35 @@ def check_generate(plan: Plan, options: argparse.Namespace) -> None:
 
 def run_generation(plan: Plan, options: argparse.Namespace, console: Console) -> int:
     """Generate on the devices of a plan, compare the tokens and print the figures."""
-    from planner.runtime.benchmark.generation import compare_tokens, measure_generation, random_prompts
-    from planner.runtime.benchmark.load import Load
     from planner.runtime.generation.runner import GenerationRunner
 
-    for name in ("output", "against", "processes"):
+    model = generation_for(plan, model_of(options), console)
+    with GenerationRunner(plan, model, share_weights=True, processes=options.processes) as runner:
+        return generate_with(runner, options, console)
+
+
+def generate_with(runner: "GenerationRunner", options: argparse.Namespace, console: Console, whole: bool = True) -> int:
+    """Generate with a runner, compare the tokens unless this process does not hold the ``whole`` model, and print."""
+    from planner.runtime.benchmark.generation import compare_tokens, measure_generation, random_prompts
+    from planner.runtime.benchmark.load import Load
+
+    for name in ("output", "against"):
         if getattr(options, name):
             raise InputError(f"--{name} is for plans of one pass; leave it out for --generate")
-    model = generation_for(plan, model_of(options), console)
+    plan, model = runner.plan, runner.model
     asked = recounted(plan, model, options.generate)
     prompts = random_prompts(plan, model.vocabulary, options.seed)
-    with GenerationRunner(plan, model, share_weights=True) as runner:
-        load = Load((), plan)
-        measured = measure_generation(runner, prompts, options.generate, options.rounds, load, console.on_step)
-        foreign_cores = load.foreign_cores()
-    console.on_step("comparing the tokens with transformers' generate", 0, 0)
-    different = compare_tokens(model.module, prompts, measured.tokens)
+    load = Load(runner.pids, plan)
+    measured = measure_generation(runner, prompts, options.generate, options.rounds, load, console.on_step)
+    foreign_cores, different = load.foreign_cores(), None
+    if whole:
+        console.on_step("comparing the tokens with transformers' generate", 0, 0)
+        different = compare_tokens(model.module, prompts, measured.tokens)
     found = generation_of(asked)
     comparison = Comparison((), (), _totals(found, measured), pace=pace_change(plan, load.paces), spreads=plan.spreads)
     _show(asked, found, measured, comparison, different, console)
     say_doubts(comparison, foreign_cores, "MODEL", console)
-    return DIFFERENT if any(not each.within_rounding for each in different) else DONE
+    return DIFFERENT if any(not each.within_rounding for each in different or ()) else DONE
 
 
 def _totals(found: GenerationPrediction, measured: "GenerationMeasurement") -> tuple[Figure, ...]:
@@ -71,7 +80,7 @@ def _show(
     found: GenerationPrediction,
     measured: "GenerationMeasurement",
     comparison: Comparison,
-    different: "tuple[TokenDifference, ...]",
+    different: "tuple[TokenDifference, ...] | None",
     console: Console,
 ) -> None:
     """Print tokens a second, the phases and whether the tokens are transformers' own."""
@@ -89,17 +98,19 @@ def _show(
         "against_prediction": figures_document(comparison),
         "pace": pace_document(comparison.pace),
         "tokens": count,
-        "differences": [asdict(each) for each in different],
+        "differences": None if different is None else [asdict(each) for each in different],
     }
     console.show(document, title, ("tokens/s", "all sequences", "one alone"), rows)
     show_figures(comparison, "seconds", console)
     for line in phase_lines(found):
         console.say(line)
-    for each in different:
+    for each in different or ():
         text = f"sequence {each.sequence}, token {each.position}: {each.found} instead of {each.expected}"
         if each.within_rounding:
             console.say(f"{text}, whose logits are as large but for rounding")
         else:
             console.error(f"the tokens differ: {text}")
-    if not different:
+    if different is None:
+        console.say("no rank has the whole model, so the tokens were not compared")
+    elif not different:
         console.say(f"all {count:,} tokens are those of transformers' generate")

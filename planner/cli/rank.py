@@ -17,12 +17,14 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 
 from costmodels.host.affinity import usable_cores
 from graphs.common.errors import InputError, fallbacks_said, first_line
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.cli.files import check_writes
+from planner.cli.generation_run import check_generate, generate_with
 from planner.cli.numbers import positive_seconds
 from planner.cli.progress import Progress
 from planner.cli.rank_model import import_part
-from planner.cli.run_ import declare_measuring, run_with
+from planner.cli.run_ import declare_generate, declare_measuring, run_with
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
 from planner.parallelism.closed_form.config_file import is_config
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="MODEL may be a folder from planner shard: then each rank reads only its own part.",
     )
     declare_measuring(parser)
+    declare_generate(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument(
@@ -118,6 +121,8 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
                 store.wait([READY])
         _import_classes(options.modules)
         plan = load_plan(options.plan)
+        if not options.hosted:
+            check_generate(plan, options)
     if plan.workload.trains:
         from planner.cli.training_rank import serve_rank, train_rank  # late: inference does without
 
@@ -134,15 +139,33 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
     progress.clear()
     if rank_environment.rank != COORDINATOR:
         return DONE if Worker(rank).serve(group, peer_infos) else BROKEN
+    return _coordinate(options, plan, program, rank, (group, peer_infos))
+
+
+def _coordinate(
+    options: argparse.Namespace,
+    plan: Plan,
+    program: Program | GenerationProgram,
+    rank: Rank,
+    joined: tuple[ProcessGroup, tuple[PeerInfo, ...]],
+) -> int:
+    """Run the model with all ranks, which have joined a group, and print the figures."""
     from planner.cli.console import Console
     from planner.runtime.distributed.inference.coordinator import Coordinator
     from planner.runtime.inference.runner import Runner
 
+    group, peer_infos = joined
     clocks = {number: peer_info.clock for number, peer_info in enumerate(peer_infos)}
     near = [device for device, number in rank.layout.rank_of.items() if clocks[number] == clocks[COORDINATOR]]
     beside = [] if is_shards(Path(options.model)) else [plan.cluster.devices[device] for device in near]
-    with Runner(plan, program, Coordinator(rank, group, peer_infos), options.seed) as runner:
-        return run_with(runner, options, Console(json=options.json), beside)
+    executor, console = Coordinator(rank, group, peer_infos), Console(json=options.json)
+    if isinstance(program, GenerationProgram):
+        from planner.runtime.generation.runner import GenerationRunner
+
+        with GenerationRunner(plan, program, executor=executor) as generates:
+            return generate_with(generates, options, console, bool(beside))
+    with Runner(plan, program, executor, options.seed) as runner:
+        return run_with(runner, options, console, beside)
 
 
 def _import_classes(modules: Sequence[str]) -> None:
@@ -155,7 +178,9 @@ def _import_classes(modules: Sequence[str]) -> None:
             raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
 
 
-def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan) -> tuple[Program, Rank]:
+def _take(
+    options: argparse.Namespace, rank_environment: RankEnvironment, plan: Plan
+) -> tuple[Program | GenerationProgram, Rank]:
     """Import this rank's part of the model, on the cores of its devices."""
     layout = rank_layout(plan, rank_environment.n_ranks)
     mine = [plan.cluster.devices[device] for device in layout.devices[rank_environment.rank]]
@@ -165,8 +190,10 @@ def _take(options: argparse.Namespace, rank_environment: RankEnvironment, plan: 
         torch.set_num_threads(len(cores))
     check_seed(options.seed)
     device = (layout.devices[rank_environment.rank] or plan.placement.used)[0]
-    program = rewritten_for(plan, import_part(plan, options, plan.cluster.devices[device].name))
-    check_runs(plan, program)
+    program = import_part(plan, options, plan.cluster.devices[device].name)
+    if not isinstance(program, GenerationProgram):
+        program = rewritten_for(plan, program)
+        check_runs(plan, program)
     return program, Rank(plan, program, layout, rank_environment.rank, options.silence)
 
 

@@ -51,8 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner run``."""
     declare_measuring(parser)
     parser.add_argument("--processes", action="store_true", help="give each device a process of its own")
-    help = "of a plan for generation: continue random prompts by N tokens each"
-    parser.add_argument("--generate", type=at_least_one, metavar="N", help=help)
+    declare_generate(parser)
 
 
 def declare_measuring(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +69,12 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
         help="compare with these, separated by commas: onnxruntime, openvino (float32), openvino-bf16",
     )
     declare_writes(parser, "output")
+
+
+def declare_generate(parser: argparse.ArgumentParser) -> None:
+    """Declare --generate."""
+    help = "of a plan for generation: continue random prompts by N tokens each"
+    parser.add_argument("--generate", type=at_least_one, metavar="N", help=help)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -63,6 +63,7 @@ def train_rank(options: argparse.Namespace, plan: Plan, store: Store, rank_envir
     devices = stage_layout(plan).devices
     check_ranks(plan, stage_layout(plan), rank_environment.n_ranks)
     program = import_part(plan, options, devices[rank_environment.rank % len(devices)].name)
+    assert isinstance(program, Program), "a language model that generates is not trained"
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # all ranks are on this host
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of the host need not resolve
     meet(store, training_layout(plan), rank_environment.rank, peer_info_of(plan), timeout_s=LIMIT_S)

@@ -6,21 +6,26 @@ planned for with all sequences in one group, and with as many groups as devices,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.generation_costs import PhaseCosts, mean_pass
+from costmodels.measured import Profile
 from costmodels.profile_cache import cached_profiles, learned_costs
 from costmodels.tabulate import tabulate
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.phases import Phase
+from graphs.rewrites.network_shardings import phase_shardings
 from graphs.rewrites.rewrite import Rewrite, rewritten
+from graphs.rewrites.split import Split
 from planner.planning.make_plan import Search, paces_of, search_plan
-from planner.planning.rewriting import COPIES, FUSE, SPLIT, rewrites_for
+from planner.planning.rewriting import COPIES, FUSE, SPLIT, allows, rewrites_for, stay_as_imported
+from planner.planning.splitting import LEAST_GAIN, SPLITS_S, Splits, SplitSearch
 from planner.plans.plan import PlacementTask, Plan
 from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal
@@ -46,23 +51,104 @@ def plan_generation(
         Interrupted: on Ctrl-C, with the best plan so far.
     """
     check_fits(model, workload)
-    graphs = {phase: program.graph for phase, program in model.phases.items()}
-    rewrites = rewrites_of_phases(search.rewrites, graphs, cluster)
-    profiles = cached_profiles(cluster)
-    pace, pace_spread = paces_of(cluster, profiles)
-    own = {phase: rewritten(graph, rewrites) for phase, graph in graphs.items()}
-    decode = own[Phase(1, model.context)]
-    tables = {phase: tabulate(graph, cluster, workload, profiles, learned_costs) for phase, graph in own.items()}
-    stays = tables[Phase(1, model.context)].op_bytes  # of the caches at the whole context, whatever a phase reads
-    prompt, output = passes_of(model, workload)
-    phases = tuple(
-        PhaseCosts(phase, prompt.get(phase, 0), output.get(phase, 0), replace(tables[phase], op_bytes=stays))
-        for phase in sorted(tables, key=lambda phase: (-phase.tokens, phase.length))
-    )
-    table = mean_pass(phases)
-    goal, network = Goal.GENERATION, model.decode.graph.fingerprint
-    task = PlacementTask(decode, cluster, workload, table, goal, constraints, pace, pace_spread, rewrites)
-    return _simulated(search_plan(replace(task, network=network, phases=phases), search))
+    model_costs = GenerationCosts(model, cluster, workload, constraints, search.rewrites)
+    whole = model_costs.task()
+    plan = _simulated(search_plan(whole, search))
+    try:
+        in_step = _in_step(model_costs, whole, min(search.time_limit_s, SPLITS_S))
+    except Exception as error:  # a plan of the whole operators is as good
+        stay_as_imported(search.rewrites, SPLIT, error)
+        return plan
+    gains = in_step is not None and in_step.predicted_s < (1 - LEAST_GAIN) * plan.predicted_s
+    return in_step if in_step is not None and gains else plan
+
+
+@dataclass(frozen=True)
+class GenerationCosts:
+    """A language model on a cluster, whose phases are tabulated with whole operators or with split ones."""
+
+    model: GenerationProgram
+    cluster: Cluster
+    workload: Workload
+    constraints: tuple[Constraint, ...]
+    asked: str  # rewrites
+
+    @cached_property
+    def graphs(self) -> Mapping[Phase, Graph]:
+        """The phases as they were imported, the most tokens first."""
+        phases = sorted(self.model.phases, key=lambda phase: (-phase.tokens, phase.length))
+        return {phase: self.model.phases[phase].graph for phase in phases}
+
+    @cached_property
+    def _profiles(self) -> Mapping[str, Profile]:
+        return cached_profiles(self.cluster)
+
+    def task(
+        self, split: Split | None = None, known: Callable[[Phase, PlacementTask], PlacementTask] | None = None
+    ) -> PlacementTask:
+        """Return the task of the network, whole or split; ``known`` replaces costs of the parts in a phase."""
+        graphs = dict(self.graphs) if split is None else {phase: split(graph) for phase, graph in self.graphs.items()}
+        others = rewrites_of_phases(self.asked, graphs, self.cluster)
+        tables = {}
+        for phase, graph in graphs.items():
+            own = rewritten(graph, others)
+            table = tabulate(own, self.cluster, self.workload, self._profiles, learned_costs)
+            one = PlacementTask(own, self.cluster, self.workload, table, Goal.GENERATION)
+            tables[phase] = (known(phase, one) if known else one).table
+        decode = Phase(1, self.model.context)
+        stays = tables[decode].op_bytes  # of the caches at the whole context, whatever a phase reads
+        prompt, output = passes_of(self.model, self.workload)
+        phases = tuple(
+            PhaseCosts(phase, prompt.get(phase, 0), output.get(phase, 0), replace(table, op_bytes=stays))
+            for phase, table in tables.items()
+        )
+        pace, pace_spread = paces_of(self.cluster, self._profiles)
+        rewrites = (*([split] if split else []), *others)
+        return PlacementTask(
+            rewritten(graphs[decode], others),
+            self.cluster,
+            self.workload,
+            mean_pass(phases),
+            Goal.GENERATION,
+            self.constraints,
+            pace,
+            pace_spread,
+            rewrites,
+            network=self.graphs[decode].fingerprint,
+            phases=phases,
+        )
+
+
+def _in_step(model_costs: GenerationCosts, whole: PlacementTask, time_limit_s: float) -> Plan | None:
+    """Return the plan with operators in parts side by side; None if none pays, or groups keep the devices busy.
+
+    All sequences are in one group, so that its pass reads the weights once, and each device reads a part of them.
+    """
+    from graphs.program.generation import unlike
+
+    grouped = model_costs.workload.in_flight > 1
+    if grouped or whole.constraints or not allows(model_costs.asked, SPLIT):
+        return None
+    decode = Phase(1, model_costs.model.context)
+    graphs = model_costs.graphs
+    order = [decode, *(phase for phase in graphs if phase != decode)]
+    known = phase_shardings([graphs[phase] for phase in order])
+    search = SplitSearch.of(graphs[decode], whole.graph, whole.table, whole.cluster, known)
+    splits = Splits.found(search, whole.graph, whole.table, time_limit_s) if search else None
+    if splits is None:
+        return None
+    tables = {each.phase: each.table for each in whole.phases}
+
+    def with_known(phase: Phase, divided: PlacementTask) -> PlacementTask:
+        applied = splits.split.applied(graphs[phase])
+        of_phase = rewritten(graphs[phase], whole.rewrites)
+        return replace(
+            splits, graph=applied.graph, parts=applied.parts, whole=of_phase, table=tables[phase]
+        ).with_costs(divided)
+
+    plan = splits.in_step(model_costs.task(splits.split, with_known))
+    alike = all(unlike(splits.split(graph), splits.graph) is None for graph in graphs.values())
+    return plan if alike and plan.evaluation.feasible else None
 
 
 def _simulated(plan: Plan) -> Plan:
@@ -98,7 +184,7 @@ def passes_of(model: GenerationProgram, workload: Workload) -> tuple[Mapping[Pha
     from planner.runtime.generation.sampling import Sampling
 
     one = Continuation(0, [0] * workload.prompt, workload.output, Sampling().generator(0))
-    group = RowGroup({}, [one])
+    group = RowGroup(0, [one])
     counts: tuple[dict[Phase, int], dict[Phase, int]] = ({}, {})
     while one.left:
         phase = next_phase(model, [one])
@@ -118,9 +204,8 @@ def rewrites_of_phases(asked: str, graphs: Mapping[Phase, Graph], cluster: Clust
     """
     from graphs.program.generation import unlike
 
-    for name in (COPIES, SPLIT):
-        if name in asked.split(","):
-            raise InputError(f"the rewrite '{name}' is not for generation, whose caches live once; leave it out")
+    if COPIES in asked.split(","):
+        raise InputError(f"the rewrite '{COPIES}' is not for generation, whose caches live once; leave it out")
     decode = graphs[max(phase for phase in graphs if phase.tokens == 1)]
     rewrites = rewrites_for(asked, decode, cluster.devices, trains=False)
     try:

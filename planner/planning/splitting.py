@@ -68,11 +68,18 @@ class SplitSearch:
     known: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, planned: Graph, table: CostTable, cluster: Cluster) -> SplitSearch | None:
+    def of(
+        cls,
+        graph: Graph,
+        planned: Graph,
+        table: CostTable,
+        cluster: Cluster,
+        known: Mapping[str, Sequence[Sharding]] | None = None,
+    ) -> SplitSearch | None:
         """Return the search for a network whose operators may be fused in ``planned``, the graph of the table.
 
-        A fused operator's seconds count for the member whose name it has. None without equal devices that are linked,
-        and if one of them cannot run an operator.
+        A fused operator's seconds count for the member whose name it has. ``known`` are the shardings of operators,
+        by default all. None without equal devices that are linked, and if one of them cannot run an operator.
         """
         team = Team.of(cluster)
         if team is None:
@@ -83,7 +90,7 @@ class SplitSearch:
             seconds[graph.index[op.name]], slowdown[graph.index[op.name]] = table.forward_s[at], table.slowdown[at]
         if not np.isfinite(seconds).all():
             return None
-        known = network_shardings(graph)
+        known = network_shardings(graph) if known is None else known
         strategies = [[None, *(one for one in known[op.name] if one.units >= team.size)] for op in graph.ops]
         return cls(graph, seconds, slowdown, team, strategies)
 
@@ -237,10 +244,11 @@ class Splits:
     ) -> Splits | None:
         """Return the splits of a network; None if they do not pay. ``whole``, perhaps fused, has the ``table``."""
         search = SplitSearch.of(graph, whole, table, cluster)
-        return cls._of(search, whole, table, time_limit_s) if search else None
+        return cls.found(search, whole, table, time_limit_s) if search else None
 
     @classmethod
-    def _of(cls, search: SplitSearch, whole: Graph, table: CostTable, time_limit_s: float) -> Splits | None:
+    def found(cls, search: SplitSearch, whole: Graph, table: CostTable, time_limit_s: float) -> Splits | None:
+        """Return the splits that a search finds; None if they do not pay."""
         split = search.found(time_limit_s)
         if split is None or not split.choices:
             return None
@@ -263,7 +271,7 @@ class Splits:
                 taken_s[origin.op] = max(taken_s[origin.op], seconds)
         own = {(name, sharding): taken_s[name] for name, (sharding, _) in self.split.choices.items()}
         search = replace(self.search, known={**self.search.known, **own})
-        found = self._of(search, self.whole, self.table, time_limit_s)
+        found = self.found(search, self.whole, self.table, time_limit_s)
         return found if found and found.split != self.split else None
 
     def with_costs(self, divided: PlacementTask) -> PlacementTask:

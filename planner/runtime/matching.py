@@ -9,8 +9,9 @@ from torch import nn
 from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.phases import Phase
 from graphs.program.arguments import arguments_of, by_name
-from graphs.program.generation import GenerationProgram
+from graphs.program.generation import GenerationProgram, unlike
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from planner.plans.given import ModelName, NamedModel, generation_for, given_model, runnable
@@ -59,6 +60,27 @@ def rewritten_for(plan: Plan, program: Program) -> Program:
     if plan.graph.fingerprint == program.graph.fingerprint:
         return program
     return rewritten_program(program, plan.rewrites)
+
+
+def phases_for(plan: Plan, model: GenerationProgram) -> GenerationProgram:
+    """Return a language model after the rewrites of a plan, or as it is if it has had them, its smallest phase first.
+
+    Raise InputError if the plan is for another model, or its rewrites do not fit all phases alike.
+    """
+    checks.instance(plan, Plan, "the plan", "a Plan for the model's decode program")
+    checks.instance(model, GenerationProgram, "the model", "what planner.generation_program returns")
+    check_generates(plan, model)
+    programs = dict(sorted(model.phases.items(), key=lambda each: each[0]))  # in all processes alike
+    if plan.graph.fingerprint != model.decode.graph.fingerprint:
+        programs = {phase: rewritten_program(program, plan.rewrites) for phase, program in programs.items()}
+    check_runs(plan, programs[Phase(1, model.context)])
+    for phase, program in programs.items():
+        if (difference := unlike(program.graph, plan.graph)) is not None:
+            raise InputError(
+                f"the plan's rewrites change the network for {phase.tokens} tokens in another way than for 1: "
+                f"{difference}; plan with search=Search(rewrites='none')"
+            )
+    return replace(model, phases=programs)
 
 
 def check_types(plan: object, program: object) -> None:

@@ -5,17 +5,20 @@
 ``families``: tiny models with random weights, cut between all layers over one, two and three devices, four sequences of
 unequal lengths, 64 greedy tokens each. ``speed``: networks of GPT-2's and of a half-billion Llama's shape, one sequence
 and four, on one core and on two, in turns with eager `generate` with a static cache on one core. ``stream``: sequences
-of random lengths, compared with those that run alone, while the memory is watched.
+of random lengths for several callers at once, compared with those that run alone, while the memory is watched.
+``times``: predicted against measured seconds to the first token and from token to token, after one calibration each.
 """
 
 import argparse
-import gc
 import random
 import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,6 +30,10 @@ from costmodels.cluster.cluster import Cluster
 from costmodels.host.affinity import run_on
 from costmodels.memory.device import lasting_bytes
 from graphs.program.generation import GenerationProgram
+from planner.plans.compare import Figure, pace_change
+from planner.plans.generation import generation_of
+from planner.runtime.benchmark.generation import measure_generation, random_prompts
+from planner.runtime.benchmark.load import Load
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.planner.runtime.generation.tiny import cut
 from tests.planner.runtime.small import cpu, desk
@@ -68,6 +75,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 4, "tie_word_embeddings": False},
 }
 QUICK = ("llama", "gemma2")
+PARTS = ("families", "speed", "stream", "times")
 PROMPTS = [[7, 3, 9], [5] * 19, [11], list(range(20, 33))]
 MORE, CONTEXT, CHUNK = 64, 96, 16
 GREEDY = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -82,7 +90,8 @@ LLAMA = {
     "tie_word_embeddings": True,
 }
 PROMPT, ROUNDS = 64, 3
-ONE_OVER_EAGER, TWO_OVER_ONE, GROWN = 1.5, 1.6, 0.02
+ONE_OVER_EAGER, TWO_OVER_ONE, GROWN, OFF = 1.5, 1.6, 0.02, 0.1
+KINDS, LONGEST, CALLERS = 50, 24, 4  # of a stream: prompts, tokens after one, threads
 
 
 def tiny(family: str) -> Any:
@@ -155,7 +164,8 @@ def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
     runners = {
         "one": planner.GenerationRunner(planned(one, 1), one, share_weights=True),
         "four": planner.GenerationRunner(planned(four, 1), four, share_weights=True),
-        "four on two": planner.GenerationRunner(planned(two, 2), two, share_weights=True),
+        "groups on two": planner.GenerationRunner(planned(two, 2), two, share_weights=True),
+        "four on two": planner.GenerationRunner(divided(four, more), four, share_weights=True),
     }
     static = {"max_new_tokens": more, "cache_implementation": "static", **GREEDY}
 
@@ -168,6 +178,7 @@ def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
         "eager four": eager(4),
         "one": lambda: runners["one"].generate(prompts[:1], more, stops=[]),
         "four": lambda: runners["four"].generate(prompts, more, stops=[]),
+        "groups on two": lambda: runners["groups on two"].generate(prompts, more, stops=[]),
         "four on two": lambda: runners["four on two"].generate(prompts, more, stops=[]),
     }
     seconds: dict[str, list[float]] = {each: [] for each in contenders}
@@ -178,7 +189,7 @@ def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
             seconds[each] += [time.perf_counter() - start] if turn else []  # the first turn packs weights
     for runner in runners.values():
         runner.close()
-    rate = {each: more * (4 if "four" in each else 1) / median(taken) for each, taken in seconds.items()}
+    rate = {each: more * (1 if "one" in each else 4) / median(taken) for each, taken in seconds.items()}
     print(f"{name}: " + ", ".join(f"{each} {found:.1f}" for each, found in rate.items()) + " tokens/s", flush=True)
     yield at_least(f"{name}: one sequence on one core over eager", rate["one"] / rate["eager one"], ONE_OVER_EAGER)
     yield at_least(f"{name}: four sequences on one core over eager", rate["four"] / rate["eager four"], ONE_OVER_EAGER)
@@ -204,34 +215,113 @@ def planned(program: GenerationProgram, n_devices: int) -> planner.Plan:
     return planner.plan(program.decode, cluster=cores(n_devices), goal="throughput", workload=workload, search=search)
 
 
+def divided(program: GenerationProgram, more: int) -> planner.Plan:
+    """Return a plan for all sequences in one group on two cores, which read each weight once: operators are split."""
+    cluster = cores(2)
+    devices = tuple(
+        replace(device, flops_per_s={"float32": 5e10, "bfloat16": 5e10}, memory_bytes_per_s=1e10)
+        for device in cluster.devices
+    )
+    rows, context = program.rows, program.context
+    work = planner.OpenWorkload(prompt=PROMPT, output=more, sequences=rows, rows=rows, context=context)
+    search = planner.Search(rewrites="split", time_limit_s=5.0)
+    return planner.plan(
+        program, cluster=replace(cluster, devices=devices), goal="generation", workload=work, search=search
+    )
+
+
 def stream(count: int) -> Iterator[Bar]:
-    """Send sequences of random lengths through two devices, and watch the memory."""
+    """Send sequences of random lengths through two devices for several callers, and watch the memory."""
     draw = random.Random(0)
     model = tiny("llama")
     program = planner.generation_program(model, rows=2, context=CONTEXT, chunks=(CHUNK,))
-    prompts = [[draw.randrange(WORDS) for _ in range(draw.randint(1, 40))] for _ in range(count)]
+    prompts = [[draw.randrange(WORDS) for _ in range(draw.randint(1, 40))] for _ in range(KINDS)]
+    picked = [(draw.randrange(KINDS), draw.randint(1, LONGEST)) for _ in range(count)]  # a prompt, and how many tokens
     with planner.GenerationRunner(cut(program, 2), program) as runner:
-        runner.generate(prompts[:50], 8, stops=[])
-        gc.collect()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found = runner.generate(prompts, 8, stops=[])
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / before - 1
-        picked = draw.sample(range(count), 20)
-        mixed = sum(runner.generate([prompts[number]], 8, stops=[])[0] != found[number] for number in picked)
-    yield at_most("sequences of a stream that differ from those alone", mixed, 0)
-    yield at_most("sequences lost", sum(len(one) != 8 for one in found), 0)
-    yield at_most("growth of the memory, as a share", grown, GROWN)
+        alone = [runner.generate([prompt], LONGEST, stops=[])[0] for prompt in prompts]
+        resident: list[int] = []
+
+        def call(part: Sequence[tuple[int, int]]) -> list[list[int]]:
+            left = [more for _, more in part]
+
+            def ends(sequence: int, _token: int) -> bool:
+                left[sequence] -= 1
+                if left[sequence] == 0:
+                    resident.append(resident_bytes())
+                return left[sequence] == 0
+
+            return runner.generate([prompts[kind] for kind, _ in part], LONGEST, stops=ends)
+
+        for _ in range(2):  # the first turn warms up
+            resident.clear()
+            with ThreadPoolExecutor(CALLERS) as callers:
+                found = list(chain(*callers.map(call, [picked[caller::CALLERS] for caller in range(CALLERS)])))
+    asked = list(chain(*(picked[caller::CALLERS] for caller in range(CALLERS))))
+    pairs = list(zip(asked, found, strict=True))
+    yield at_most("sequences lost", sum(len(one) != more for (_, more), one in pairs), 0)
+    yield at_most(
+        "sequences of a stream that differ from those alone", sum(one != alone[k][:n] for (k, n), one in pairs), 0
+    )
+    quarter = len(resident) // 4
+    grown = max(resident[-quarter:]) / max(resident[:quarter]) - 1
+    print(f"{count} sequences of {CALLERS} callers: {min(resident) / 2**20:.1f} to {max(resident) / 2**20:.1f} MiB")
+    yield at_most("growth of the memory from the first to the last quarter, as a share", grown, GROWN)
+
+
+def times(quick: bool) -> Iterator[Bar]:
+    """Compare predicted with measured times to the first token and for each token, on one core after a calibration."""
+    small = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "vocab_size": 8000, "head_dim": 64}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 512, "pad_token_id": 0}
+    gpt2 = {"n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 512, "vocab_size": 8000, "bos_token_id": 0}
+    networks: dict[str, dict[str, Any]] = {
+        "gpt2": {**gpt2, "eos_token_id": 0},
+        "llama": {**small, **heads},
+        "qwen3": {**small, **heads, "num_hidden_layers": 6},
+    }
+    work = planner.OpenWorkload(prompt=PROMPT, output=16, sequences=2, rows=2)
+    for family, sizes in list(networks.items())[: 1 if quick else None]:
+        torch.manual_seed(0)
+        model = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model(family, **sizes)).eval()
+        program = planner.generation_program(model, rows=2, context=PROMPT + 16, chunks=(16,))
+        cluster = planner.calibrate(program).first(1)
+        search = planner.Search(rewrites="none", time_limit_s=5.0)
+        plan = planner.plan(program, cluster=cluster, goal="generation", workload=work, search=search)
+        load = Load((), plan)
+        with planner.GenerationRunner(plan, program, share_weights=True) as runner:
+            prompts = random_prompts(plan, program.vocabulary)
+            measured = measure_generation(runner, prompts, 16, 2 if quick else 5, load, lambda *_: None)
+        found, change = generation_of(plan), pace_change(plan, load.paces)
+        pace, foreign = change.network if change else 1.0, load.foreign_cores()
+        assert measured.token_s is not None
+        figures = (
+            ("first token", found.first_token_s, measured.first_token_s),
+            ("token", found.token_s, measured.token_s),
+        )
+        for name, predicted_s, measured_s in figures:
+            after = Figure(name, predicted_s, measured_s).error_after(pace)
+            print(
+                f"{family}: {name} predicted {predicted_s * 1e3:.2f} ms, measured {measured_s * 1e3:.2f} ms, pace "
+                f"{pace:.2f}, {after:+.1%} after it; others used {foreign:.2f} cores",
+                flush=True,
+            )
+            yield at_most(f"{family}: {name}, error after pace", abs(after), OFF)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
 
 
 def main() -> int:
     """Run the parts and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], metavar="FAMILY", help="default: all")
-    parser.add_argument("--part", nargs="+", choices=("families", "speed", "stream"), help="default: all")
+    parser.add_argument("--part", nargs="+", choices=PARTS, help="default: all")
     declare(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    parts = options.part or ("families", "speed", "stream")
+    parts = options.part or PARTS
     bars: list[Bar] = []
     if "families" in parts:
         bars += families(options.families or (QUICK if options.quick else tuple(FAMILIES)))
@@ -239,6 +329,8 @@ def main() -> int:
         bars += speed(options.quick)
     if "stream" in parts:
         bars += stream(100 if options.quick else 1000)
+    if "times" in parts:
+        bars += times(options.quick)
     return report(bars, options.json)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from torch import nn
 
 from graphs.common import checks
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
-from planner.plans.given import ModelName, Named, given_plan
+from planner.plans.given import ModelName, Named, generation_for, given_plan
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
 from planner.runtime.checkpoint.shard_folder import check_shard_folder
@@ -47,6 +48,10 @@ def shard(
     checks.instance(force, bool, "force", "True or False")
     checks.instance(reporter, Reporter, "the reporter", "a Reporter")
     check_shard_folder(folder, force)  # before the model is imported, which takes its time
-    program = program_for(plan, model, example_inputs, reporter)
+    program: Program | GenerationProgram
+    if plan.workload.generates:
+        program = generation_for(plan, model, reporter)
+    else:
+        program = program_for(plan, model, example_inputs, reporter)
     reporter.on_step(f"writing {output}", 0, 0)
     return dict(zip(names_held(plan), write_shards(plan, program, folder, force), strict=True))

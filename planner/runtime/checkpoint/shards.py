@@ -27,6 +27,8 @@ from graphs.common.errors import InputError
 from graphs.files import write_text
 from graphs.ir import STATE
 from graphs.program.files import hollow_of, program_from_dict, program_to_dict, reading_program
+from graphs.program.generation import GenerationProgram
+from graphs.program.generation_files import phases_from_dict, phases_to_dict
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import laid
 from planner.plans.files import load_plan, save_plan
@@ -45,20 +47,27 @@ from planner.runtime.checkpoint.shard_folder import (
     shard_file,
     write_tensors,
 )
-from planner.runtime.matching import check_same, rewritten_for
+from planner.runtime.matching import check_same, phases_for, rewritten_for
 
 DEFAULT_DTYPE = "default_dtype"  # of the import, in the file of the program
+PHASES = "generation"  # of a language model, in the file of the program
 STRIDES = "strides"  # of the inputs, among the metadata of their file
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False) -> tuple[Path, ...]:
+def write_shards(
+    plan: Plan, program: Program | GenerationProgram, folder: Path, force: bool = False
+) -> tuple[Path, ...]:
     """Write the folder, whole or not at all: the same bytes for the same plan and model. With ``force``, old shards go.
 
     Return the files of weights, one for each device that has operators, in the order of the cluster. Raise InputError
     if the plan is for another model, a weight has no values, or the folder is taken or cannot be written; what was
     there stays as it was.
     """
+    phases = None
+    if isinstance(program, GenerationProgram):
+        phases = phases_for(plan, program)
+        program = phases.decode
     program = rewritten_for(plan, program)
     check_same(plan.graph, program.graph)
     check_shard_folder(folder, force)
@@ -85,6 +94,8 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
         document = marks | {"program": program_to_dict(program), DEFAULT_DTYPE: dtype}
         if plan.workload.trains:
             document["entries"] = entries_to_dict(program)
+        if phases is not None:
+            document[PHASES] = phases_to_dict(phases)
         write_text(json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False), draft / PROGRAM)
         marks["program"] = file_fingerprint(draft / PROGRAM)
         inputs = dict(zip(plan.graph.inputs, program.example_inputs, strict=True))
@@ -97,10 +108,16 @@ def write_shards(plan: Plan, program: Program, folder: Path, force: bool = False
 
 
 def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
+    """Return the plan, and the network with the weights of one device alone; see `read_model_shard`."""
+    plan, program = read_model_shard(folder, device)
+    return plan, program.decode if isinstance(program, GenerationProgram) else program
+
+
+def read_model_shard(folder: Path, device: str) -> tuple[Plan, Program | GenerationProgram]:
     """Return what a process for one device needs: the plan, and the network with the weights of that device alone.
 
-    The state of other devices is on the meta device. Raise InputError if a file is missing, damaged, or of other
-    shards, or the plan has nothing on that device.
+    A language model that generates has all its phases. The state of other devices is on the meta device. Raise
+    InputError if a file is missing, damaged, or of other shards, or the plan has nothing on that device.
     """
     plan = load_plan(folder / PLAN)
     held = names_held(plan)
@@ -124,6 +141,8 @@ def read_shard(folder: Path, device: str) -> tuple[Plan, Program]:
             raise InputError(f"'{folder / shard_file(device)}' has no '{min(missing)}'; write the shards anew")
         program = _filled(hollow, names, file)
         with reading_program():
+            if PHASES in document:
+                return plan, phases_from_dict(document[PHASES], program)
             return plan, _named(program, document["entries"], file) if plan.workload.trains else program
 
 

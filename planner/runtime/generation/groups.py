@@ -1,4 +1,4 @@
-"""Groups: sequences that one pass advances together, each in a row of its own, with their caches.
+"""Groups: sequences that one pass advances together, each in a row of its own.
 
 ::
 
@@ -10,7 +10,7 @@ A row with fewer tokens than the phase is filled up with tokens at later positio
 token attends to them. Rows of a recurrent network cannot be filled up: they read one token in each pass.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from graphs.common.promises import Promise
 from graphs.program.generation import GenerationProgram, Phase
 from planner.runtime.inference.tasks import Tensors
+from planner.runtime.stages.caches import GROUP
 
 
 @dataclass(eq=False)
@@ -33,23 +34,16 @@ class Continuation:
 
 @dataclass(eq=False)
 class RowGroup:
-    """Rows that one pass advances, and their caches by name, each on the device of its operators."""
+    """Rows that one pass advances."""
 
-    caches: dict[str, torch.Tensor]
+    number: int  # of the group, whose caches the devices know by it
     rows: list[Continuation | None]
-    on_way: "Promise[Tensors] | None" = None  # the pass that has begun last, until its tokens are chosen
+    on_way: "tuple[Phase, Promise[Tensors]] | None" = None  # the pass that has begun last, until its tokens are chosen
 
     @property
     def active(self) -> list[tuple[int, Continuation]]:
         """The rows with a sequence, and their sequences."""
         return [(row, one) for row, one in enumerate(self.rows) if one is not None]
-
-    def enter(self, row: int, one: Continuation, growing: frozenset[str]) -> None:
-        """Begin a sequence in a row; states that tokens change as a whole begin with zeros."""
-        self.rows[row] = one
-        for name, cache in self.caches.items():
-            if name not in growing:
-                cache[row].zero_()
 
 
 def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
@@ -70,7 +64,7 @@ def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
 
 
 def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:
-    """Return the inputs of the next pass of a group besides its caches, by the names of `GenerationProgram`."""
+    """Return the inputs of the next pass of a group by the names of `GenerationProgram`; `GROUP` is for its caches."""
     ids = torch.zeros(model.rows, phase.tokens, dtype=torch.long)
     positions = torch.arange(phase.tokens).repeat(model.rows, 1)
     last = torch.zeros(model.rows, dtype=torch.long)
@@ -82,7 +76,8 @@ def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict
         last[row] = len(tokens) - 1
         active[row] = True
     first = positions[0, 0].clone()
-    return {"ids": ids, "positions": positions, "last": last, "active": active, "first": first}
+    number = torch.tensor(group.number)
+    return {"ids": ids, "positions": positions, "last": last, "active": active, "first": first, GROUP.name: number}
 
 
 def advance(group: RowGroup, phase: Phase) -> list[tuple[int, Continuation]]:
@@ -95,8 +90,3 @@ def advance(group: RowGroup, phase: Phase) -> list[tuple[int, Continuation]]:
         if not one.pending:
             done.append((row, one))
     return done
-
-
-def views(caches: Mapping[str, torch.Tensor], growing: frozenset[str], length: int) -> dict[str, torch.Tensor]:
-    """Return the caches up to a position, which share memory with the whole ones."""
-    return {name: cache[:, :, :length] if name in growing else cache for name, cache in caches.items()}

@@ -2,9 +2,9 @@
 
 ::
 
-    sequences ──► groups of rows ──► passes ──► engine, a thread for each device ──► logits ──► next tokens ──┐
-                    ▲     caches written in place                                                             │
-                    └────────────────────────────────────────────────────────────────────────────────────────┘
+    sequences ──► groups of rows ──► passes ──► engine: threads or processes of devices ──► logits ──► tokens ──┐
+                    ▲     caches written in place, on their devices                                             │
+                    └──────────────────────────────────────────────────────────────────────────────────────────┘
 
 Each group has one pass on its way; as many groups as the plan has in flight keep the devices busy. The phases of a
 model are the copies of a network that the engine knows, and a pass goes through the one of its size.
@@ -12,35 +12,37 @@ model are the copies of a network that the engine knows, and a pass goes through
 
 import queue
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from costmodels.host.affinity import settle, torch_device_of
-from graphs.caches import in_place, users
+from costmodels.host.affinity import settle
 from graphs.common import checks
 from graphs.common.errors import InputError
-from graphs.common.promises import Promise
-from graphs.program.generation import GenerationProgram, Phase, unlike
-from graphs.program.in_place import writing_in_place
-from graphs.program.program import Program
-from graphs.program.rewritten import rewritten_program
+from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
+from planner.problem.result import Interrupted
 from planner.runtime.closing import Closing, Ending
-from planner.runtime.generation.groups import Continuation, RowGroup, advance, next_phase, pass_inputs, views
+from planner.runtime.generation.calls import Failed, GenerationCall, Stop
+from planner.runtime.generation.groups import RowGroup, advance, next_phase, pass_inputs
 from planner.runtime.generation.sampling import Sampling
+from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.inline_engine import engine_of
 from planner.runtime.inference.runner import check_surroundings
-from planner.runtime.inference.tasks import Tensors
-from planner.runtime.matching import check_generates, check_runs
-from planner.runtime.stages.compile import compile_phases
-from planner.runtime.stages.numerics import ON_THREADS, check_numerics, numerics
+from planner.runtime.stages.generation_stages import GenerationStages
+from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
+
+if TYPE_CHECKING:
+    from planner.runtime.distributed.inference.coordinator import Coordinator
 
 GREEDY = Sampling()
 
+Stops: TypeAlias = Collection[int] | Stop
+"""Ids after which a sequence ends, or a function that says so."""
+
 
 class GenerationRunner(Closing):
-    """A language model that generates where its plan says.
+    """A language model that generates where its plan says. Any number of threads may call it.
 
     ::
 
@@ -52,18 +54,27 @@ class GenerationRunner(Closing):
     Attributes:
         plan: where every operator runs, made for ``model.decode``.
         model: the model, imported.
+        pids: other processes of this host that devices run in.
     """
 
-    def __init__(self, plan: Plan, model: GenerationProgram, share_weights: bool = False) -> None:
-        """Start the devices as threads of this process, with empty caches for all sequences in flight.
+    def __init__(
+        self,
+        plan: Plan,
+        model: GenerationProgram,
+        share_weights: bool = False,
+        processes: bool = False,
+        executor: "Coordinator | None" = None,
+    ) -> None:
+        """Start the devices with empty caches for all sequences in flight.
 
-        They have copies of the model's weights, unless these are shared with the model, which must not change then.
+        They are threads of this process, or with ``processes`` processes of this host, unless an executor is given.
+        They have copies of the model's weights, unless threads share these with the model, which must not change then.
 
         Raises:
             InputError: if the plan is for another model or for copies of it, or a device is not on this host.
+            RankError: if a process does not start.
         """
-        checks.instance(model, GenerationProgram, "the model", "what planner.generation_program returns")
-        self._programs = _programs(plan, model)
+        passes = GenerationStages(plan, model)
         if len(plan.placement.copies) > 1:
             raise InputError(
                 f"the plan has {len(plan.placement.copies)} copies of the network, and a cache lives in one; plan "
@@ -71,23 +82,26 @@ class GenerationRunner(Closing):
             )
         self.plan, self.model = plan, model
         self._kinds = {"cpu" if plan.cluster.devices[number].cuda is None else "cuda" for number in plan.placement.used}
-        self._numerics = numerics(ON_THREADS)
-        settle(max(program.graph.largest_bytes for program in self._programs.values()))
-        devices = plan.cluster.devices
-        compiled, self._state = compile_phases(
-            [writing_in_place(program) for program in self._programs.values()], plan.stages, devices, not share_weights
-        )
-        graph = plan.graph
-        direct = {after for _, after in in_place(graph).values()}
-        self._cached = {after: name for name, after in graph.caches}
-        (self._logits,) = (name for name in graph.outputs if name not in self._cached)
-        outputs = tuple(name for name in graph.outputs if name not in direct)
-        self._engine = engine_of(devices, compiled, outputs, len(self._programs))
-        self._number = {phase: number for number, phase in enumerate(self._programs)}
+        if processes and executor is None:
+            from planner.runtime.distributed.inference.launcher import start_processes  # late: threads do without
+
+            executor = start_processes(plan, model)
+        self._engine: Engine | Coordinator
+        if executor is None:
+            settle(max(program.graph.largest_bytes for program in passes.programs))
+            compiled, self._state = passes.compiled(apart=not share_weights)
+            self._engine = engine_of(plan.cluster.devices, compiled, (passes.logits,), len(passes.programs))
+            self._engine.caches = passes.caches()
+        else:
+            self._engine, self._state = executor, executor.state
+        self.pids = () if executor is None else executor.pids
+        self._switches = ON_THREADS if executor is None else IN_PROCESSES
+        self._numerics = numerics(self._switches)
+        self._logits = passes.logits
+        self._number = {phase: number for number, phase in enumerate(passes.model.phases)}
         self._free: queue.SimpleQueue[RowGroup] = queue.SimpleQueue()
-        self._groups = tuple(self._group() for _ in range(plan.workload.in_flight))
-        for group in self._groups:
-            self._free.put(group)
+        for number in range(plan.workload.in_flight):
+            self._free.put(RowGroup(number, [None] * model.rows))
         self._ending = Ending(self, "runner", self._engine.close)
 
     def generate(
@@ -96,25 +110,36 @@ class GenerationRunner(Closing):
         max_new_tokens: int,
         *,
         sampling: Sampling = GREEDY,
-        stops: Collection[int] | None = None,
+        stops: Stops | None = None,
+        failed: Failed | None = None,
     ) -> list[list[int]]:
         """Continue sequences of token ids, of any lengths and any number, and return what comes after each.
+
+        A sequence that fails leaves the others alone: they go on to their ends.
 
         Args:
             ids: the prompts, without any filling.
             max_new_tokens: of each sequence, unless it stops before.
             sampling: how a token is chosen; the likeliest by default.
-            stops: ids after which a sequence ends, which are the last of it; those of the model by default.
+            stops: ids after which a sequence ends, which are the last of it; those of the model by default. Or a
+                function of the number of a sequence and its latest token that returns whether it ends.
+            failed: called with the number of a sequence that fails and its error; its tokens until then are returned.
+                Without it, the error of the first one is raised when all others have ended.
 
         Raises:
             InputError: for an empty prompt, an id that is none of the vocabulary, or a prompt that is too long for the
                 context together with its continuation.
             StageError: if an operator fails.
+            RankError: if a process is gone.
+            Interrupted: on Ctrl-C, with the tokens so far.
         """
-        prompts = [list(each) for each in ids]
+        prompts = list(ids)
         found: list[list[int]] = [[] for _ in prompts]
-        for number, token in self.tokens(prompts, max_new_tokens, sampling=sampling, stops=stops):
-            found[number].append(token)
+        try:
+            for number, token in self.tokens(prompts, max_new_tokens, sampling=sampling, stops=stops, failed=failed):
+                found[number].append(token)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(found) from interrupt
         return found
 
     def tokens(
@@ -123,91 +148,59 @@ class GenerationRunner(Closing):
         max_new_tokens: int,
         *,
         sampling: Sampling = GREEDY,
-        stops: Collection[int] | None = None,
+        stops: Stops | None = None,
+        failed: Failed | None = None,
     ) -> Generator[tuple[int, int], None, None]:
-        """Yield tokens as they come, each after the number of its sequence; arguments and errors as `generate`."""
+        """Yield tokens as they come, each after the number of its sequence; arguments and errors as `generate`.
+
+        Rows are free for others as soon as their sequences have ended or failed, or this generator is closed.
+        """
         check_surroundings(self._kinds)
-        check_numerics(self._numerics, ON_THREADS)
+        check_numerics(self._numerics, self._switches)
         checks.instance(sampling, Sampling, "the sampling", "a planner.Sampling")
         checks.integer(max_new_tokens, "max_new_tokens", least=1)
-        ends = self.model.stops if stops is None else frozenset(checks.integer(each, "a stop token") for each in stops)
-        waiting = [
-            Continuation(
-                number, self._checked(prompt, number, max_new_tokens), max_new_tokens, sampling.generator(number)
-            )
-            for number, prompt in enumerate(ids)
-        ]
-        return self._run(waiting, sampling, ends)
+        call = GenerationCall(sampling, self._stop(stops), failed)
+        call.enter(self.model, list(ids), max_new_tokens)
+        return self._run(call)
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
-        """Return the parameters and buffers that a device holds, by name."""
+        """Return the parameters and buffers that a device of this process holds, by name."""
         checks.one_of(device, "the device", self.plan.cluster.index)
         return self._state.owned(self.plan.cluster.index[device])
 
     def caches(self, device: str) -> tuple[Mapping[str, torch.Tensor], ...]:
-        """Return the caches that a device holds, by name, for each group of sequences in flight."""
+        """Return the caches that a device of this process holds, by name, for each group of sequences in flight."""
         checks.one_of(device, "the device", self.plan.cluster.index)
-        number = self.plan.cluster.index[device]
-        return tuple({n: t for n, t in group.caches.items() if self._home[n] == number} for group in self._groups)
+        number, caches = self.plan.cluster.index[device], self._engine.caches
+        assert caches is not None, "it has got them at the start"
+        return tuple({n: t for n, t in group.items() if caches.home[n] == number} for group in caches.groups)
 
-    @property
-    def _home(self) -> dict[str, int]:
-        """The device of each cache."""
-        pairs = zip(self.plan.graph.caches, users(self.plan.graph), strict=True)
-        return {name: self.plan.placement.device[ops[0]] for (name, _), ops in pairs}
+    def _stop(self, stops: Stops | None) -> Stop:
+        """Return the function of ids after which a sequence ends, or the caller's own."""
+        if callable(stops):
+            return stops
+        ids = self.model.stops if stops is None else frozenset(checks.integer(each, "a stop token") for each in stops)
+        return lambda _, token: token in ids
 
-    def _group(self) -> RowGroup:
-        """Return rows without sequences, with empty caches."""
-        devices, tensor = self.plan.cluster.devices, self.plan.graph.tensor
-        caches = {
-            name: torch.zeros(
-                tensor[name].shape, dtype=getattr(torch, tensor[name].dtype), device=torch_device_of(devices[home])
-            )
-            for name, home in self._home.items()
-        }
-        return RowGroup(caches, [None] * self.model.rows)
-
-    def _checked(self, prompt: Sequence[int], number: int, more: int) -> list[int]:
-        """Return the ids of a prompt, checked."""
-        ids = [checks.integer(each, f"an id of prompt {number}") for each in prompt]
-        if not ids:
-            raise InputError(f"prompt {number} is empty; give it the id that begins a text, at least")
-        if (largest := max(ids)) >= self.model.vocabulary:
-            raise InputError(
-                f"prompt {number} has the id {largest:,}, and the model knows those below {self.model.vocabulary:,}; "
-                "use the tokenizer of this model"
-            )
-        if len(ids) + more - 1 > self.model.context:
-            raise InputError(
-                f"prompt {number} has {len(ids):,} tokens and up to {more:,} more to come, and the plan's context is "
-                f"{self.model.context:,}; ask for fewer, or import the model with a longer context"
-            )
-        return ids
-
-    def _run(
-        self, waiting: list[Continuation], sampling: Sampling, ends: frozenset[int]
-    ) -> Generator[tuple[int, int], None, None]:
+    def _run(self, call: GenerationCall) -> Generator[tuple[int, int], None, None]:
         """Keep groups on their way until all sequences have ended; yield tokens as they come."""
-        waiting = waiting[::-1]
-        ended: queue.SimpleQueue[tuple[RowGroup, Phase, Promise[Tensors]]] = queue.SimpleQueue()
         busy: set[RowGroup] = set()
+        ended: queue.SimpleQueue[RowGroup] = queue.SimpleQueue()
         try:
-            while waiting or busy:
-                while waiting and (group := self._take(wait=not busy)) is not None:
+            while call.waiting or busy:
+                while call.waiting and (group := self._take(wait=not busy)) is not None:
                     busy.add(group)
-                    self._submit(group, waiting, ended)
-                group, phase, promise = ended.get()
-                for row, one, token in self._chosen(group, phase, promise.result(), sampling):
-                    if one.left == 0 or token in ends:
-                        group.rows[row] = None
-                    yield one.number, token
-                if group.active or waiting:
-                    self._submit(group, waiting, ended)
-                else:
-                    busy.remove(group)
-                    self._release(group)
-        finally:  # also if the caller asks for no more tokens, or a pass has failed
-            self._drain(busy)
+                    self._go_on(group, call, busy, ended)
+                if busy:
+                    group = ended.get()
+                    yield from self._chosen(group, call)
+                    self._go_on(group, call, busy, ended)
+        finally:  # also if the caller asks for no more tokens
+            for group in busy:
+                if group.on_way is not None:
+                    group.on_way[1].exception()  # waits
+                self._release(group)
+        call.raise_first()
 
     def _take(self, wait: bool) -> RowGroup | None:
         """Return a group that nobody uses; None if there is none, unless it is worth to wait for one."""
@@ -221,61 +214,32 @@ class GenerationRunner(Closing):
         group.rows = [None] * self.model.rows
         self._free.put(group)
 
-    def _drain(self, busy: set[RowGroup]) -> None:
-        """Wait for the passes that are still on their way, and give their groups back."""
-        for group in busy:
-            if group.on_way is not None:
-                group.on_way.exception()  # waits
-            self._release(group)
+    def _go_on(
+        self, group: RowGroup, call: GenerationCall, busy: set[RowGroup], ended: "queue.SimpleQueue[RowGroup]"
+    ) -> None:
+        """Fill free rows with sequences that wait, and begin the next pass of a group; release it if there is none."""
+        while call.fill(group):
+            phase = next_phase(self.model, [one for _, one in group.active])
+            try:
+                promise = self._engine.submit(pass_inputs(self.model, group, phase), self._number[phase])
+            except Exception as error:  # such as that of a process that is gone
+                call.fail_all(group, error)
+                continue
+            group.on_way = phase, promise
+            promise.add_done_callback(lambda _: ended.put(group))
+            return
+        busy.remove(group)
+        self._release(group)
 
-    def _submit(self, group: RowGroup, waiting: list[Continuation], ended: Any) -> None:
-        """Fill free rows with sequences that wait, and begin the next pass of a group."""
-        for row, one in enumerate(group.rows):
-            if one is None and waiting:
-                group.enter(row, waiting.pop(), self.model.growing)
-        phase = next_phase(self.model, [one for _, one in group.active])
-        inputs = pass_inputs(self.model, group, phase)
-        given = {**inputs, **views(group.caches, self.model.growing, phase.length)}
-        promise = self._engine.submit(given, self._number[phase])
-        group.on_way = promise
-        promise.add_done_callback(lambda done: ended.put((group, phase, done)))
-
-    def _chosen(
-        self, group: RowGroup, phase: Phase, written: Tensors, sampling: Sampling
-    ) -> list[tuple[int, Continuation, int]]:
-        """Keep the caches that a pass has written, and choose the next tokens; return them with rows and sequences."""
-        group.on_way = None
-        for after, name in self._cached.items():
-            if after in written:  # not in place
-                views(group.caches, self.model.growing, phase.length)[name].copy_(written[after])
-        logits, found = written[self._logits], []
+    def _chosen(self, group: RowGroup, call: GenerationCall) -> Generator[tuple[int, int], None, None]:
+        """Choose the next token of each sequence that the pass of a group has brought so far."""
+        assert group.on_way is not None, "its pass has ended"
+        (phase, written), group.on_way = group.on_way, None
+        if (failure := written.exception()) is not None:
+            call.fail_all(group, failure)
+            return
+        logits = written.result()[self._logits]
         for row, one in advance(group, phase):
-            token = sampling.choose(logits[row], one.generator)
-            one.pending.append(token)
-            one.left -= 1
-            found.append((row, one, token))
-        return found
-
-
-def _programs(plan: Plan, model: GenerationProgram) -> dict[Phase, Program]:
-    """Return the programs of the phases after the rewrites of a plan.
-
-    Raises:
-        InputError: if the plan is for another model, or its rewrites do not fit all phases alike.
-    """
-    checks.instance(plan, Plan, "the plan", "a Plan for the model's decode program")
-    check_generates(plan, model)
-    decode = model.decode
-    changed = plan.graph.fingerprint != decode.graph.fingerprint
-    programs = {
-        phase: rewritten_program(program, plan.rewrites) if changed else program
-        for phase, program in model.phases.items()
-    }
-    check_runs(plan, programs[Phase(1, model.context)])
-    for phase, program in programs.items():
-        if (difference := unlike(program.graph, plan.graph)) is not None:
-            raise InputError(
-                f"the plan's rewrites change the network for {phase.tokens} tokens in another way than for 1: "
-                f"{difference}; plan with search=Search(rewrites='none')"
-            )
-    return programs
+            token = call.choose(group, row, logits[row])
+            if token is not None:
+                yield one.number, token

@@ -35,6 +35,7 @@ from graphs.common.promises import Promise
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import LoggedTransfer, Moment, Recorder, StageRun, equal_runs
 from planner.runtime.inference.tasks import DeviceTask, InFlight, NetworkCopy, Tensors
+from planner.runtime.stages.caches import Caches
 from planner.runtime.stages.compile import CompiledStage, bring, mark
 from planner.runtime.stages.failures import stage_failure
 from planner.runtime.stages.random_generators import Generators, check_seed
@@ -83,6 +84,7 @@ class Engine:
         self._closing = False
         self._recorder = Recorder(devices, stages)
         self.behind: Callable[[], object] | None = None  # what a device's thread calls after a stage
+        self.caches: Caches | None = None  # of a language model, whose micro-batches are passes of groups of sequences
         self.seed(0)
         self._given: SimpleQueue[InFlight | None] = SimpleQueue()  # micro-batches that GPUs may still compute
         used = sorted({stage.stage.device for stage in stages.values()})
@@ -124,6 +126,8 @@ class Engine:
         self, several: Sequence[Mapping[str, torch.Tensor]], copy: int | None = None
     ) -> "list[Promise[Tensors]]":
         """Start one micro-batch, or two that run at once if the engine has `pairs`; ``copy`` as for `submit`."""
+        if self.caches is not None and copy is not None:
+            several = [self.caches.joined(inputs, copy) for inputs in several]
         with self._lock:
             if self._closing:
                 raise RuntimeError(CLOSED)

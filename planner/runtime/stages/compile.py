@@ -1,7 +1,7 @@
 """Compile stages into Python functions, each holding only the parameters that its operators read."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -148,7 +148,7 @@ class _OnDevice(DeviceState):
 
 
 def compile_stages(
-    program: Program,
+    programs: Program | Sequence[Program],
     stages: tuple[Stage, ...],
     devices: Sequence[Device],
     local: Collection[int] | None = None,
@@ -157,41 +157,24 @@ def compile_stages(
 ) -> tuple[dict[int, CompiledStage], ShardedState]:
     """Generate the function of each stage of the devices of this process, ``local``; by default of all.
 
-    With ``pairs``, stages that gain by it, and draw no random numbers, also get the function of two micro-batches.
-    With ``apart``, they read copies of the model's weights.
+    Several programs are those of the copies of a network at several sizes, which have the same operators and state by
+    name. With ``pairs``, stages that gain by it, and draw no random numbers, also get the function of two
+    micro-batches. With ``apart``, they read copies of the model's weights.
     State that only other devices hold needs no values. Raise InputError if this host does not have a device, a weight
     of a stage has no values, or an operator draws random numbers that cannot be seeded.
     """
     used = {stage.device for stage in stages}.intersection(range(len(devices)) if local is None else local)
     torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
-    state = ShardedState(program.state, torch_devices, apart=apart)
-    outputs, strides = outputs_of(program.graph, stages), lying_as_traced(program)
-    compiled = {
-        number: _compile(Subgraph(program, {}, outputs[number], strides), stage, state, devices[stage.device], pairs)
-        for number, stage in enumerate(stages)
-        if stage.device in used
-    }
-    return compiled, state
-
-
-def compile_phases(
-    programs: Sequence[Program], stages: tuple[Stage, ...], devices: Sequence[Device], apart: bool
-) -> tuple[dict[int, CompiledStage], ShardedState]:
-    """Generate the functions of the stages of a network at several sizes, which share their weights.
-
-    The programs have the same operators and state by name. Those of the second one are stages of copy 1, and so on, and
-    are numbered after those of the first. ``apart`` and errors as for `compile_stages`.
-    """
-    used = {stage.device for stage in stages}
-    torch_devices = tuple(torch_device_of(device) if i in used else HOST for i, device in enumerate(devices))
-    state = ShardedState(programs[0].state, torch_devices, apart=apart)
-    compiled: dict[int, CompiledStage] = {}
-    for phase, program in enumerate(programs):
-        outputs, strides, first = outputs_of(program.graph, stages), lying_as_traced(program), phase * len(stages)
-        for number, stage in enumerate(stages):
-            own = replace(stage, copy=phase, needs=tuple(first + needed for needed in stage.needs))
-            subgraph = Subgraph(program, {}, outputs[number], strides)
-            compiled[first + number] = _compile(subgraph, own, state, devices[stage.device], pairs=False)
+    several = [programs] if isinstance(programs, Program) else programs
+    state = ShardedState(several[0].state, torch_devices, apart=apart)
+    strides = [lying_as_traced(program) for program in several]
+    outputs = outputs_of(several[0].graph, stages)
+    compiled = {}
+    for number, stage in enumerate(stages):
+        if stage.device in used:
+            size = stage.copy % len(several)
+            subgraph = Subgraph(several[size], {}, outputs[number], strides[size])
+            compiled[number] = _compile(subgraph, stage, state, devices[stage.device], pairs)
     return compiled, state
 
 

@@ -1,6 +1,8 @@
 """A language model from the command line: the plan of the API, a run with transformers' tokens, and bad input."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from planner.plans.prediction import predict
 from planner.view.page import template
 from planner.view.payload import payload
 from planner.view.show import drawn
+from tests.children import ran
 from tests.costmodels.language_model.test_gguf import ENDS, HIDDEN, dense, pairs
 from tests.costmodels.language_model.test_gguf import written as write_gguf
 from tests.costmodels.language_model.test_safetensors import folder_of
-from tests.planner.cli.given import PAPER, Refused, pair_here
+from tests.planner.cli.given import PAPER, ROOT, Refused, pair_here
 from tests.planner.view.payloads import embedded
 
 MODEL = """
@@ -44,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.chdir(folder)
-        for name in ("paper", "here"):
-            words = f"plan {LM} --cluster {name}.toml {ASKED} --output 6 -o {name}.json -q"
+        for name, pins in (("paper", ""), ("here", "--pin model.model.layers.0=a --pin model.model.layers.1=b")):
+            words = f"plan {LM} --cluster {name}.toml {ASKED} --output 6 {pins} -o {name}.json -q"
             assert main(words.split()) == 0
     return folder
 
@@ -160,6 +163,25 @@ def test_a_run_compares_tokens_and_phases(capsys: pytest.CaptureFixture[str]) ->
     assert document["measured"]["tokens_per_s"] > 0
     names = [figure["name"] for figure in document["against_prediction"]["totals"]]
     assert names == ["first token, one group alone", "each token after it", "first tokens of all", "all tokens of all"]
+
+
+@pytest.mark.slow
+def test_processes_generate_the_same_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(f"run here.json {LM} --generate 6 --rounds 1 --processes --json".split()) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["tokens"], document["differences"]) == (24, [])
+
+
+@pytest.mark.slow
+def test_torchrun_generates_the_same_tokens(folder: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    words = ["-m", "planner", "rank", "here.json", LM, "--generate", "6", "--rounds", "1", "--json"]
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = ran([*torchrun, *words], env=environment, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["tokens"], document["differences"]) == (24, [])
 
 
 def test_verify_compares_the_pass_of_one_token(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,10 @@ import planner
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.generation_costs import PhaseCosts, mean_pass
 from costmodels.workload import Workload
+from graphs.caches import users
 from graphs.common.errors import InputError
 from graphs.phases import Phase
+from graphs.rewrites.split import Split
 from planner.planning.generation import passes_of
 from planner.planning.question import OpenWorkload, possible_rows
 from planner.plans.files import plan_from_dict, plan_to_dict
@@ -21,7 +23,7 @@ from planner.plans.plan import Plan
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from tests.planner.problem.problems import make_table
-from tests.planner.runtime.generation.tiny import CONTEXT, imported, module
+from tests.planner.runtime.generation.tiny import CONTEXT, imported, module, split_plan
 
 WORK = OpenWorkload(prompt=20, output=10, sequences=4, context=CONTEXT)
 
@@ -186,3 +188,28 @@ def test_what_tunes_or_compares_one_pass_refuses_generation() -> None:
     question = PlanQuestion(imported("llama"), paper(), goal=Goal.GENERATION)
     with pytest.raises(InputError, match=r"^the goal generation is for planner.plan alone; take throughput or latency"):
         question.workload_on(2)
+
+
+def test_one_group_is_split_so_that_each_weight_is_read_once() -> None:
+    plan, model = split_plan("gemma2"), imported("gemma2")
+    split = plan.rewrites[0]
+    assert isinstance(split, Split)
+    cached = {plan.graph.ops[number].name for group in users(plan.graph) for number in group}
+    assert cached.isdisjoint(split.choices)  # a cache has one home
+    assert len({plan.placement.device[plan.graph.index[name]] for name in cached}) == 1
+    whole = planner.plan(
+        model,
+        cluster=plan.cluster,
+        goal="generation",
+        workload=OpenWorkload(prompt=20, output=10, sequences=2, rows=2, context=CONTEXT),
+        search=planner.Search(rewrites="none", time_limit_s=2.0),
+    )
+    assert generation_of(plan).tokens_per_s > 1.1 * generation_of(whole).tokens_per_s
+    document = plan_to_dict(plan)
+    assert plan_to_dict(plan_from_dict(document)) == document
+
+
+def test_several_groups_keep_operators_whole() -> None:
+    cluster = split_plan("gemma2").cluster
+    two = Workload("generation", 2, 2, prompt=20, output=10, context=CONTEXT)
+    assert not any(isinstance(each, Split) for each in planned(cluster, two, rewrites="split").rewrites)

@@ -12,7 +12,7 @@ from graphs.common.errors import say_once
 from graphs.common.promises import Promise
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.connections import ProcessGroup, why_lost
-from planner.runtime.distributed.transport.layout import RankLayout
+from planner.runtime.distributed.transport.layout import INPUTS, RankLayout
 from planner.runtime.distributed.transport.liveness import measured_ahead_s
 from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
@@ -39,7 +39,7 @@ class Coordinator:
         end: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect with the other ranks; ``fate`` says what became of a rank that is gone, ``end`` ends all ranks."""
-        self.state = rank.state  # of the devices of its process
+        self.state, self.caches = rank.state, rank.engine.caches  # of the devices of its process
         self._rank, self._fate, self._end = rank, fate, end
         self._entering = threading.Lock()
         self._broken = ""
@@ -58,14 +58,18 @@ class Coordinator:
         """The number of micro-batches that have entered, which is the number of the next one."""
         return self._rank.engine.begun
 
-    def submit(self, inputs: Mapping[str, torch.Tensor]) -> "Promise[Tensors]":
-        """Start one micro-batch; the result holds its output tensors by name. Raise RankError if a rank is gone."""
+    def submit(self, inputs: Mapping[str, torch.Tensor], copy: int | None = None) -> "Promise[Tensors]":
+        """Start one micro-batch; the result holds its output tensors by name. Raise RankError if a rank is gone.
+
+        It runs through this copy of the network if a number is given.
+        """
         self._say_fallbacks()
         with self._entering:  # each rank hears of the micro-batches in the order of their numbers
             self._check_whole()
             number = self.begun
-            done = self._rank.engine.submit(inputs)
-            self._rank.send_behind(number, self._rank.inputs_of(number), dict(inputs))
+            copy = self._rank.copy_of(number) if copy is None else copy
+            done = self._rank.engine.submit(inputs, copy)
+            self._rank.send_behind(number, INPUTS - copy, dict(inputs))
         done.add_done_callback(lambda done: self._tell(number, done))
         return done
 

@@ -15,7 +15,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from costmodels.host.stores import HERE, served_store
+from graphs.program.calls import modules_of_operators
 from graphs.program.files import modules_of
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shard_folder import PLAN
@@ -33,7 +35,9 @@ FOLDER = "planner-"  # prefix of folders for processes
 ROOT = Path(__file__).parents[4]
 
 
-def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, seed: int = 0) -> Coordinator:
+def start_processes(
+    plan: Plan, program: Program | GenerationProgram, timeout_s: float = MEET_S, seed: int = 0
+) -> Coordinator:
     """Give each device of a plan a process of its own on this host; the coordinator is in the calling process.
 
     Raise InputError if a process cannot have its device or its weights, RankError if one ends or does not come within
@@ -54,7 +58,7 @@ def start_processes(plan: Plan, program: Program, timeout_s: float = MEET_S, see
 class LocalLauncher:
     """Processes of this host, one for each rank except the coordinator's. All ranks meet at ``store``."""
 
-    def __init__(self, layout: RankLayout, plan: Plan, program: Program, folder: Path) -> None:
+    def __init__(self, layout: RankLayout, plan: Plan, program: Program | GenerationProgram, folder: Path) -> None:
         """Start the processes, which read shards from the folder; raise InputError if these cannot be written."""
         shards = folder / "shards"
         self.store = served_store()
@@ -125,9 +129,14 @@ class LocalLauncher:
                 log.close()
 
 
-def rank_command(shards: Path, program: Program) -> list[str]:
-    """Return the command that runs a rank; it imports the modules of the classes that the model takes and returns."""
-    imports = [f"--import={name}" for name in sorted(modules_of(program.in_spec) | modules_of(program.out_spec))]
+def rank_command(shards: Path, program: Program | GenerationProgram) -> list[str]:
+    """Return the command that runs a rank.
+
+    It imports the modules of the classes that the model takes and returns, and of operators that are defined in Python.
+    """
+    program = program.decode if isinstance(program, GenerationProgram) else program
+    modules = modules_of(program.in_spec) | modules_of(program.out_spec) | modules_of_operators(program.graph.ops)
+    imports = [f"--import={name}" for name in sorted(modules)]
     start = [sys.executable, "-m", "planner", "rank", "--hosted", numerics_to_text(), *imports]
     return [*start, str(shards / PLAN), str(shards)]
 

@@ -11,6 +11,7 @@ import torch
 
 from graphs.common.errors import fallbacks
 from graphs.common.promises import Promise
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import (
@@ -30,6 +31,7 @@ from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.recorder import LoggedTransfer
 from planner.runtime.inference.tasks import Tensors
 from planner.runtime.stages.compile import compile_stages
+from planner.runtime.stages.generation_stages import GenerationStages
 from simulator.timeline import Span
 
 PART_S = 1.0  # for threads to notice that a connection is gone
@@ -39,7 +41,12 @@ class Rank:
     """The engine of a rank's own devices, joined with the engines of other ranks."""
 
     def __init__(
-        self, plan: Plan, program: Program, layout: RankLayout, number: int, silence_s: float = FAR_SILENT_S
+        self,
+        plan: Plan,
+        program: Program | GenerationProgram,
+        layout: RankLayout,
+        number: int,
+        silence_s: float = FAR_SILENT_S,
     ) -> None:
         """Compile the stages of this rank and start its devices; the program has the weights of these.
 
@@ -48,13 +55,21 @@ class Rank:
         """
         self.number = number
         self.layout = layout
-        devices, mine = plan.cluster.devices, layout.devices[number]
-        self.stages = stages = plan.stages
-        compiled, self.state = compile_stages(program, stages, devices, mine)
-        self.routes: Routes = find_routes(plan.graph, stages, layout)
-        written = {name for op in plan.graph.ops for name in op.outputs}
-        outputs = tuple(name for name in plan.graph.outputs if name in written) if number == COORDINATOR else ()
+        devices, mine, caches = plan.cluster.devices, layout.devices[number], None
+        if isinstance(program, GenerationProgram):
+            passes = GenerationStages(plan, program)
+            returned: tuple[str, ...] = (passes.logits,)
+            self.stages, caches = passes.stages, passes.caches(mine)
+            compiled, self.state = passes.compiled(mine)
+            self.routes: Routes = find_routes([each.graph for each in passes.programs], passes.stages, layout)
+        else:
+            self.stages = plan.stages
+            compiled, self.state = compile_stages(program, plan.stages, devices, mine)
+            self.routes = find_routes(plan.graph, plan.stages, layout)
+            returned = tuple(name for name in plan.graph.outputs if name in plan.graph.writer)
+        outputs = returned if number == COORDINATOR else ()
         self.engine = Engine(devices, compiled, outputs, self.routes.awaited(number), self.send_behind)
+        self.engine.caches = caches
         self._links = plan.cluster.link
         self._silence_s = silence_s
         self._peers = Peers({}, "")  # until all have met
@@ -87,9 +102,9 @@ class Rank:
         payload = self.routes.into[stage, self.number]
         return {tensor.name: value for tensor, value in zip(payload.tensors, tensors, strict=True)}
 
-    def inputs_of(self, micro_batch: int) -> int:
-        """Return the number that stands for the inputs of a micro-batch, see `INPUTS`."""
-        return INPUTS - micro_batch % self.routes.n_copies
+    def copy_of(self, micro_batch: int) -> int:
+        """Return the copy of the network that a micro-batch goes through, if its caller names none."""
+        return micro_batch % self.routes.n_copies
 
     def record(self, origin_s: float) -> None:
         """Record stages and payloads of the micro-batches that begin from here on."""
@@ -184,7 +199,8 @@ class Worker:
             if message.micro_batch != self._begun:
                 raise DamagedMessage(f"micro-batch {message.micro_batch} begins, {self._begun} is the next")
             self._begun += 1
-            done = self._rank.engine.submit(self._rank.named(message.stage, message.tensors))
+            inputs = self._rank.named(message.stage, message.tensors)
+            done = self._rank.engine.submit(inputs, INPUTS - message.stage)
             early = self._early.pop(message.micro_batch, ())
         number = message.micro_batch
         done.add_done_callback(lambda done: self._tell(number, done))

@@ -7,15 +7,16 @@ more process, the coordinator has rank 0 for itself::
     0: coordinator, cpu0   1: cpu1           0: coordinator   1: cpu0   2: cpu1
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Tensor
 from graphs.kernels.functions import inputs_of
 from planner.plans.plan import Plan
+from planner.runtime.stages.caches import GROUP
 from planner.runtime.stages.compile import outputs_of
 from planner.runtime.training import prepare
 from simulator.stages import Stage
@@ -119,30 +120,39 @@ class Routes:
         return tuple(tuple(stage for stage in told if self.copy_of[stage] == copy) for copy in range(self.n_copies))
 
 
-def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Routes:
-    """Find the payloads of a placement's stages under a layout.
+def find_routes(graphs: Graph | Sequence[Graph], stages: Sequence[Stage], layout: RankLayout) -> Routes:
+    """Find the payloads of a placement's stages under a layout; several graphs are those of the network's copies.
 
     A stage's tensors leave together, once for each rank that reads any of them. The coordinator gets a payload from the
     stages whose outputs the caller gets, and an empty one from stages that no stage waits for: when all have come,
-    every stage of the micro-batch is done. ::
+    every stage of the micro-batch is done. With several graphs, caches stay on their devices: every rank gets the other
+    inputs and the number of the pass's group. ::
 
         [x] coordinator ─► rank 1 [a] ─┬─► rank 2 [b] ─► coordinator      a is read by b and c, leaves for each once
                                        └─► rank 3 [c] ─► coordinator
     """
+    several = [graphs] if isinstance(graphs, Graph) else graphs
+    graph = several[0]
+    kept = set() if graphs is graph else set(chain.from_iterable(graph.caches))
+    returned = set(graph.outputs) - kept
     written = outputs_of(graph, stages)
     copies = range(max((stage.copy for stage in stages), default=0) + 1)
-    read = {(copy, COORDINATOR): set(graph.outputs) for copy in copies}  # tensors, by copy of the network and rank
+    read = {(copy, COORDINATOR): set(returned) for copy in copies}  # tensors, by copy of the network and rank
     for stage in stages:
         read.setdefault((stage.copy, layout.rank_of[stage.device]), set()).update(inputs_of(graph, stage.ops))
-    waiting = _waiting(graph, stages, written, layout)
+    waiting = _waiting(returned, stages, written, layout)
 
     def payload(stage: int, copy: int, ends: tuple[int, int], names: Sequence[str]) -> Payload:
-        wanted = read.get((copy, ends[1]), ())
-        return Payload(stage, *ends, tuple(graph.tensor[name] for name in names if name in wanted))
+        wanted, tensor = read.get((copy, ends[1]), ()), several[copy % len(several)].tensor
+        return Payload(stage, *ends, tuple(tensor[name] for name in names if name in wanted))
 
-    inputs = [
-        payload(INPUTS - copy, copy, (COORDINATOR, rank), graph.inputs) for copy in copies for rank in layout.others
-    ]
+    def inputs_of_copy(copy: int, rank: int) -> Payload:
+        if graphs is graph:
+            return payload(INPUTS - copy, copy, (COORDINATOR, rank), graph.inputs)
+        sent = (several[copy].tensor[name] for name in graph.inputs if name not in kept)
+        return Payload(INPUTS - copy, COORDINATOR, rank, (*sent, GROUP))
+
+    inputs = [inputs_of_copy(copy, rank) for copy in copies for rank in layout.others]
     behind = [
         payload(number, stage.copy, (src, dst), written[number])
         for number, stage in enumerate(stages)
@@ -153,7 +163,7 @@ def find_routes(graph: Graph, stages: Sequence[Stage], layout: RankLayout) -> Ro
 
 
 def _waiting(
-    graph: Graph, stages: Sequence[Stage], written: Sequence[Sequence[str]], layout: RankLayout
+    returned: Set[str], stages: Sequence[Stage], written: Sequence[Sequence[str]], layout: RankLayout
 ) -> list[set[int]]:
     """Return for each stage the ranks that wait for its end; the coordinator for outputs, and where no rank waits."""
     waiting: list[set[int]] = [set() for _ in stages]
@@ -161,6 +171,6 @@ def _waiting(
         for needed in stage.needs:
             waiting[needed].add(layout.rank_of[stage.device])
     for ranks, names in zip(waiting, written, strict=True):
-        if not ranks or not set(graph.outputs).isdisjoint(names):
+        if not ranks or not returned.isdisjoint(names):
             ranks.add(COORDINATOR)
     return waiting

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from costmodels.host.stores import HERE, served_store, visited_store
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.plans.plan import Plan
 from planner.runtime.distributed.inference.coordinator import Coordinator
@@ -20,6 +21,15 @@ from tests.planner.runtime.small import PATIENCE_S, Tied, alternating, begin, ma
 
 
 @dataclass
+class Others:
+    """The coordinator of ranks, and what the other ones will say when they end."""
+
+    coordinator: Coordinator
+    served: "list[Future[bool]]"
+    workers: list[Worker]
+
+
+@dataclass
 class Ranks:
     """A runner, and what its other ranks will say when they end."""
 
@@ -28,7 +38,7 @@ class Ranks:
     workers: list[Worker]
 
 
-def rank_of(plan: Plan, program: Program, layout: RankLayout, number: int) -> Rank:
+def rank_of(plan: Plan, program: Program | GenerationProgram, layout: RankLayout, number: int) -> Rank:
     return Rank(plan, program, layout, number)
 
 
@@ -36,6 +46,22 @@ def rank_of(plan: Plan, program: Program, layout: RankLayout, number: int) -> Ra
 def joined(
     plan: Plan, program: Program, beside: bool = False, clocks: tuple[str, ...] = (), seed: int = 0
 ) -> Iterator[Ranks]:
+    """A runner of `coordinated` ranks; arguments as there."""
+    with (
+        coordinated(plan, program, beside, clocks, seed) as others,
+        Runner(plan, program, others.coordinator, seed) as runner,
+    ):
+        yield Ranks(runner, others.served, others.workers)
+
+
+@contextmanager
+def coordinated(
+    plan: Plan,
+    program: Program | GenerationProgram,
+    beside: bool = False,
+    clocks: tuple[str, ...] = (),
+    seed: int = 0,
+) -> Iterator[Others]:
     """A plan with a rank for each device, and one for the coordinator unless it is beside the first.
 
     Args:
@@ -62,8 +88,7 @@ def joined(
     served = [begin(lambda number=number: serve(number)) for number in layout.others]  # type: ignore[misc]
     peer_infos = meet(store, layout, COORDINATOR, replace(peer_info(COORDINATOR), seed=seed))
     coordinator = Coordinator(ranks[COORDINATOR], join(store, COORDINATOR, n_ranks, HERE), peer_infos)
-    with Runner(plan, program, coordinator, seed) as runner:
-        yield Ranks(runner, served, workers)
+    yield Others(coordinator, served, workers)
     for end in served:
         end.result(PATIENCE_S)
 

@@ -10,8 +10,8 @@ import planner
 from costmodels.memory.device import op_bytes
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
+from graphs.program import in_place
 from graphs.program.generation import Phase
-from planner.runtime.generation import runner as runner_module
 from planner.runtime.generation.groups import Continuation, next_phase
 from tests.planner.runtime.generation.tiny import CONTEXT, MORE, PROMPTS, WORDS, cut, expected, imported, module
 
@@ -64,8 +64,7 @@ def test_who_writes_and_reads_a_cache_shares_its_device() -> None:
 
 
 def test_a_cache_that_cannot_be_written_in_place_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "in_place", lambda _: {})
-    monkeypatch.setattr(runner_module, "writing_in_place", lambda program: program)
+    monkeypatch.setattr(in_place, "in_place", lambda _: {})
     model = imported("llama")
     with planner.GenerationRunner(cut(model, 2), model) as runner:
         assert runner.generate(PROMPTS, MORE, stops=()) == expected("llama")

@@ -1,6 +1,7 @@
 """Tiny language models with distinct logits, and plans that cut them between their layers."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,12 @@ def module(family: str) -> Any:
     built = {
         "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**ATTENTION)),
         "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**ATTENTION, head_dim=8, sliding_window=6)),
+        "gpt2": lambda: hf.GPT2LMHeadModel(
+            hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=WORDS)
+        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**ATTENTION, num_local_experts=4, num_experts_per_tok=2, head_dim=8)
+        ),
         "mamba": lambda: hf.MambaForCausalLM(hf.MambaConfig(**SIZES, state_size=4, tie_word_embeddings=False)),
     }[family]()
     for parameter in built.parameters():
@@ -60,3 +67,18 @@ def cut(model: GenerationProgram, n_devices: int, in_flight: int = 2) -> Plan:
         for number in group:
             device[number] = device[group[-1]]
     return make_plan(model.decode, Placement(tuple(device)), desk(n_devices), in_flight)
+
+
+@cache
+def split_plan(family: str) -> Plan:
+    """The plan for one group of two sequences on two equal devices that read weights slowly: operators are split."""
+    cluster = desk(2)
+    devices = tuple(replace(device, memory_bytes_per_s=1e7, launch_s=1e-6) for device in cluster.devices)
+    work = planner.OpenWorkload(prompt=20, output=MORE, sequences=2, rows=2, context=CONTEXT)
+    return planner.plan(
+        imported(family),
+        cluster=replace(cluster, devices=devices),
+        goal="generation",
+        workload=work,
+        search=planner.Search(rewrites="split", time_limit_s=2.0),
+    )

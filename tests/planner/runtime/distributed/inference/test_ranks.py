@@ -148,8 +148,8 @@ def test_no_rank_has_more_on_its_way_than_the_plan_says(monkeypatch: pytest.Monk
     on_way: list[int] = []
     submit = Engine.submit
 
-    def counting(self: Engine, inputs: Any) -> "Promise[Any]":
-        done = submit(self, inputs)
+    def counting(self: Engine, inputs: Any, copy: int | None = None) -> "Promise[Any]":
+        done = submit(self, inputs, copy)
         on_way.append(len(self.on_way()))
         return done
 

@@ -1,0 +1,65 @@
+"""Caches of a language model on the devices of a process.
+
+A pass is given the number of its group of sequences instead of the caches. So a pass in several processes sends none::
+
+    ids, positions, ..., group 1 ──► process of cpu0: caches of group 1, layers 0 to 3 ──► process of cpu1: ...
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+
+from costmodels.host.affinity import torch_device_of
+from graphs.caches import users
+from graphs.ir import Role, Tensor
+from graphs.program.generation import GenerationProgram
+from planner.plans.plan import Plan
+
+GROUP = Tensor("group", (), "int64", Role.INPUT)
+"""Which group of sequences a pass is of, besides the inputs of the network."""
+
+
+class Caches:
+    """The caches of all groups of sequences that are on devices of this process.
+
+    Attributes:
+        groups: by group, the tensors by name.
+        home: the device of each cache of the network, by its number.
+    """
+
+    def __init__(self, plan: Plan, model: GenerationProgram, local: Collection[int] | None = None) -> None:
+        """Allocate empty caches on the ``local`` devices, by default on all, for the groups that a plan has in flight.
+
+        The model has had the plan's rewrites.
+        """
+        graph, devices = plan.graph, plan.cluster.devices
+        pairs = zip(graph.caches, users(graph), strict=True)
+        self.home = {cache: plan.placement.device[ops[0]] for (cache, _), ops in pairs}
+        self._growing, self._lengths = model.growing, tuple(phase.length for phase in model.phases)
+        places = {
+            name: torch_device_of(devices[home]) for name, home in self.home.items() if local is None or home in local
+        }
+        self.groups: tuple[Mapping[str, torch.Tensor], ...] = tuple(
+            {name: _empty(graph.tensor[name], place) for name, place in places.items()}
+            for _ in range(plan.workload.in_flight)
+        )
+
+    def joined(self, inputs: Mapping[str, torch.Tensor], phase: int) -> dict[str, torch.Tensor]:
+        """Return the inputs of a pass with its group's caches, of as many positions as its phase attends to.
+
+        States that tokens change as a whole become zero in rows whose sequence begins.
+        """
+        given = dict(inputs)
+        held = self.groups[int(given.pop(GROUP.name))]
+        begins = given["active"] & (given["positions"][:, 0] == 0)
+        for name, cache in held.items():
+            if name in self._growing:
+                cache = cache[:, :, : self._lengths[phase]]
+            else:
+                cache[begins.to(cache.device)] = 0
+            given[name] = cache
+        return given
+
+
+def _empty(tensor: Tensor, place: torch.device) -> torch.Tensor:
+    return torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype), device=place)
