@@ -19,9 +19,11 @@ import numpy as np
 
 from costmodels.contention_costs import ContentionCosts
 from costmodels.table import CostTable
+from graphs.caches import ops_of_pass
 from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
+from graphs.ir import Graph
 from graphs.phases import Phase
 
 
@@ -45,6 +47,21 @@ class PhaseCosts(Brief):
     def passes(self) -> int:
         """Passes of this phase for a prompt and what comes after it."""
         return self.prompt + self.output
+
+
+def of_pass(table: CostTable, graph: Graph, phase: Phase) -> CostTable:
+    """Return the costs of the operators that a pass runs; all others take no time and send nothing.
+
+    See `graphs.caches.ops_of_pass`. An operator that cannot run on a device still cannot.
+    """
+    runs = np.isin(np.arange(table.n_ops), list(ops_of_pass(graph, phase.tokens)))
+    sent = np.array([runs[flow.writer] for flow in table.flows], dtype=bool)
+    return replace(
+        table,
+        forward_s=np.where(runs[:, None] | ~np.isfinite(table.forward_s), table.forward_s, 0.0),
+        flow_bytes=np.where(sent, table.flow_bytes, 0.0),
+        link_s=np.where(sent[:, None], table.link_s, 0.0),
+    )
 
 
 def mean_pass(phases: Sequence[PhaseCosts]) -> CostTable:

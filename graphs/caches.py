@@ -5,9 +5,16 @@
     cache ──► index_put ──► after ──► attention        in place: the cache has no other reader, so its successor may
                ▲                 └──► (next call)      be written over it; the functional graph says the same
               new keys
+
+An encoder writes keys and values that the decoder only reads. A pass runs one of the two, so both ends of such a cache
+are apart in the graph::
+
+    source ──► encoder ──► index_put ──► after ──► (next call)
+                               ▲
+                             cache ──► attention of the decoder
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from graphs.ir import Graph
 
@@ -27,19 +34,62 @@ WRITERS: Mapping[str, str] = {
 def in_place(graph: Graph) -> dict[str, tuple[str, str]]:
     """Return the operators that can write a cache in place, each with the cache and its successor.
 
-    The operator is the cache's only reader, so nothing can read the old value after it.
+    The operator is the cache's only reader of the passes that run it, so nothing can read the old value after it.
     """
-    readers: dict[str, list[str]] = {}
-    for op in graph.ops:
+    once = encoded(graph)
+    return {
+        graph.ops[writer].name: (cache, after)
+        for cache, after, writer, others in _written(graph)
+        if not others or cache in once
+    }
+
+
+def encoded(graph: Graph) -> frozenset[str]:
+    """Return the caches that an encoder writes once for a sequence: no operator that reads one leads to a writer."""
+    apart = [(cache, writer, others) for cache, after, writer, others in _written(graph) if others]
+    before = _leading_to(graph, (writer for _, writer, _ in apart))
+    return frozenset(cache for cache, _, others in apart if before.isdisjoint(others))
+
+
+def ops_of_pass(graph: Graph, tokens: int) -> frozenset[int]:
+    """Return the operators that a pass over some tokens runs: the encoder for a pass over none, otherwise the rest.
+
+    A network without an encoder runs as a whole.
+    """
+    once = encoded(graph)
+    if not once:
+        return frozenset(range(len(graph.ops)))
+    writers = [graph.writer[after] for cache, after in graph.caches if cache in once]
+    encoder = _leading_to(graph, writers)
+    if tokens == 0:
+        return encoder
+    results = {*graph.outputs}.difference(after for cache, after in graph.caches if cache in once)
+    decoder = _leading_to(graph, (graph.writer[name] for name in results if name in graph.writer))
+    return frozenset(range(len(graph.ops))) - encoder | decoder
+
+
+def _written(graph: Graph) -> Iterator[tuple[str, str, int, frozenset[int]]]:
+    """Yield caches with their successors, the operators that write these over them, and other readers of the caches."""
+    readers: dict[str, set[int]] = {}
+    for number, op in enumerate(graph.ops):
         for name in op.inputs:
-            readers.setdefault(name, []).append(op.name)
-    found = {}
+            readers.setdefault(name, set()).add(number)
     for cache, after in graph.caches:
         if after in graph.writer:
-            writer = graph.ops[graph.writer[after]]
-            if writer.kind in WRITERS and writer.inputs[0] == cache and readers[cache] == [writer.name]:
-                found[writer.name] = (cache, after)
-    return found
+            writer = graph.writer[after]
+            if graph.ops[writer].kind in WRITERS and graph.ops[writer].inputs[0] == cache:
+                yield cache, after, writer, frozenset(readers[cache] - {writer})
+
+
+def _leading_to(graph: Graph, ops: Iterable[int]) -> frozenset[int]:
+    """Return some operators and all that lead to them."""
+    found, left = set[int](), [*ops]
+    while left:
+        number = left.pop()
+        if number not in found:
+            found.add(number)
+            left += [graph.writer[name] for name in graph.ops[number].inputs if name in graph.writer]
+    return frozenset(found)
 
 
 def users(graph: Graph) -> tuple[tuple[int, ...], ...]:

@@ -9,8 +9,8 @@ The simulator and the runtime both execute these stages, so the prediction match
                                        e waits for b, so a new stage starts with e; b is sent, so [b] ends
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from costmodels.table import CostTable
 from graphs.common.brief import Brief
@@ -45,6 +45,26 @@ def split_stages(table: CostTable, placement: Placement) -> tuple[Stage, ...]:
     for number, copy in enumerate(placement.copies):
         stages += _stages_of(table, copy, number, len(stages))
     return tuple(stages)
+
+
+def stages_of_operators(stages: Sequence[Stage], ops: Collection[int]) -> tuple[Stage, ...]:
+    """Return stages that run only some operators, numbered anew, for a pass that leaves the others out.
+
+    No operator that runs may read a tensor of one that is left out.
+    """
+    own = [tuple(op for op in stage.ops if op in ops) for stage in stages]
+    number = {old: new for new, old in enumerate(i for i, left in enumerate(own) if left)}
+    return tuple(
+        replace(
+            stage,
+            ops=left,
+            receives=stage.receives if stage.ops[0] in ops else (),
+            sends=stage.sends if stage.ops[-1] in ops else (),
+            needs=tuple(number[needed] for needed in stage.needs if needed in number),
+        )
+        for stage, left in zip(stages, own, strict=True)
+        if left
+    )
 
 
 def _stages_of(table: CostTable, placement: Placement, copy: int, first: int) -> list[Stage]:

@@ -141,6 +141,7 @@ FORMULAS: Mapping[str, Formula] = _table(
         (_convolution(), "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
         (_convolution(transposed=True), "conv_transpose1d conv_transpose2d conv_transpose3d"),
         (_product(), "linear mm bmm matmul mv dot inner vdot _grouped_mm transformers.grouped_mm_fallback"),
+        (_product(), "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
         (_product(1), "addmm baddbmm addbmm addmv"),
         (
             _attention,

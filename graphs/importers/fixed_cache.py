@@ -38,15 +38,18 @@ class CacheTensor:
     kind: str  # "keys" or "values", or the state of a linear attention, "conv0" or "recurrent0"
     shape: tuple[int, ...]  # the third dimension of keys and values is the context
     dtype: torch.dtype
+    is_encoded: bool = False  # whether they are of the positions of an encoder's source
+    is_sliding: bool = False
 
-    def shape_at(self, length: int) -> tuple[int, ...]:
-        """Return the shape with another number of positions."""
-        return (*self.shape[:2], length, *self.shape[3:]) if self.grows else self.shape
+    def shape_at(self, length: int, source_length: int = 0) -> tuple[int, ...]:
+        """Return the shape with another number of positions, and of a source."""
+        n_positions = source_length if self.is_encoded else length
+        return (*self.shape[:2], n_positions, *self.shape[3:]) if self.kind in GROWING else self.shape
 
     @property
     def grows(self) -> bool:
-        """Whether it has a place for each position; otherwise each token changes all of it."""
-        return self.kind in GROWING
+        """Whether it has a place for each position; otherwise each token, or source, changes all of it."""
+        return self.kind in GROWING and not self.is_encoded
 
 
 GROWING = ("keys", "values", "indexer")
@@ -54,7 +57,7 @@ SPECIAL = ("softcap", "s_aux", "position_bias", "cache", "is_causal")  # argumen
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """Rows of a batch in one pass: what the layers of a cache write to."""
 
     positions: Tensor  # [rows, tokens]
@@ -69,7 +72,7 @@ class FixedLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]  # transfor
     is_sliding = False
     is_croppable = False
 
-    def __init__(self, rows: _Rows, held: Mapping[str, Tensor], context: int, is_sliding: bool) -> None:
+    def __init__(self, rows: Rows, held: Mapping[str, Tensor], context: int, is_sliding: bool) -> None:
         super().__init__()
         self.rows, self.held, self.context = rows, dict(held), context
         self.is_sliding = is_sliding
@@ -106,7 +109,7 @@ class FixedLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]  # transfor
 class LinearLayer(cache_utils.LinearAttentionLayer):  # type: ignore[misc]  # as above
     """States of one layer with a linear attention or a state space, which each token changes as a whole."""
 
-    def __init__(self, rows: _Rows, held: Mapping[str, Tensor], number_of_states: int) -> None:
+    def __init__(self, rows: Rows, held: Mapping[str, Tensor], number_of_states: int) -> None:
         super().__init__(number_of_states)
         self.rows, self.before = rows, dict(held)
         for kind, states in (("conv", self.conv_states), ("recurrent", self.recurrent_states)):
@@ -147,17 +150,24 @@ def cache_tensors(model: Any, rows: int, context: int) -> tuple[CacheTensor, ...
         cache = cache_utils.DynamicCache(config=model.config)
         ids = torch.zeros(rows, PROBED, dtype=torch.long, device=next(model.parameters()).device)
         model(input_ids=ids, **{cache_keyword(model): cache}, use_cache=True)
-    found: list[CacheTensor] = []
-    for number, layer in enumerate(cache.layers):
-        for kind, tensor in _tensors_of(layer, name).items():
-            shape = tuple(tensor.shape)
-            shape = (*shape[:2], context, *shape[3:]) if kind in GROWING else shape
-            found.append(CacheTensor(number, kind, shape, tensor.dtype))
+    found = tensors_of(cache, name, context)
     if not found:
         raise InputError(
             f"model '{name}' leaves its cache empty, so it has no state that lives from token to token; plan for "
             "throughput or latency instead"
         )
+    return found
+
+
+def tensors_of(cache: Any, name: str, length: int) -> tuple[CacheTensor, ...]:
+    """Return the tensors of a cache for a number of positions; raise InputError for a kind of layer not known here."""
+    found: list[CacheTensor] = []
+    for number, layer in enumerate(cache.layers):
+        for kind, tensor in _tensors_of(layer, name).items():
+            shape = tuple(tensor.shape)
+            shape = (*shape[:2], length, *shape[3:]) if kind in GROWING else shape
+            is_sliding = getattr(layer, "is_sliding", False)
+            found.append(CacheTensor(number, kind, shape, tensor.dtype, is_sliding=is_sliding))
     return tuple(found)
 
 
@@ -218,13 +228,13 @@ class FixedCacheModel(nn.Module):
         Returns:
             The logits, [rows, vocabulary], and the tensors of the cache.
         """
-        rows = _Rows(positions, active, first)
+        rows = Rows(positions, active, first)
         cache = self._cache(rows, caches)
-        with masks_by_position(positions), heads_in_groups(), _last_hidden(self.model, last) as taken:
+        with masks_by_position(positions), heads_in_groups(), last_hidden(self.model, last) as taken:
             result = self.model(input_ids=ids, use_cache=True, **{self.keyword: cache}, **self._given(positions))
         logits = result.logits
         logits = logits[:, 0] if taken else logits[torch.arange(ids.shape[0]), last]
-        return logits, self._after(cache)
+        return logits, after(self.tensors, cache)
 
     def _given(self, positions: Tensor) -> dict[str, Tensor]:
         """Return positions, and a mask if asked for, as far as the model takes them."""
@@ -232,7 +242,7 @@ class FixedCacheModel(nn.Module):
         given = {"position_ids": positions, **({"attention_mask": ones} if self.masked else {})}
         return {name: value for name, value in given.items() if name in self.accepted}
 
-    def _cache(self, rows: _Rows, caches: Sequence[Tensor]) -> Any:
+    def _cache(self, rows: Rows, caches: Sequence[Tensor]) -> Any:
         """Return transformers' cache over the tensors."""
         held: dict[int, dict[str, Tensor]] = {}
         for about, tensor in zip(self.tensors, caches, strict=True):
@@ -248,13 +258,15 @@ class FixedCacheModel(nn.Module):
                 layers.append(layer)
         return cache_utils.Cache(layers=layers)
 
-    def _after(self, cache: Any) -> list[Tensor]:
-        after = {number: cache.layers[number].after() for number in {about.layer for about in self.tensors}}
-        return [after[about.layer][about.kind] for about in self.tensors]
+
+def after(tensors: Sequence[CacheTensor], cache: Any) -> list[Tensor]:
+    """Return the tensors of a cache after a pass."""
+    found = {number: cache.layers[number].after() for number in {about.layer for about in tensors}}
+    return [found[about.layer][about.kind] for about in tensors]
 
 
 @contextmanager
-def _last_hidden(model: Any, last: Tensor) -> Iterator[list[bool]]:
+def last_hidden(model: Any, last: Tensor) -> Iterator[list[bool]]:
     """Let the output layer see one token of each row alone: logits of others would be computed in vain."""
     taken: list[bool] = []
     head = model.get_output_embeddings()
@@ -313,8 +325,11 @@ def masks_by_position(positions: Tensor) -> Iterator[None]:
         kv_length: int,
         kv_offset: int = 0,
         mask_function: Callable[..., Tensor] = masking_utils.causal_mask_function,
+        attention_mask: Tensor | None = None,
         **_: Any,
     ) -> Tensor:
+        if mask_function is masking_utils.bidirectional_mask_function and attention_mask is not None:
+            return attention_mask[:, None, None, :kv_length].expand(batch_size, -1, q_length, kv_length)
         rows = torch.arange(batch_size, device=positions.device)[:, None, None, None]
         heads = torch.zeros(1, dtype=torch.long, device=positions.device)[:, None, None, None]
         keys = torch.arange(kv_length, device=positions.device)[None, None, None, :] + kv_offset

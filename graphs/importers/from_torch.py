@@ -30,6 +30,7 @@ from graphs.importers.functionalize import (
     repeated_write,
     running_statistics,
 )
+from graphs.importers.inner_tensors import with_inner_tensors
 from graphs.importers.pt2_classes import register_classes, unknown_classes
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
@@ -164,6 +165,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
     _name_results(code, getattr(short.whole_module, "output_names", ()))
     inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
     trace = short.whole(Trace(code, inputs, state, exported.call_spec, exported.example_inputs, counted))
+    trace = with_inner_tensors(trace)
     program = translate(trace, name, short.whole_module)
     updates = {path: BufferUpdate(trace.state[path], count) for path, count in trace.updates.items()}
     program = replace(program, training=training, updates=updates)
@@ -219,7 +221,8 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
     if forbidden := [target for target in written if target not in kept]:
         raise InputError(
             f"model '{name}' writes to '{forbidden[0]}' while it runs; a network that keeps state between calls "
-            "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out"
+            "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out; "
+            "a language model generates from its config.json or its module, with the goal generation"
         )
     if written:
         raise InputError(

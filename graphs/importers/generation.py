@@ -1,4 +1,4 @@
-"""Imports a causal language model of transformers with its cache, at several sizes of a pass."""
+"""Imports a language model of transformers with its cache, at several sizes of a pass."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from torch.export import ExportedProgram
 
 from graphs.common.checks import instance, integer, path
 from graphs.common.errors import InputError
-from graphs.importers.from_config import config_document, headed_module
+from graphs.importers.from_config import config_document, example_inputs, headed_module
 from graphs.importers.from_torch import program_from_exported
 from graphs.importers.source_location import untraceable
 from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
 from graphs.ir import Op, Role
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import KIND
-from graphs.program.generation import GenerationProgram, Phase, unlike
+from graphs.program.generation import EncoderSource, GenerationProgram, Phase, unlike
 from graphs.program.program import Program
 
 if TYPE_CHECKING:
-    from graphs.importers.fixed_cache import CacheTensor, FixedCacheModel
+    from graphs.importers.fixed_cache import CacheTensor
 
 CONTEXT = 1024  # positions by default, unless the model has fewer
 CHUNKS = (128, 16)  # tokens of a pass over a prompt by default
@@ -37,8 +37,9 @@ def generation_program(
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
     lengths: Sequence[int] = (),
+    source: int | None = None,
 ) -> GenerationProgram:
-    """Import a causal language model that generates, with its cache.
+    """Import a language model that generates, with its cache: a causal one, or one with an encoder.
 
     Args:
         model: a module of transformers with a language-modelling head, or the path of a config.json, whose model has
@@ -48,12 +49,14 @@ def generation_program(
         chunks: tokens of a pass over a prompt, besides 1. Sizes that do not fit are left out: those beyond the context,
             and all of a model with a recurrent state, which reads its prompt token by token.
         lengths: fewer positions than the context that attention may read while a sequence is short.
+        source: most tokens of a text that an encoder reads; by default the context. Shorter ones are filled up to a
+            chunk. Features, such as a spectrogram, have the size that the model's config names.
 
     Returns:
         The model as programs; ``.decode`` is what a plan is made for.
 
     Raises:
-        InputError: if the model is no causal language model, keeps its state in another way than in tensors of fixed
+        InputError: if the model is no language model, keeps its state in another way than in tensors of fixed
             size, or cannot be traced; or a number is out of range.
     """
     integer(rows, "the number of rows", least=1)
@@ -64,27 +67,91 @@ def generation_program(
     module = model if isinstance(model, nn.Module) else _of_config(path(model, "the model", named))
     _check_model(module)
     context = _context(module, context)
+    read = _source(module, context, source)
     with in_mode(module, training=False):
-        from graphs.importers.fixed_cache import cache_tensors  # late: loads transformers' caches
-
-        tensors = cache_tensors(module, rows, context)
-        recurrent = any(not tensor.grows for tensor in tensors)
-        sizes = () if recurrent else chunks
-        decode = _phase(module, tensors, rows, Phase(1, context))
-        programs = {Phase(1, context): decode}
-        for length in sorted({*(() if recurrent else lengths), context}):
-            for tokens in sorted({1, *sizes}, reverse=True):
-                phase = Phase(tokens, length)
-                if tokens <= length <= context and phase not in programs:
-                    program = _phase(module, tensors, rows, phase)
-                    if unlike(program.graph, decode.graph) is None and _same_state(program, decode):
-                        programs[phase] = program
+        cached = _Cached(module, rows, context, read)
+        programs = _programs(cached, chunks, lengths)
+    decode = programs[Phase(1, context)]
     _check_positions(decode, rows, type(module).__name__)
-    growing = {name for (name, _), about in zip(decode.graph.caches, tensors, strict=True) if about.grows}
-    config: Any = _config(module).get_text_config(decoder=True)
-    return GenerationProgram(
-        module, programs, rows, context, int(config.vocab_size), frozenset(growing), _stops(module)
-    )
+    growing = {name for (name, _), about in zip(decode.graph.caches, cached.tensors, strict=True) if about.grows}
+    vocabulary = int(_config(module).get_text_config(decoder=True).vocab_size)
+    stops = frozenset(_ids_of(module, "eos_token_id"))
+    return GenerationProgram(module, programs, rows, context, vocabulary, frozenset(growing), stops, read)
+
+
+def _programs(cached: "_Cached", chunks: Sequence[int], lengths: Sequence[int]) -> dict[Phase, Program]:
+    """Trace a model at one token and at other sizes, as far as it has the same operators there."""
+    if cached.is_recurrent:
+        chunks, lengths = (), ()
+    one = Phase(1, cached.context)
+    programs = {one: _phase(cached, one)}
+    if cached.source is not None:  # the same network, of which a pass runs the encoder or the decoder
+        programs[Phase(0, cached.source_positions)] = programs[one]
+    for phase in cached.phases(chunks, lengths):
+        program = _phase(cached, phase)
+        if unlike(program.graph, programs[one].graph) is None and _same_state(program, programs[one]):
+            programs[phase] = program
+    return programs
+
+
+class _Cached:
+    """A model with the tensors of its caches, and what its wrapper is called with at one size of a pass."""
+
+    def __init__(self, module: nn.Module, rows: int, context: int, source: EncoderSource | None) -> None:
+        from graphs.importers import encoder_cache, fixed_cache  # late: load transformers' caches
+
+        self.module, self.rows, self.context, self.source = module, rows, context, source
+        self.tensors: tuple[CacheTensor, ...]
+        if source is None:
+            self.tensors = fixed_cache.cache_tensors(module, rows, context)
+            self.wrapper: Any = lambda length: fixed_cache.FixedCacheModel(module, self.tensors, length)
+            self.source_positions = 0
+        else:
+            about = encoder_cache.Encoded(module, source, rows, context)
+            self.tensors, self.source_positions = about.tensors, about.positions
+            self.wrapper = lambda length: encoder_cache.EncodedCacheModel(module, source, about, length)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether there are states that each token changes as a whole."""
+        return not all(tensor.grows or tensor.is_encoded for tensor in self.tensors)
+
+    def phases(self, chunks: Sequence[int], lengths: Sequence[int]) -> list[Phase]:
+        """Return the sizes of passes to try besides one token at the whole context.
+
+        Chunks are those of a prompt, or of an encoder's text, after which a decoder begins with few tokens.
+        """
+        found = []
+        if self.source is not None:
+            shorter = [size for size in chunks if self.source.has_ids and size < self.source_positions]
+            found = [Phase(0, length) for length in sorted(shorter)]
+            chunks = ()
+        sizes, within = sorted({1, *chunks}, reverse=True), sorted({*lengths, self.context})
+        found += [Phase(tokens, length) for length in within for tokens in sizes if tokens <= length <= self.context]
+        return [phase for phase in found if phase != Phase(1, self.context)]
+
+    def inputs(self, phase: Phase) -> dict[str, Tensor | list[Tensor]]:
+        """Return inputs of one pass, with empty caches."""
+        device = next(self.module.parameters()).device
+        tokens, length = (phase.tokens, phase.length) if phase.tokens else (1, self.context)
+        read = self.source_positions if phase.tokens else phase.length
+        whole: Any = {"dtype": torch.long, "device": device}
+        found: dict[str, Tensor | list[Tensor]] = {
+            "ids": torch.zeros(self.rows, tokens, **whole),
+            "positions": torch.arange(tokens, device=device).repeat(self.rows, 1),
+            "last": torch.zeros(self.rows, **whole),
+            "active": torch.ones(self.rows, dtype=torch.bool, device=device),
+            ONE_POSITION: torch.zeros((), **whole),
+        }
+        if self.source is not None:
+            shape = (read,) if self.source.has_ids else self.source.shape
+            found["source"] = torch.zeros(1, *shape, dtype=self.source.dtype, device=device)
+            found["source_tokens"] = torch.full((1,), read, **whole)
+            found["row"] = torch.zeros(1, **whole)
+            found["read"] = torch.full((self.rows,), read, **whole)
+        shapes = ((each.shape_at(length, read), each.dtype) for each in self.tensors)
+        found["caches"] = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+        return found
 
 
 def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:
@@ -95,6 +162,11 @@ def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:
 
 def _of_config(file: Path) -> nn.Module:
     """Return the module of a config.json with its head, without weights."""
+    if file.suffix.lower() in (".pt2", ".onnx", ".gguf", ".safetensors"):
+        raise InputError(
+            f"'{file}' is no config.json, and a model that generates is traced at several sizes of a pass; give the "
+            "config.json that it was made from, or its module of transformers"
+        )
     document = config_document(file)
     try:
         return headed_module(document)
@@ -111,11 +183,10 @@ def _check_model(module: nn.Module) -> None:
             f"'{name}' is no language model of transformers, so its cache is not known; give one with a head, such as "
             "AutoModelForCausalLM, or plan for throughput or latency of one pass"
         )
-    if _config(module).is_encoder_decoder:
-        raise InputError(
-            f"'{name}' has an encoder, and only decoders generate here; plan for throughput or latency of one pass"
-        )
-    if "input_ids" not in accepted or not {"past_key_values", "cache_params"} & accepted.keys():
+    if (
+        not {"input_ids", "decoder_input_ids"} & accepted.keys()
+        or not {"past_key_values", "cache_params"} & accepted.keys()
+    ):
         raise InputError(
             f"'{name}' takes {', '.join(accepted)}, and no cache from token to token; plan for throughput or latency "
             "of one pass instead"
@@ -130,7 +201,7 @@ def _config(module: Any) -> Any:
 def _context(module: Any, context: int | None) -> int:
     """Return the positions of the cache; raise InputError if the model has fewer."""
     config = module.config.get_text_config(decoder=True)
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    names = ("max_target_positions", "max_position_embeddings", "n_positions", "max_seq_len")
     most = next((int(found) for name in names if (found := getattr(config, name, None))), None)
     if context is None:
         return min(CONTEXT, most or CONTEXT)
@@ -141,21 +212,39 @@ def _context(module: Any, context: int | None) -> int:
     return context
 
 
-def _stops(module: Any) -> frozenset[int]:
-    """Return the ids after which a model ends a sequence."""
-    generation = getattr(module, "generation_config", None)
-    ids = getattr(generation, "eos_token_id", None)
-    ids = getattr(module.config, "eos_token_id", None) if ids is None else ids
-    return frozenset(() if ids is None else [ids] if isinstance(ids, int) else ids)
+def _source(module: Any, context: int, positions: int | None) -> EncoderSource | None:
+    """Return the input of a model's encoder, None without one; raise InputError if its size is not known."""
+    if not module.config.is_encoder_decoder:
+        if positions is not None:
+            raise InputError(
+                f"source={positions:,} is for models with an encoder, and '{type(module).__name__}' has none"
+            )
+        return None
+    name = module.main_input_name
+    start = _ids_of(module, "decoder_start_token_id") or _ids_of(module, "bos_token_id")
+    if name == "input_ids":
+        length = integer(context if positions is None else positions, "the source", least=1)
+        return EncoderSource((length,), torch.long, start)
+    if positions is not None:
+        raise InputError(
+            f"source={positions:,} is for a text, and '{type(module).__name__}' reads {name}; leave it out"
+        )
+    features = example_inputs(module, 1)[name]
+    return EncoderSource(tuple(features.shape[1:]), features.dtype, start)
 
 
-def _phase(module: nn.Module, tensors: "Sequence[CacheTensor]", rows: int, phase: Phase) -> Program:
+def _ids_of(module: Any, name: str) -> tuple[int, ...]:
+    """Return the ids, or the only one, that a model's config for generation or its own names so."""
+    ids = getattr(getattr(module, "generation_config", None), name, None)
+    ids = getattr(module.config, name, None) if ids is None else ids
+    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+
+
+def _phase(cached: _Cached, phase: Phase) -> Program:
     """Trace a model at one size; raise InputError if that fails."""
-    from graphs.importers.fixed_cache import FixedCacheModel  # late: loads transformers' caches
-
-    name = type(module).__name__
-    wrapper = FixedCacheModel(module, tensors, phase.length).eval()
-    inputs = first_inputs(tensors, rows, phase, next(module.parameters()).device)
+    name = type(cached.module).__name__
+    wrapper = cached.wrapper(phase.length if phase.tokens else cached.context).eval()
+    inputs = cached.inputs(phase)
     found: list[Program] = []
     failures: list[BaseException] = []
     for masked in (False, True):  # some models take positions or biases from a mask, others from the cache
@@ -165,7 +254,7 @@ def _phase(module: nn.Module, tensors: "Sequence[CacheTensor]", rows: int, phase
         except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
             failures.append(error)
             continue
-        found.append(_with_caches(program, len(tensors)))
+        found.append(_with_caches(program, len(cached.tensors)))
         if not _reads_one_position(program):
             return found[-1]
     if not found:
@@ -174,24 +263,9 @@ def _phase(module: nn.Module, tensors: "Sequence[CacheTensor]", rows: int, phase
     return found[0]
 
 
-def _exported(wrapper: "FixedCacheModel", inputs: Mapping[str, Any]) -> ExportedProgram:
+def _exported(wrapper: nn.Module, inputs: Mapping[str, Any]) -> ExportedProgram:
     with tracing(), contiguous_shown(), torch.no_grad():
         return torch.export.export(wrapper, (), dict(inputs), strict=False)
-
-
-def first_inputs(
-    tensors: "Sequence[CacheTensor]", rows: int, phase: Phase, device: torch.device
-) -> dict[str, Tensor | list[Tensor]]:
-    """Return inputs of one pass, with empty caches."""
-    caches = [torch.zeros(each.shape_at(phase.length), dtype=each.dtype, device=device) for each in tensors]
-    return {
-        "ids": torch.zeros(rows, phase.tokens, dtype=torch.long, device=device),
-        "positions": torch.arange(phase.tokens, device=device).repeat(rows, 1),
-        "last": torch.zeros(rows, dtype=torch.long, device=device),
-        "active": torch.ones(rows, dtype=torch.bool, device=device),
-        ONE_POSITION: torch.zeros((), dtype=torch.long, device=device),
-        "caches": caches,
-    }
 
 
 def _with_caches(program: Program, count: int) -> Program:

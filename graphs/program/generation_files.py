@@ -9,22 +9,28 @@ import torch
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.phases import Phase
 from graphs.program.files import program_from_dict, program_to_dict
-from graphs.program.generation import GenerationProgram
+from graphs.program.generation import EncoderSource, GenerationProgram
 from graphs.program.program import Program
 
 
 def phases_to_dict(model: GenerationProgram) -> dict[str, Any]:
-    """Return a model as JSON, with all phases but that of one token at the whole context."""
+    """Return a model as JSON; phases whose program is that of one token at the whole context have sizes alone."""
+    source = model.source
     return {
         "rows": model.rows,
         "context": model.context,
         "vocabulary": model.vocabulary,
         "growing": sorted(model.growing),
         "stops": sorted(model.stops),
+        "source": source and [source.shape, str(source.dtype).removeprefix("torch."), source.start],
         "phases": [
-            {"size": list(phase), "graph": graph_to_dict(program.graph), "program": program_to_dict(program)}
+            {"size": list(phase)}
+            | (
+                {}
+                if program is model.decode
+                else {"graph": graph_to_dict(program.graph), "program": program_to_dict(program)}
+            )
             for phase, program in model.phases.items()
-            if program is not model.decode
         ],
     }
 
@@ -35,18 +41,22 @@ def phases_from_dict(document: Mapping[str, Any], decode: Program) -> Generation
     Raises:
         InputError: if a phase is no phase of this network, or the document is malformed.
     """
-    phases = {}
+    phases, source = {}, document["source"]
     for each in document["phases"]:
+        if "graph" not in each:
+            phases[Phase(*each["size"])] = decode
+            continue
         graph = graph_from_dict(each["graph"])
         tensors = [graph.tensor[name] for name in graph.inputs]
         inputs = tuple(torch.zeros(tensor.shape, dtype=getattr(torch, tensor.dtype)) for tensor in tensors)
         phases[Phase(*each["size"])] = replace(program_from_dict(each["program"], graph, inputs), state=decode.state)
     return GenerationProgram(
         decode.module,
-        {**phases, Phase(1, document["context"]): decode},
+        phases,
         document["rows"],
         document["context"],
         document["vocabulary"],
         frozenset(document["growing"]),
         frozenset(document["stops"]),
+        source and EncoderSource(tuple(source[0]), getattr(torch, source[1]), tuple(source[2])),
     )

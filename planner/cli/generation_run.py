@@ -49,13 +49,13 @@ def generate_with(runner: "GenerationRunner", options: argparse.Namespace, conso
             raise InputError(f"--{name} is for plans of one pass; leave it out for --generate")
     plan, model = runner.plan, runner.model
     asked = recounted(plan, model, options.generate)
-    prompts = random_prompts(plan, model.vocabulary, options.seed)
+    prompts = random_prompts(plan, model, options.seed)
     load = Load(runner.pids, plan)
     measured = measure_generation(runner, prompts, options.generate, options.rounds, load, console.on_step)
     foreign_cores, different = load.foreign_cores(), None
     if whole:
         console.on_step("comparing the tokens with transformers' generate", 0, 0)
-        different = compare_tokens(model.module, prompts, measured.tokens)
+        different = compare_tokens(model, prompts, measured.tokens)
     found = generation_of(asked)
     comparison = Comparison((), (), _totals(found, measured), pace=pace_change(plan, load.paces), spreads=plan.spreads)
     _show(asked, found, measured, comparison, different, console)

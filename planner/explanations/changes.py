@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.cluster.catalogue import catalogue
 from costmodels.cluster.cluster import Cluster
-from costmodels.generation_costs import mean_pass
+from costmodels.generation_costs import mean_pass, of_pass
 from costmodels.operators.flops import Work, roofline_s, work_of
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, operator_times, with_flows
@@ -56,7 +56,7 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
     cluster, phases, growth = plan.cluster, [], workload.in_flight / plan.workload.in_flight
     for each in plan.phases:
         cluster, table = _changed_table(plan, changes, workload, each.table)
-        table = with_flows(table, cluster, each.table.flow_bytes)
+        table = of_pass(with_flows(table, cluster, each.table.flow_bytes), changes.graph or plan.graph, each.phase)
         phases.append(replace(each, table=replace(table, working_bytes=each.table.working_bytes * growth)))
     changed = replace(plan, phases=tuple(phases))
     return _with_costs(changed, changes, cluster, workload, mean_pass(phases))

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from costmodels.cluster.cluster import Cluster
-from costmodels.generation_costs import PhaseCosts, mean_pass
+from costmodels.generation_costs import PhaseCosts, mean_pass, of_pass
 from costmodels.measured import Profile
 from costmodels.profile_cache import cached_profiles, learned_costs
 from costmodels.tabulate import tabulate
@@ -94,7 +94,7 @@ class GenerationCosts:
             own = rewritten(graph, others)
             table = tabulate(own, self.cluster, self.workload, self._profiles, learned_costs)
             one = PlacementTask(own, self.cluster, self.workload, table, Goal.GENERATION)
-            tables[phase] = (known(phase, one) if known else one).table
+            tables[phase] = of_pass((known(phase, one) if known else one).table, own, phase)
         decode = Phase(1, self.model.context)
         stays = tables[decode].op_bytes  # of the caches at the whole context, whatever a phase reads
         prompt, output = passes_of(self.model, self.workload)
@@ -173,6 +173,11 @@ def check_fits(model: GenerationProgram, workload: Workload) -> None:
                 f"the workload has {asked:,} as its {'batch' if name == 'rows' else name}, and the model was imported "
                 f"with {name}={own:,}; make both alike"
             )
+    if model.source is not None and model.source.has_ids and workload.prompt > model.source.shape[0]:
+        raise InputError(
+            f"the workload has prompts of {workload.prompt:,} tokens, and the model was imported with "
+            f"source={model.source.shape[0]:,}; ask for fewer, or import it for more"
+        )
 
 
 def passes_of(model: GenerationProgram, workload: Workload) -> tuple[Mapping[Phase, int], Mapping[Phase, int]]:
@@ -180,17 +185,17 @@ def passes_of(model: GenerationProgram, workload: Workload) -> tuple[Mapping[Pha
 
     The runtime's own rule says which phase comes next.
     """
-    from planner.runtime.generation.groups import Continuation, RowGroup, advance, next_phase
-    from planner.runtime.generation.sampling import Sampling
+    from planner.runtime.generation.groups import RowGroup, advance, next_phase
+    from planner.runtime.generation.prompts import of_workload
 
-    one = Continuation(0, [0] * workload.prompt, workload.output, Sampling().generator(0))
-    group = RowGroup(0, [one])
+    rows = of_workload(model, workload)
+    group = RowGroup(0, [*rows])
     counts: tuple[dict[Phase, int], dict[Phase, int]] = ({}, {})
-    while one.left:
-        phase = next_phase(model, [one])
-        count = counts[one.left < workload.output]
+    while rows[0].left:
+        phase = next_phase(model, rows)
+        count = counts[rows[0].left < workload.output]
         count[phase] = count.get(phase, 0) + 1
-        if advance(group, phase):
+        for _, one in advance(group, phase):
             one.pending.append(0)
             one.left -= 1
     return counts

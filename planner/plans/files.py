@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
-from costmodels.generation_costs import PhaseCosts, mean_pass
+from costmodels.generation_costs import PhaseCosts, mean_pass, of_pass
 from costmodels.table import CostTable, Source
 from costmodels.tabulate import OperatorTimes, assemble, with_flows, with_times
 from costmodels.units import format_seconds
@@ -231,7 +231,7 @@ def _tables(
 ) -> tuple[CostTable, tuple[PhaseCosts, ...]]:
     """Return the cost table of a file, and its phases in generation; files from before that have no phases."""
     table = assemble(graph, cluster, workload, _times(_by_device(document, cluster)))
-    phases = tuple(_phase_costs(each, table, cluster) for each in document.get("phases", ()))
+    phases = tuple(_phase_costs(each, table, graph, cluster) for each in document.get("phases", ()))
     if workload.generates != bool(phases):
         raise InputError(f"the plan is for {workload.mode} and has {len(phases)} phases; plan again")
     return (mean_pass(phases) if phases else table), phases
@@ -256,14 +256,14 @@ def _phase(costs: PhaseCosts) -> dict[str, Any]:
     }
 
 
-def _phase_costs(document: Mapping[str, Any], whole: CostTable, cluster: Cluster) -> PhaseCosts:
+def _phase_costs(document: Mapping[str, Any], whole: CostTable, graph: Graph, cluster: Cluster) -> PhaseCosts:
     """Return a phase of a file, the inverse of `_phase`; what is the same for all phases is that of ``whole``."""
     prompt, output = (
         checks.integer(document[f"{of}_passes"], f"{of}_passes of a phase") for of in ("prompt", "output")
     )
     times, flow_bytes = _times(_by_device(document, cluster)), np.array(document["flow_bytes"], dtype=float)
-    table = with_flows(with_times(whole, times, cluster), cluster, flow_bytes)
     phase = Phase(int(document["tokens"]), int(document["length"]))
+    table = of_pass(with_flows(with_times(whole, times, cluster), cluster, flow_bytes), graph, phase)
     return PhaseCosts(phase, prompt, output, replace(table, working_bytes=float(document["working_bytes"])))
 
 

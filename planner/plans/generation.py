@@ -44,6 +44,8 @@ class PhasePrediction(Brief):
     @property
     def named(self) -> str:
         """The phase in words."""
+        if not self.phase.tokens:
+            return f"a source of {self.phase.length:,} positions"
         return f"{self.phase.tokens:,} token{'s' * (self.phase.tokens > 1)} of {self.phase.length:,} positions"
 
 

@@ -74,8 +74,8 @@ class NamedModel:
         return load_program(str(self), self.batch, training, self.sizes, like)
 
 
-Sizes: TypeAlias = tuple[Sequence[int], Sequence[int]]
-"""The numbers of tokens of a pass besides 1, and of positions besides the whole context."""
+Sizes: TypeAlias = Mapping[str, Sequence[int] | int]
+"""The sizes of passes by the names of `planner.generation_program`."""
 
 Named: TypeAlias = str | PathLike[str]
 ModelName: TypeAlias = Named | NamedModel
@@ -144,7 +144,7 @@ def generation_model(
         rows: sequences that one pass advances.
         context: positions of a cache.
         reporter: receives a step for the import.
-        sizes: numbers of tokens and of positions of a pass; those of the importer by default.
+        sizes: of passes besides a token at the whole context; those of the importer by default.
 
     Raises:
         InputError: if it is no language model with a cache, or was imported as another model.
@@ -164,7 +164,7 @@ def generation_model(
         source = _language_model(given)
     else:
         source = cast("nn.Module", given)
-    chosen = {} if sizes is None else {"chunks": sizes[0], "lengths": sizes[1]}
+    chosen: Mapping[str, Any] = sizes or {}
     return generation_program(source, rows=rows, context=context, **chosen)
 
 
@@ -180,8 +180,9 @@ def _language_model(named: NamedModel) -> nn.Module | str:
         return call_factory(str(named))[0]
     if file.suffix.lower() != ".json":
         raise InputError(
-            f"'{named}' has one pass and no cache from token to token; for generation give a {CONFIG}, or a function "
-            "that returns a module of transformers"
+            f"'{named}' has passes of one size, and generation needs some over a prompt and one for each token, with a "
+            f"cache of a fixed size; give the {CONFIG} that it was made from, or a function that returns its module of "
+            "transformers"
         )
     return str(file)
 
@@ -193,6 +194,11 @@ def generation_for(plan: Plan, value: Any, reporter: Reporter = SILENT) -> Gener
         InputError: as `generation_model`.
     """
     work, phases = plan.workload, [each.phase for each in plan.phases]
-    chunks = sorted({phase.tokens for phase in phases} - {1}, reverse=True)
-    lengths = sorted({phase.length for phase in phases} - {work.context})
-    return generation_model(value, work.batch, work.context, reporter, (chunks, lengths))
+    *shorter, source = sorted(phase.length for phase in phases if not phase.tokens) or [0]
+    sizes: dict[str, Sequence[int] | int] = {
+        "chunks": sorted({phase.tokens for phase in phases} - {0, 1}, reverse=True) or shorter,
+        "lengths": sorted({phase.length for phase in phases if phase.tokens} - {work.context}),
+    }
+    if "source" in plan.graph.tensor and plan.graph.tensor["source"].dtype == "int64":
+        sizes["source"] = source
+    return generation_model(value, work.batch, work.context, reporter, sizes)

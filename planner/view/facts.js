@@ -62,7 +62,8 @@ function phases({ phases }) {
   return phases.map(([tokens, length, prompt, output, alone, period]) => {
     const counts = [[prompt, "for the prompt"], [output, "after it"]].filter(([count]) => count);
     const passes = counts.map(([count, what]) => `${grouped(count)} ${what}`).join(" and ");
-    return `A pass of ${plural(tokens, "token")} over ${grouped(length)} positions takes ${formatSeconds(alone)} alone, and one leaves every ${formatSeconds(period)} with all sequences: ${passes}.`;
+    const read = tokens ? `${plural(tokens, "token")} over` : "the encoder over";
+    return `A pass of ${read} ${grouped(length)} positions takes ${formatSeconds(alone)} alone, and one leaves every ${formatSeconds(period)} with all sequences: ${passes}.`;
   });
 }
 

@@ -35,7 +35,7 @@ from planner.plans.generation import generation_of
 from planner.runtime.benchmark.generation import measure_generation, random_prompts
 from planner.runtime.benchmark.load import Load
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
-from tests.planner.runtime.generation.tiny import cut
+from tests.planner.runtime.generation.tiny import cut, distinct
 from tests.planner.runtime.small import cpu, desk
 
 hf: Any = transformers
@@ -74,6 +74,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 4},
     "mamba": {"state_size": 4, "tie_word_embeddings": False},
 }
+LAYERS = {"num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_model": 32, "d_kv": 8, "d_ff": 48}
+BOTH = {
+    "d_model": 32,
+    **{f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in (("layers", 2), ("ffn_dim", 48))},
+    **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+    "forced_eos_token_id": None,
+    "eos_token_id": 2,
+}
+ENCODERS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("t5", "mt5", "umt5"), LAYERS),
+    **dict.fromkeys(("bart", "mbart", "marian", "pegasus", "blenderbot", "m2m_100", "plbart"), BOTH),
+}
 QUICK = ("llama", "gemma2")
 PARTS = ("families", "speed", "stream", "times")
 PROMPTS = [[7, 3, 9], [5] * 19, [11], list(range(20, 33))]
@@ -97,6 +109,10 @@ KINDS, LONGEST, CALLERS = 50, 24, 4  # of a stream: prompts, tokens after one, t
 def tiny(family: str) -> Any:
     """Return a tiny model with weights that are large enough for logits to be apart."""
     torch.manual_seed(0)
+    if family in ENCODERS:
+        own = {"vocab_size": WORDS, "pad_token_id": 0, "decoder_start_token_id": 0, "max_position_embeddings": 128}
+        config = hf.AutoConfig.for_model(family, **own, **ENCODERS[family])
+        return distinct(hf.AutoModelForSeq2SeqLM.from_config(config).eval())
     sizes = {name: size for name, size in {**SIZES, **FAMILIES[family]}.items() if size is not None}
     config = hf.AutoConfig.for_model(family, **sizes)
     model = hf.AutoModelForCausalLM.from_config(config).eval()
@@ -111,7 +127,9 @@ def families(names: Sequence[str]) -> Iterator[Bar]:
     for family in names:
         model = tiny(family)
         expected = [
-            model.generate(torch.tensor([one]), max_new_tokens=MORE, **GREEDY)[0, len(one) :].tolist()
+            model.generate(torch.tensor([one]), max_new_tokens=MORE, **GREEDY)[
+                0, 1 if family in ENCODERS else len(one) :
+            ].tolist()
             for one in PROMPTS
         ]
         program = imported(model)
@@ -288,7 +306,7 @@ def times(quick: bool) -> Iterator[Bar]:
         plan = planner.plan(program, cluster=cluster, goal="generation", workload=work, search=search)
         load = Load((), plan)
         with planner.GenerationRunner(plan, program, share_weights=True) as runner:
-            prompts = random_prompts(plan, program.vocabulary)
+            prompts = random_prompts(plan, program)
             measured = measure_generation(runner, prompts, 16, 2 if quick else 5, load, lambda *_: None)
         found, change = generation_of(plan), pace_change(plan, load.paces)
         pace, foreign = change.network if change else 1.0, load.foreign_cores()
@@ -316,7 +334,9 @@ def resident_bytes() -> int:
 def main() -> int:
     """Run the parts and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], metavar="FAMILY", help="default: all")
+    parser.add_argument(
+        "families", nargs="*", choices=[[], *FAMILIES, *ENCODERS], metavar="FAMILY", help="default: all"
+    )
     parser.add_argument("--part", nargs="+", choices=PARTS, help="default: all")
     declare(parser)
     options = parser.parse_args()
@@ -324,7 +344,7 @@ def main() -> int:
     parts = options.part or PARTS
     bars: list[Bar] = []
     if "families" in parts:
-        bars += families(options.families or (QUICK if options.quick else tuple(FAMILIES)))
+        bars += families(options.families or (QUICK if options.quick else (*FAMILIES, *ENCODERS)))
     if "speed" in parts:
         bars += speed(options.quick)
     if "stream" in parts:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from graphs.common.brief import Brief
+from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.load import Load
+from planner.runtime.generation.prompts import Prompt
 from planner.runtime.generation.runner import GenerationRunner
 from planner.runtime.verification.deviation import TOLERANCE
 
@@ -47,16 +49,17 @@ class TokenDifference:
     within_rounding: bool  # whether their logits differ by less than devices round differently
 
 
-def random_prompts(plan: Plan, vocabulary: int, seed: int = 0) -> list[list[int]]:
-    """Return a prompt of the workload's length for each sequence."""
-    work, generator = plan.workload, torch.Generator().manual_seed(seed)
-    shape = (work.sequences, work.prompt)
-    prompts: list[list[int]] = torch.randint(vocabulary, shape, generator=generator).tolist()
+def random_prompts(plan: Plan, model: GenerationProgram, seed: int = 0) -> list[Prompt]:
+    """Return a prompt of the workload's length for each sequence, or features for an encoder."""
+    work, generator, source = plan.workload, torch.Generator().manual_seed(seed), model.source
+    if source is not None and not source.has_ids:
+        return [torch.randn(source.shape, generator=generator).to(source.dtype) for _ in range(work.sequences)]
+    prompts: list[Prompt] = torch.randint(model.vocabulary, (work.sequences, work.prompt), generator=generator).tolist()
     return prompts
 
 
 def measure_generation(
-    runner: GenerationRunner, prompts: Sequence[Sequence[int]], new_tokens: int, rounds: int, load: Load, step: OnStep
+    runner: GenerationRunner, prompts: Sequence[Prompt], new_tokens: int, rounds: int, load: Load, step: OnStep
 ) -> GenerationMeasurement:
     """Generate some times with one group alone, and with all sequences at once; no sequence stops early."""
     rows = runner.plan.workload.batch
@@ -77,7 +80,7 @@ def measure_generation(
 
 
 def _timed(
-    runner: GenerationRunner, prompts: Sequence[Sequence[int]], new_tokens: int
+    runner: GenerationRunner, prompts: Sequence[Prompt], new_tokens: int
 ) -> tuple[tuple[float, float], list[list[int]]]:
     """Return the seconds until all sequences have a token, and all tokens; and the tokens."""
     found: list[list[int]] = [[] for _ in prompts]
@@ -91,7 +94,7 @@ def _timed(
 
 
 def compare_tokens(
-    module: Any, prompts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]]
+    model: GenerationProgram, prompts: Sequence[Prompt], tokens: Sequence[Sequence[int]]
 ) -> tuple[TokenDifference, ...]:
     """Return where greedy tokens differ from those of transformers' ``generate``, one sequence after the other.
 
@@ -100,28 +103,41 @@ def compare_tokens(
     """
     found = []
     for sequence, (prompt, own) in enumerate(zip(prompts, tokens, strict=True)):
-        expected = _expected(module, prompt, len(own))
-        for position, (wanted, token) in enumerate(zip(expected, own, strict=True)):
+        own_model = _Transformers(model, prompt)
+        for position, (wanted, token) in enumerate(zip(own_model.continued(len(own)), own, strict=True)):
             if wanted != token:
-                before = [*prompt, *own[:position]]
-                found.append(TokenDifference(sequence, position, wanted, token, _close(module, before, wanted, token)))
+                is_close = own_model.are_close(own[:position], wanted, token)
+                found.append(TokenDifference(sequence, position, wanted, token, is_close))
                 break
     return tuple(found)
 
 
-def _expected(module: Any, prompt: Sequence[int], new_tokens: int) -> list[int]:
-    device = next(module.parameters()).device
-    ids = torch.tensor([list(prompt)], device=device)
-    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    with torch.no_grad():
-        made = module.generate(ids, attention_mask=torch.ones_like(ids), **options)
-    return made[0, len(prompt) :].tolist()  # type: ignore[no-any-return]  # transformers has no types here
+class _Transformers:
+    """A model as transformers runs it, with one prompt, or one source for its encoder."""
 
+    def __init__(self, model: GenerationProgram, prompt: Prompt) -> None:
+        self.module: Any = model.module
+        device = next(model.module.parameters()).device
+        given = torch.as_tensor(prompt, device=device)[None]
+        self.inputs: dict[str, Any] = {str(self.module.main_input_name): given}
+        if given.dim() == 2:
+            self.inputs["attention_mask"] = torch.ones_like(given)
+        self.begun = given if model.source is None else torch.tensor([model.source.start], device=device)
+        self.ids = "input_ids" if model.source is None else "decoder_input_ids"
 
-def _close(module: Any, before: Sequence[int], one: int, other: int) -> bool:
-    """Return whether the logits of two tokens after some others differ by less than devices round differently."""
-    ids = torch.tensor([list(before)], device=next(module.parameters()).device)
-    with torch.no_grad():
-        logits = module(ids).logits[0, -1]
-    apart = float((logits[one] - logits[other]).abs())
-    return apart <= 2 * TOLERANCE.get(logits.dtype, 0.0) * float(logits.abs().max())
+    @torch.no_grad()
+    def continued(self, new_tokens: int) -> list[int]:
+        """Return the likeliest tokens one after the other."""
+        options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        plain: Any = next(each for each in type(self.module).__mro__ if each.__name__ == "GenerationMixin")
+        made = plain.generate(self.module, **self.inputs, **options)  # a model's own may cut audio into windows
+        return made[0, self.begun.shape[1] :].tolist()  # type: ignore[no-any-return]  # transformers has no types here
+
+    @torch.no_grad()
+    def are_close(self, before: Sequence[int], one: int, other: int) -> bool:
+        """Return whether the logits of two tokens after some others differ by less than devices round differently."""
+        ids = torch.cat([self.begun, torch.tensor([list(before)], dtype=torch.long, device=self.begun.device)], dim=1)
+        given = {self.ids: ids} if self.ids in self.inputs else {**self.inputs, self.ids: ids}
+        logits = self.module(**given).logits[0, -1]
+        apart = float((logits[one] - logits[other]).abs())
+        return apart <= 2 * TOLERANCE.get(logits.dtype, 0.0) * float(logits.abs().max())

@@ -1,14 +1,14 @@
 """Call: the sequences of one call of a runner, which end or fail one by one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import torch
 
-from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.program.generation import GenerationProgram
 from planner.runtime.generation.groups import Continuation, RowGroup
+from planner.runtime.generation.prompts import Prompt, beginnings, continuation
 from planner.runtime.generation.sampling import Sampling
 
 Stop: TypeAlias = Callable[[int, int], bool]
@@ -26,15 +26,20 @@ class GenerationCall:
         self._sampling, self._stop, self._failed = sampling, stop, failed
         self._first: BaseException | None = None
 
-    def enter(self, model: GenerationProgram, prompts: Sequence[Sequence[int]], more: int) -> None:
+    def enter(
+        self,
+        model: GenerationProgram,
+        prompts: Sequence[Prompt],
+        decoder_ids: Iterable[Sequence[int]] | None,
+        more: int,
+    ) -> None:
         """Let sequences wait that are to have up to ``more`` tokens; those with a wrong prompt fail."""
-        for number, prompt in enumerate(prompts):
+        begun = beginnings(model, prompts, decoder_ids)
+        for number, (prompt, ids) in enumerate(zip(prompts, begun, strict=True)):
             try:
-                ids = _checked(model, prompt, number, more)
+                self.waiting.append(continuation(model, number, prompt, ids, (more, self._sampling)))
             except InputError as error:
                 self._fail(number, error)
-            else:
-                self.waiting.append(Continuation(number, ids, more, self._sampling.generator(number)))
         self.waiting.reverse()
 
     def fill(self, group: RowGroup) -> bool:
@@ -77,21 +82,3 @@ class GenerationCall:
             self._failed(number, error)
         elif self._first is None:
             self._first = error
-
-
-def _checked(model: GenerationProgram, prompt: Sequence[int], number: int, more: int) -> list[int]:
-    """Return the ids of a prompt, checked."""
-    ids = [checks.integer(each, f"an id of prompt {number}") for each in prompt]
-    if not ids:
-        raise InputError(f"prompt {number} is empty; give it the id that begins a text, at least")
-    if (largest := max(ids)) >= model.vocabulary:
-        raise InputError(
-            f"prompt {number} has the id {largest:,}, and the model knows those below {model.vocabulary:,}; use the "
-            "tokenizer of this model"
-        )
-    if len(ids) + more - 1 > model.context:
-        raise InputError(
-            f"prompt {number} has {len(ids):,} tokens and up to {more:,} more to come, and the plan's context is "
-            f"{model.context:,}; ask for fewer, or import the model with a longer context"
-        )
-    return ids

@@ -7,7 +7,8 @@
     row 2   (free)                     a pass takes as many tokens of each row as its phase has, or fewer
 
 A row with fewer tokens than the phase is filled up with tokens at later positions, which are written again before any
-token attends to them. Rows of a recurrent network cannot be filled up: they read one token in each pass.
+token attends to them. Rows of a recurrent network cannot be filled up: they read one token in each pass. A network with
+an encoder reads the sources of its rows first, one in a pass.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ class Continuation:
     left: int  # tokens to be generated
     generator: torch.Generator  # of its random numbers
     position: int = 0  # of the first pending token
+    source: torch.Tensor | None = None  # what the encoder is still to read, [positions] ids or features
+    read: int = 0  # positions of the source that count, where it is a text
 
 
 @dataclass(eq=False)
@@ -51,6 +54,9 @@ def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
 
     The rest of a prompt is filled up to the next smaller size above it: one pass reads all weights, whatever its size.
     """
+    unread = next((one.source for one in rows if one.source is not None), None)
+    if unread is not None:
+        return _source_phase(model, unread)
     need = max(len(one.pending) for one in rows)
     farthest = max(one.position for one in rows)
     fitting: dict[int, Phase] = {}  # the largest first, each with as few positions as possible
@@ -63,25 +69,55 @@ def next_phase(model: GenerationProgram, rows: Sequence[Continuation]) -> Phase:
     return fitting[above[-1] if full[0] == 1 < need and above else full[0]]
 
 
+def _source_phase(model: GenerationProgram, source: torch.Tensor) -> Phase:
+    """Return the sizes of the pass that encodes a source: the fewest positions that hold it."""
+    n_ids = len(source) if model.source and model.source.has_ids else 0
+    return Phase(0, next(each for each in model.source_lengths if each >= n_ids))
+
+
 def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict[str, torch.Tensor]:
     """Return the inputs of the next pass of a group by the names of `GenerationProgram`; `GROUP` is for its caches."""
+    if not phase.tokens:
+        return _source_inputs(model, group, phase.length)
     ids = torch.zeros(model.rows, phase.tokens, dtype=torch.long)
     positions = torch.arange(phase.tokens).repeat(model.rows, 1)
     last = torch.zeros(model.rows, dtype=torch.long)
     active = torch.zeros(model.rows, dtype=torch.bool)
+    read = torch.ones(model.rows, dtype=torch.long)
     for row, one in group.active:
         tokens = one.pending[: phase.tokens]
         ids[row, : len(tokens)] = torch.tensor(tokens)
         positions[row] += one.position
         last[row] = len(tokens) - 1
         active[row] = True
-    first = positions[0, 0].clone()
-    number = torch.tensor(group.number)
-    return {"ids": ids, "positions": positions, "last": last, "active": active, "first": first, GROUP.name: number}
+        read[row] = one.read
+    given = {"ids": ids, "positions": positions, "last": last, "active": active, "read": read}
+    return {**given, "first": positions[0, 0].clone(), GROUP.name: torch.tensor(group.number)}
+
+
+def _source_inputs(model: GenerationProgram, group: RowGroup, length: int) -> dict[str, torch.Tensor]:
+    """Return the inputs of a pass that encodes the next source of a group; no row has a token in it."""
+    row, source = next((row, one.source) for row, one in group.active if one.source is not None)
+    known = source
+    if model.source and model.source.has_ids:
+        source = torch.zeros(length, dtype=model.source.dtype)
+        source[: len(known)] = known
+    return {
+        "source": source[None],
+        "source_tokens": torch.tensor([len(known)]),
+        "row": torch.tensor([row]),
+        "active": torch.zeros(model.rows, dtype=torch.bool),
+        "positions": torch.zeros(model.rows, 1, dtype=torch.long),
+        GROUP.name: torch.tensor(group.number),
+    }
 
 
 def advance(group: RowGroup, phase: Phase) -> list[tuple[int, Continuation]]:
     """Move the sequences of a group past the tokens of a pass; return the rows whose next token is to be chosen."""
+    if not phase.tokens:
+        one = next(one for _, one in group.active if one.source is not None)
+        one.source, one.read = None, len(one.source) if one.source is not None else 0
+        return []
     done = []
     for row, one in group.active:
         read = min(phase.tokens, len(one.pending))

@@ -25,6 +25,7 @@ from planner.problem.result import Interrupted
 from planner.runtime.closing import Closing, Ending
 from planner.runtime.generation.calls import Failed, GenerationCall, Stop
 from planner.runtime.generation.groups import RowGroup, advance, next_phase, pass_inputs
+from planner.runtime.generation.prompts import Prompt
 from planner.runtime.generation.sampling import Sampling
 from planner.runtime.inference.engine import Engine
 from planner.runtime.inference.inline_engine import engine_of
@@ -106,25 +107,27 @@ class GenerationRunner(Closing):
 
     def generate(
         self,
-        ids: Iterable[Sequence[int]],
+        ids: Iterable[Prompt],
         max_new_tokens: int,
         *,
         sampling: Sampling = GREEDY,
         stops: Stops | None = None,
         failed: Failed | None = None,
+        decoder_ids: Iterable[Sequence[int]] | None = None,
     ) -> list[list[int]]:
         """Continue sequences of token ids, of any lengths and any number, and return what comes after each.
 
         A sequence that fails leaves the others alone: they go on to their ends.
 
         Args:
-            ids: the prompts, without any filling.
+            ids: the prompts, without any filling; of a model with an encoder its sources, ids or features.
             max_new_tokens: of each sequence, unless it stops before.
             sampling: how a token is chosen; the likeliest by default.
             stops: ids after which a sequence ends, which are the last of it; those of the model by default. Or a
                 function of the number of a sequence and its latest token that returns whether it ends.
             failed: called with the number of a sequence that fails and its error; its tokens until then are returned.
                 Without it, the error of the first one is raised when all others have ended.
+            decoder_ids: of a model with an encoder, what each continuation begins with; the model's start by default.
 
         Raises:
             InputError: for an empty prompt, an id that is none of the vocabulary, or a prompt that is too long for the
@@ -136,7 +139,10 @@ class GenerationRunner(Closing):
         prompts = list(ids)
         found: list[list[int]] = [[] for _ in prompts]
         try:
-            for number, token in self.tokens(prompts, max_new_tokens, sampling=sampling, stops=stops, failed=failed):
+            stream = self.tokens(
+                prompts, max_new_tokens, sampling=sampling, stops=stops, failed=failed, decoder_ids=decoder_ids
+            )
+            for number, token in stream:
                 found[number].append(token)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(found) from interrupt
@@ -144,12 +150,13 @@ class GenerationRunner(Closing):
 
     def tokens(
         self,
-        ids: Iterable[Sequence[int]],
+        ids: Iterable[Prompt],
         max_new_tokens: int,
         *,
         sampling: Sampling = GREEDY,
         stops: Stops | None = None,
         failed: Failed | None = None,
+        decoder_ids: Iterable[Sequence[int]] | None = None,
     ) -> Generator[tuple[int, int], None, None]:
         """Yield tokens as they come, each after the number of its sequence; arguments and errors as `generate`.
 
@@ -160,7 +167,7 @@ class GenerationRunner(Closing):
         checks.instance(sampling, Sampling, "the sampling", "a planner.Sampling")
         checks.integer(max_new_tokens, "max_new_tokens", least=1)
         call = GenerationCall(sampling, self._stop(stops), failed)
-        call.enter(self.model, list(ids), max_new_tokens)
+        call.enter(self.model, list(ids), decoder_ids, max_new_tokens)
         return self._run(call)
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
@@ -238,8 +245,7 @@ class GenerationRunner(Closing):
         if (failure := written.exception()) is not None:
             call.fail_all(group, failure)
             return
-        logits = written.result()[self._logits]
         for row, one in advance(group, phase):
-            token = call.choose(group, row, logits[row])
+            token = call.choose(group, row, written.result()[self._logits][row])
             if token is not None:
                 yield one.number, token

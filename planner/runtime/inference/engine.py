@@ -407,7 +407,8 @@ class Engine:
                 self._entered.remove(batch)
         if failure is None:
             answer = self._copies[batch.copy].answer if batch.copy is not None else {}
-            batch.done.set_result({name: batch.slots[slot] for name, slot in answer.items()})
+            found = {name: batch.slots[slot] for name, slot in answer.items() if slot in batch.slots}
+            batch.done.set_result(found)  # a pass of an encoder writes to caches alone
         else:
             for left in self._left:
                 left.pop(batch, None)

@@ -35,7 +35,7 @@ class Caches:
         graph, devices = plan.graph, plan.cluster.devices
         pairs = zip(graph.caches, users(graph), strict=True)
         self.home = {cache: plan.placement.device[ops[0]] for (cache, _), ops in pairs}
-        self._growing, self._lengths = model.growing, tuple(phase.length for phase in model.phases)
+        self._growing, self._encoded, self._phases = model.growing, model.encoded, tuple(model.phases)
         places = {
             name: torch_device_of(devices[home]) for name, home in self.home.items() if local is None or home in local
         }
@@ -52,10 +52,11 @@ class Caches:
         given = dict(inputs)
         held = self.groups[int(given.pop(GROUP.name))]
         begins = given["active"] & (given["positions"][:, 0] == 0)
+        tokens, length = self._phases[phase]
         for name, cache in held.items():
-            if name in self._growing:
-                cache = cache[:, :, : self._lengths[phase]]
-            else:
+            if name in (self._growing if tokens else self._encoded):
+                cache = cache[:, :, :length]
+            elif name not in self._growing | self._encoded:
                 cache[begins.to(cache.device)] = 0
             given[name] = cache
         return given

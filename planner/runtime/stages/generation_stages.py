@@ -3,15 +3,16 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from graphs.caches import users
+from graphs.caches import ops_of_pass, users
 from graphs.ir import Graph
+from graphs.phases import Phase
 from graphs.program.generation import GenerationProgram
 from graphs.program.in_place import keeping_caches
 from planner.plans.plan import Plan
 from planner.runtime.matching import phases_for
 from planner.runtime.stages.caches import Caches
 from planner.runtime.stages.compile import CompiledStage, ShardedState, compile_stages
-from simulator.stages import Stage
+from simulator.stages import Stage, stages_of_operators
 
 
 class GenerationStages:
@@ -29,7 +30,7 @@ class GenerationStages:
         self._plan = plan
         self.model = phases_for(plan, model)
         self.programs = tuple(keeping_caches(program) for program in self.model.phases.values())
-        self.stages = phase_stages(self.programs[0].graph, plan.stages, len(self.programs))
+        self.stages = phase_stages(self.programs[0].graph, plan.stages, tuple(self.model.phases))
         kept = {after for _, after in plan.graph.caches}
         (self.logits,) = (name for name in plan.graph.outputs if name not in kept)
 
@@ -44,9 +45,10 @@ class GenerationStages:
         return Caches(self._plan, self.model, local)
 
 
-def phase_stages(graph: Graph, stages: Sequence[Stage], n_phases: int) -> tuple[Stage, ...]:
+def phase_stages(graph: Graph, stages: Sequence[Stage], phases: Sequence[Phase]) -> tuple[Stage, ...]:
     """Return the stages of all phases, each a copy of the network; those of a phase after those of the one before.
 
+    A pass of a network with an encoder leaves out the operators that it does not run.
     ``graph`` is that of `graphs.program.in_place.keeping_caches`. An operator that it has and the plan has not is in
     the last stage that uses its cache.
     """
@@ -59,8 +61,9 @@ def phase_stages(graph: Graph, stages: Sequence[Stage], n_phases: int) -> tuple[
             assert cache in graph.ops[op].inputs
             extra.setdefault(max(last[user] for user in of_cache if user < planned), []).append(op)
     own = [replace(stage, ops=(*stage.ops, *extra.get(number, ()))) for number, stage in enumerate(stages)]
-    return tuple(
-        replace(stage, copy=phase, needs=tuple(phase * len(own) + needed for needed in stage.needs))
-        for phase in range(n_phases)
-        for stage in own
-    )
+    found: list[Stage] = []
+    for copy, phase in enumerate(phases):
+        first = len(found)
+        for stage in stages_of_operators(own, ops_of_pass(graph, phase.tokens)):
+            found.append(replace(stage, copy=copy, needs=tuple(first + needed for needed in stage.needs)))
+    return tuple(found)

@@ -170,7 +170,10 @@ def test_what_is_no_language_model_is_named() -> None:
     for model, text in (
         (nn.Linear(2, 2), r"^'Linear' is no language model of transformers, so its cache is not known; give one with"),
         (imported("llama").decode, r"was imported without its cache, and generation needs it; give the module or its"),
-        ("net.onnx", r"^'net.onnx' has one pass and no cache from token to token; for generation give a config.json"),
+        (
+            "net.onnx",
+            r"^'net.onnx' has passes of one size, and generation needs some over a prompt and one for each token",
+        ),
     ):
         with pytest.raises(InputError, match=text):
             planner.plan(model, cluster=paper(), goal="generation", workload=WORK)

@@ -73,6 +73,8 @@ def training_layout(plan: Plan, coordinator: bool = False) -> RankLayout:
     return RankLayout(((), *rows) if coordinator else rows, tuple(device.name for device in devices))
 
 
+STATES = ("active", "positions")  # which rows of a language model begin, whose states become zero
+
 INPUTS = -1
 """Stands for a stage: the coordinator itself, which writes the inputs of a micro-batch. The inputs of micro-batches
 that go through copy c of the network have the number ``INPUTS - c``."""
@@ -125,8 +127,8 @@ def find_routes(graphs: Graph | Sequence[Graph], stages: Sequence[Stage], layout
 
     A stage's tensors leave together, once for each rank that reads any of them. The coordinator gets a payload from the
     stages whose outputs the caller gets, and an empty one from stages that no stage waits for: when all have come,
-    every stage of the micro-batch is done. With several graphs, caches stay on their devices: every rank gets the other
-    inputs and the number of the pass's group. ::
+    every stage of the micro-batch is done. With several graphs, caches stay on their devices: a rank gets other inputs
+    that it reads, which rows have begun, and the number of the pass's group. ::
 
         [x] coordinator ─► rank 1 [a] ─┬─► rank 2 [b] ─► coordinator      a is read by b and c, leaves for each once
                                        └─► rank 3 [c] ─► coordinator
@@ -149,7 +151,8 @@ def find_routes(graphs: Graph | Sequence[Graph], stages: Sequence[Stage], layout
     def inputs_of_copy(copy: int, rank: int) -> Payload:
         if graphs is graph:
             return payload(INPUTS - copy, copy, (COORDINATOR, rank), graph.inputs)
-        sent = (several[copy].tensor[name] for name in graph.inputs if name not in kept)
+        wanted = {*read.get((copy, rank), ()), *STATES} - kept
+        sent = (several[copy].tensor[name] for name in graph.inputs if name in wanted)
         return Payload(INPUTS - copy, COORDINATOR, rank, (*sent, GROUP))
 
     inputs = [inputs_of_copy(copy, rank) for copy in copies for rank in layout.others]

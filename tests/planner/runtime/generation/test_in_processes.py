@@ -36,7 +36,7 @@ def generating(plan: Plan, model: GenerationProgram, beside: bool) -> Iterator[t
 
 @pytest.mark.parametrize(
     ("family", "n_devices", "beside"),
-    [("llama", 1, False), ("gpt2", 3, True), ("mixtral", 2, True), ("mamba", 2, False)],
+    [("llama", 1, False), ("gpt2", 3, True), ("mixtral", 2, True), ("mamba", 2, False), ("bart", 2, True)],
 )
 def test_tokens_are_those_of_generate_and_caches_stay(family: str, n_devices: int, beside: bool) -> None:
     model = imported(family)
