@@ -5,9 +5,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_HEAD, _TAIL = 1200, 400
+"""Characters at the beginning and the end of a message that stay; a file may have a value of any length in between."""
+
 
 class InputError(ValueError):
     """Bad input. The message is one line: the thing, the rule, the value and the way out."""
+
+    def __init__(self, message: str) -> None:
+        long = len(message) > _HEAD + _TAIL
+        super().__init__(f"{message[:_HEAD]} … {message[-_TAIL:]}" if long else message)
 
 
 def first_line(error: BaseException) -> str:

@@ -399,7 +399,9 @@ def _proof(e: Explanation) -> Iterator[str]:
         yield from wrapped(f"The operators' time is {shares}{_most(e.estimated, 'mostly')}.")
     guessed = [kind for kind in e.estimated if kind.guessed]
     if guessed:
-        yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
+        yield from wrapped(
+            f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}; ranges are wider for it."
+        )
     yield from _rests(e.rests)
     if e.estimated:
         yield from wrapped("`planner calibrate MODEL` measures operators.")
