@@ -100,7 +100,7 @@ LINES = {
     "costmodels/operators": 797,
     "graphs": 820,
     "graphs/common": 952,
-    "graphs/importers": 4433,
+    "graphs/importers": 4438,
     "graphs/importers/onnx": 898,
     "graphs/importers/onnx/operators": 1987,
     "graphs/kernels": 3304,

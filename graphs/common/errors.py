@@ -38,8 +38,8 @@ def one_line(error: BaseException) -> str:
     return (text or type(error).__name__).rstrip(". ")
 
 
-FAILURES = (IndexError, RuntimeError, TypeError)
-"""Exceptions that PyTorch raises for tensors that an operator does not accept."""
+FAILURES = (IndexError, RuntimeError, TypeError, ValueError)
+"""Exceptions that PyTorch raises for tensors that an operator does not accept, and models for inputs."""
 
 
 @contextmanager
@@ -52,8 +52,8 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise  # of a GPU, whose thread says so
+        if isinstance(error, InputError) or type(error).__name__ == "OutOfMemoryError":
+            raise  # it says so itself; of a GPU, whose thread does
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()
