@@ -98,12 +98,12 @@ LINES = {
     "costmodels/learning": 714,
     "costmodels/memory": 616,
     "costmodels/operators": 797,
-    "graphs": 820,
+    "graphs": 821,
     "graphs/common": 952,
     "graphs/importers": 4438,
-    "graphs/importers/onnx": 898,
-    "graphs/importers/onnx/operators": 1987,
-    "graphs/kernels": 3304,
+    "graphs/importers/onnx": 928,
+    "graphs/importers/onnx/operators": 2646,
+    "graphs/kernels": 3305,
     "graphs/program": 1550,
     "graphs/rewrites": 1921,
     "planner": 191,
@@ -156,7 +156,7 @@ LINES = {
 """The most lines of a room. Who raises a figure says why in the same commit."""
 
 AMBIGUOUS_CLASSES, AMBIGUOUS_FUNCTIONS = 0, 4
-TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 4
+TOO_LONG, TOO_BRANCHING, TOO_WIDE = 0, 0, 3
 NOT_ENGLISH_IN_SOURCE, NOT_ENGLISH_IN_PAGES = 6, 0
 """Today's figures, which only fall."""
 

@@ -103,6 +103,7 @@ def scaled_channels(shape: tuple[int, ...]) -> Norm:
 
 
 def _response_norm(x: Any, n_pixels: int, channels: int, n: int, alpha: float, k: float, result: Any) -> None:
+    """`torch.nn.functional.local_response_norm` of images, with its beta = 3/4."""
     square = np.zeros(channels + n, np.float32)  # with zeros at both ends
     total = np.empty(channels, np.float32)
     for p in range(n_pixels):

@@ -105,10 +105,10 @@ def names_to_know(graph: GraphProto) -> set[str]:
         traits = OPERATORS[node_kind(node)]
         if traits.folded:
             names.update(node.input)
-        elif traits.weights:
-            names.update(node.input[1:5])
         else:
-            names.update(node.input[i] for i in traits.known if i < len(node.input))
+            rest = [i for i in range(len(node.input)) if i not in traits.weights]
+            known = [i for place, i in enumerate(rest) if place in traits.known]
+            names.update(node.input[i] for i in (*known, *traits.weights) if i < len(node.input))
     return names - {""}
 
 

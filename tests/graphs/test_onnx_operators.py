@@ -1,6 +1,7 @@
 """Every operator against ONNX's reference implementation, or against values worked out by hand."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ CASES += [
     ("AveragePool", [IMAGE], {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "strides": [2, 3]}, 21),
     ("AveragePool", [IMAGE], {"kernel_shape": [2, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}, 21),
     ("BatchNormalization", [IMAGE, positive(4), floats(4), floats(4), positive(4)], {"epsilon": 0.01}, 15),
+    ("BitCast", [X], {"to": onnx.TensorProto.INT32}, 26),
     ("Cast", [X], {"to": onnx.TensorProto.INT64}, 21),
     ("Cast", [reals(0, 2)], {"to": onnx.TensorProto.BOOL}, 9),
     ("CastLike", [X, ints(1)], {}, 21),
@@ -153,6 +155,9 @@ CASES += [
     ("Resize", [IMAGE, None, None, ints(2, 4, 5, 20)], {"mode": "linear"}, 21),
     ("Resize", [X[..., :1], None, reals(1, 1, 0.5)], {"mode": "linear"}, 21),  # to nothing
     ("Resize", [IMAGE, None, None, ints(2, 4, 5, 20)], {"mode": "cubic"}, 21),
+    ("RotaryEmbedding", [floats(2, 3, 10), floats(9, 2), floats(9, 2), ints([0, 1, 2], [3, 4, 8])],
+     {"num_heads": 2, "rotary_embedding_dim": 4}, 23),
+    ("RotaryEmbedding", [floats(2, 2, 3, 4), floats(2, 3, 2), floats(2, 3, 2)], {"interleaved": 1}, 23),
     ("ScatterElements", [X, ints([[0, 1, -1, 0]]), floats(1, 1, 4)], {"axis": 1}, 21),
     ("ScatterElements", [X, ints([[0, 1, 1, 0]]), floats(1, 1, 4)], {"axis": 1, "reduction": "add"}, 18),
     ("ScatterND", [X, ints([0, 1], [1, 2]), floats(2, 4)], {}, 21),
@@ -167,6 +172,8 @@ CASES += [
     ("Squeeze", [floats(1, 3, 1)], {}, 21),
     ("Swish", [X], {"alpha": 2.0}, 24),
     ("Tile", [X, ints(1, 2, 3)], {}, 21),
+    ("TensorScatter", [floats(2, 2, 4, 3), floats(2, 2, 2, 3), ints(3, 1)], {"mode": "circular"}, 24),
+    ("TensorScatter", [X, floats(2, 3, 1), ints(0, 3)], {"axis": 2}, 24),
     ("Transpose", [X], {}, 21),
     ("Transpose", [X], {"perm": [1, 2, 0]}, 21),
     ("Trilu", [floats(4, 4), ints(1).reshape(())], {}, 21),
@@ -197,6 +204,13 @@ def test_an_operator_computes_what_the_reference_does(
 def test_the_cases_above_and_those_below_cover_the_whole_table() -> None:
     by_hand = {"Attention", "QLinearConv", "QLinearMatMul", "Scatter", "Split", "TopK"}
     assert {case[0] for case in CASES} | by_hand == {kind for kind in OPERATORS if "::" not in kind}
+
+
+def test_the_page_names_every_operator() -> None:
+    page = (Path(__file__).parents[2] / "docs/onnx.md").read_text()
+    standard, microsoft = re.findall(r"## Operators of .*?\n\n(.*?)[.;]", page, re.S)
+    assert standard.split() == sorted(kind for kind in OPERATORS if "::" not in kind)
+    assert microsoft.split() == sorted(kind.split("::")[1] for kind in OPERATORS if "::" in kind)
 
 
 def test_a_kind_is_entered_once() -> None:
@@ -417,8 +431,15 @@ def test_resizes_to_any_size(size: int, target: int, mode: str, data: st.DataObj
 REFUSED = [
     ("MaxPool", [IMAGE], {"kernel_shape": [2, 2]}, 2, "the second output (Indices)"),
     ("Dropout", [X, np.float32(0.5), np.bool_(True)], {}, 1, "training_mode=1"),
-    ("GRU", [SEQUENCE, floats(1, 12, 3), floats(1, 12, 4)], {}, 1, "linear_before_reset=0, which PyTorch's GRU can't"),
-    ("LSTM", [SEQUENCE, floats(1, 4, 3), floats(1, 4, 1)], {"clip": 1.0}, 1, "clip"),
+    (
+        "GRU",
+        [SEQUENCE, floats(1, 12, 3), floats(1, 12, 4)],
+        {"activations": ["Sin", "Tanh"]},
+        1,
+        "activations=['sin', ",
+    ),
+    ("Cast", [X], {"to": onnx.TensorProto.FLOAT8E8M0}, 1, "a result of float8e8m0"),
+    ("BitCast", [X], {"to": onnx.TensorProto.INT8}, 1, "a change from torch.float32 to torch.int8"),
     ("Resize", [IMAGE, None, None, ints(2, 4, 3, 3)], {"mode": "area"}, 1, "mode='area' with"),
     (
         "Max",

@@ -11,6 +11,15 @@ from onnx import GraphProto, TensorProto, external_data_helper, helper
 
 from graphs.importers.onnx.control_flow import graphs_of
 
+PER_BYTE: dict[int, int] = {
+    TensorProto.INT4: 2,
+    TensorProto.UINT4: 2,
+    TensorProto.FLOAT4E2M1: 2,
+    TensorProto.INT2: 4,
+    TensorProto.UINT2: 4,
+}
+"""Elements in a byte of a file, of the types that share bytes."""
+
 
 def data_files(path: Path) -> tuple[Path, ...]:
     """The files, sorted by name; none for a file that is no ONNX file, which the import refuses."""
@@ -32,6 +41,7 @@ def held_outside(graph: GraphProto) -> Iterator[TensorProto]:
 def read_outside(tensor: TensorProto, folder: Path) -> np.ndarray:
     """Return a tensor's elements from a file in the model's folder, mapped into memory, so that they are read on use.
 
+    Types of which several elements share a byte come as bytes.
     Raise ValueError, OSError or onnx.checker.ValidationError if the file lies elsewhere, can't be read or is too short.
     """
     info = external_data_helper.ExternalDataInfo(tensor)
@@ -40,6 +50,8 @@ def read_outside(tensor: TensorProto, folder: Path) -> np.ndarray:
         probe.external_data.add(key=key, value=value)
     external_data_helper.load_external_data_for_tensor(probe, str(folder))  # refuses links and other folders
     dtype, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    if tensor.data_type in PER_BYTE:
+        dtype, shape = np.dtype(np.uint8), (-(-math.prod(shape) // PER_BYTE[tensor.data_type]),)
     n_bytes = math.prod(shape) * dtype.itemsize
     if info.length not in (None, n_bytes):
         raise ValueError(f"tensor {tensor.name!r} {list(shape)} has {n_bytes} bytes, and the file says {info.length}")

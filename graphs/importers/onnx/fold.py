@@ -23,7 +23,9 @@ from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx import control_flow
 from graphs.importers.onnx.control_flow import graphs_of, node_name, nodes_of
 from graphs.importers.onnx.operators import OPERATORS
-from graphs.importers.onnx.operators.registry import Attributes, Node, Operator, node_kind, tensor_of
+from graphs.importers.onnx.operators.registry import NARROW, Attributes, Node, Operator, node_kind, tensor_of
+
+_FAILURES = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)  # of PyTorch's functions
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,9 @@ def fold(
     n_readers = Counter(name for node in nodes_of(graph) for name in node.input)
     n_readers += Counter(output.name for inner in graphs_of(graph) for output in inner.output)
     frame = _FoldedValues(opset, n_readers, rebatch, folder)
+    types = {info.name: info.type.tensor_type.elem_type for info in graph.input}
     for name, tensor in inputs.items():
-        frame.write(name, tensor.to("meta"))
+        frame.write_as(name, tensor.to("meta"), types.get(name))
     frame.run(graph)
     outputs = [frame.read(output.name, output.name) for output in graph.output]
     steps = _alive(frame.steps, outputs)
@@ -112,13 +115,14 @@ class _FoldedValues:
         self.folder = folder
         self.keys: dict[str, str] = {}  # name -> key
         self.values: dict[str, torch.Tensor] = {}  # key -> tensor, on the meta device if it depends on the inputs
+        self.narrow: dict[str, int] = {}  # key -> ONNX type of a tensor whose elements have fewer than 8 bits
         self.n_keys: Counter[str] = Counter()  # how many keys a name had
         self.steps: list[RemainingNode] = []
 
     def run(self, graph: GraphProto) -> None:
         """Compute all nodes of a graph, of a branch or of a loop's body."""
         for initializer in graph.initializer:
-            self.write(initializer.name, tensor_of(initializer, self.folder))
+            self.write_as(initializer.name, tensor_of(initializer, self.folder), initializer.data_type)
         for proto in graph.node:
             if node_kind(proto) in control_flow.KINDS:
                 control_flow.expand(proto, self)
@@ -133,6 +137,13 @@ class _FoldedValues:
             key = f"{name}'{self.n_keys[name]}"
         self.keys[name] = key
         self.values[key] = value
+        return key
+
+    def write_as(self, name: str, value: torch.Tensor, onnx_type: int | None) -> str:
+        """Give a value of an ONNX type a key and bind the name to it."""
+        key = self.write(name, value)
+        if onnx_type in NARROW:
+            self.narrow[key] = onnx_type
         return key
 
     def read(self, name: str, reader: str) -> str:
@@ -158,8 +169,8 @@ class _FoldedValues:
             tied = self.values[self.read(name, name)].is_floating_point() and self.n_readers[name] > 1
         results = self._execute(node, operator, operands, tied)
         outputs = [
-            "" if value is None or not name else self.write(name, value)
-            for name, value in zip(proto.output, results, strict=False)
+            "" if value is None or not name else self.write_as(name, value, onnx_type)
+            for name, value, onnx_type in zip(proto.output, results, _result_types(proto, node), strict=False)
         ]
         if any(value is not None and value.is_meta for value in results):
             self.steps.append(RemainingNode(node, tuple(operands), tuple(outputs), _scopes(proto)))
@@ -170,6 +181,7 @@ class _FoldedValues:
             name=proto.name or next(name for name in proto.output if name),
             opset=self.opset,
             attributes=Attributes({each.name: _attribute(each, proto, self.folder) for each in proto.attribute}),
+            narrow=tuple(self.narrow.get(self.keys.get(name, "")) for name in proto.input),
             wanted=tuple(bool(name) and (self.n_readers[name] > 0 or i == 0) for i, name in enumerate(proto.output)),
         )
 
@@ -196,7 +208,7 @@ class _FoldedValues:
                 f"node {node.name!r} ({node.kind}): operand {position} ({key!r}) decides the result's shape, and "
                 f"it is computed from the values of the inputs; export the model so that shapes are static"
             )
-        if known:
+        if known or (position in operator.lists and not value.is_meta):
             return KnownValue(value.flatten().tolist())
         as_number = position in scalars and value.dim() == 0 and not value.is_meta
         return KnownValue(value.item()) if as_number else key
@@ -209,8 +221,12 @@ class _FoldedValues:
         weights = [None if key is None else self.values[key] for key in sources]
         if any(weight is not None and weight.is_meta for weight in weights):
             raise node.unsupported("a weight that is computed from the inputs")
+        try:
+            made = operator.prepare(node, weights)
+        except _FAILURES as error:
+            raise InputError(self._failure(node, [x for x in weights if x is not None], error)) from error
         prepared: list[str | None] = []
-        for name, weight in operator.prepare(weights).items():
+        for name, weight in made.items():
             key = f"{' + '.join(source or 'none' for source in sources)}/{name}"
             self.values.setdefault(key, weight)
             prepared.append(key)
@@ -239,7 +255,7 @@ class _FoldedValues:
             results = operator.results(node, *values)
         except InputError:
             raise
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        except _FAILURES as error:
             raise InputError(self._failure(node, tensors.values(), error)) from error
         if unread := node.attributes.keys() - node.attributes.read - set(operator.ignores):
             raise node.unsupported(f"the attribute {min(unread)}={node.attributes[min(unread)]!r}")
@@ -252,6 +268,14 @@ class _FoldedValues:
             f"node {node.name!r} ({node.kind}, opset {node.opset}) can't be computed on operands of shape {shapes}: "
             f"{first_line(error)}; {way_out}"
         )
+
+
+def _result_types(proto: NodeProto, node: Node) -> Iterable[int | None]:
+    """For each result of a node its ONNX type, if that may be one of fewer than 8 bits."""
+    stated = [each.t.data_type or each.i for each in proto.attribute if each.name in ("value", "to", "output_dtype")]
+    if stated or not any(node.narrow) or "::" in node.kind:
+        return [*stated[:1], *[None] * len(proto.output)]
+    return node.inherited(node.narrow)
 
 
 def _attribute(attribute: AttributeProto, proto: NodeProto, folder: Path | None) -> Any:

@@ -14,18 +14,11 @@ from graphs.importers.onnx.control_flow import KINDS, node_name, nodes_of
 from graphs.importers.onnx.data_files import held_outside, read_outside
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.microsoft import DOMAIN
-from graphs.importers.onnx.operators.registry import STANDARD, node_kind
+from graphs.importers.onnx.operators.registry import ORIGINS, STANDARD, node_kind
 
 OLDEST_OPSET = 7  # earlier opsets broadcast by attributes
 DEEPEST = 4  # functions of the standard that consist of functions
 ANEW = "export the model anew"
-
-_ORIGINS = {
-    DOMAIN: "onnxruntime's optimizer or quantizer wrote them, so give the file from before, or let it write with "
-    "SessionOptions.graph_optimization_level = ORT_DISABLE_ALL",
-    "ai.onnx.ml": "they are of classical machine learning, which is no network",
-}
-"""By domain: where its operators come from, and what undoes them."""
 
 
 def read_onnx(path: Path) -> ModelProto:
@@ -59,8 +52,9 @@ def read_onnx(path: Path) -> ModelProto:
 
 
 def opset_of(model: ModelProto) -> int:
-    """The version of the standard operator set."""
-    return max([entry.version for entry in model.opset_import if entry.domain in STANDARD], default=1)
+    """The version of the standard operator set; the newest for a file that uses none of its operators."""
+    unsaid = defs.onnx_opset_version() if model.opset_import else 1  # as in files from before there were versions
+    return max([entry.version for entry in model.opset_import if entry.domain in STANDARD], default=unsaid)
 
 
 def _broken_texts(message: Message) -> Iterator[bytes]:
@@ -139,7 +133,7 @@ def _check_operators(model: ModelProto, path: Path) -> None:
         f"{kind} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, node {node_name(node)!r})"
         for kind, node in reversed(unknown.items())
     ]
-    origins = [f"{text}; or " for domain, text in _ORIGINS.items() if domain in {n.domain for n in unknown.values()}]
+    origins = [f"{text}; or " for domain, text in ORIGINS.items() if domain in {n.domain for n in unknown.values()}]
     raise InputError(
         f"{path} uses operators that are not supported: {', '.join(named)}; {''.join(origins)}export the PyTorch model "
         f"itself (.pt2 or package.module:factory), or add them to graphs/importers/onnx/operators"

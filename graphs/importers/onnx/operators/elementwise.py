@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphs.importers.onnx.operators.registry import Compute, Node, dtype_of, enter_all, lift, operator, to_dtype
+from graphs.importers.onnx.operators.registry import (
+    FLOAT8,
+    NARROW,
+    Compute,
+    Node,
+    dtype_of,
+    enter_all,
+    lift,
+    operator,
+    to_dtype,
+    to_float8,
+    to_narrow,
+)
 
 _OF_TORCH = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal Relu Round Sigmoid Sign "
@@ -98,9 +110,6 @@ enter_all(
 operator("Pow", scalars=(1,))(lift(_power))  # a base that is a number would lose its type
 operator("Identity", holds=True)(lift(lambda x: x))
 operator("Where", scalars=(1, 2))(lift(torch.where))
-operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))(
-    lift(lambda x, like: to_dtype(x, like.dtype))
-)
 
 
 @operator("Mod", scalars=(1,))
@@ -124,7 +133,32 @@ def clip(node: Node, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
 @operator("Cast", holds=True, ignores=("saturate", "round_mode"))
 def cast(node: Node, x: Tensor) -> Tensor:
     """Conversion to another dtype, which truncates."""
-    return to_dtype(x, dtype_of(node.integer("to", 0), f"node {node.name!r} (Cast)"))
+    to = node.integer("to", 0)
+    return _converted(node, x, dtype_of(to, f"node {node.name!r} (Cast)"), to if to in NARROW else None)
+
+
+@operator("CastLike", described=(1,), holds=True, ignores=("saturate", "round_mode"))
+def cast_like(node: Node, x: Tensor, like: Tensor) -> Tensor:
+    """Conversion to the dtype of another operand."""
+    return _converted(node, x, like.dtype, node.narrow[1])
+
+
+def _converted(node: Node, x: Tensor, dtype: torch.dtype, narrow: int | None) -> Tensor:
+    if dtype is torch.float8_e8m0fnu and x.dtype != dtype:
+        raise node.unsupported("a result of float8e8m0")
+    if narrow is not None:
+        return x if node.narrow[0] == narrow else to_narrow(x, narrow)
+    return to_float8(x, dtype, node.flag("saturate", True)) if dtype in FLOAT8 else to_dtype(x, dtype)
+
+
+@operator("BitCast", holds=True)
+def bit_cast(node: Node, x: Tensor) -> Tensor:
+    """The same bits, read as another type of the same size."""
+    to = node.integer("to", 0)
+    dtype = dtype_of(to, f"node {node.name!r} (BitCast)")
+    if to in NARROW or node.narrow[0] or dtype.itemsize != x.dtype.itemsize:
+        raise node.unsupported(f"a change from {x.dtype} to {dtype}")
+    return x.view(dtype)
 
 
 @operator("Shrink")

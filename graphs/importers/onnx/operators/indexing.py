@@ -39,8 +39,12 @@ def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
 
 @operator("Gather", scalars=(1,))
 def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
-    """Slices of an axis by position; written as an embedding if they are rows of a weight."""
-    axis = node.integer("axis", 0) % x.dim()
+    """Slices of an axis by position."""
+    return slices(x, indices, node.integer("axis", 0) % x.dim())
+
+
+def slices(x: Tensor, indices: Tensor | int, axis: int) -> Tensor:
+    """Return slices of an axis by position; written as an embedding if they are rows of a weight."""
     if not isinstance(indices, Tensor):
         return x.select(axis, indices)
     if axis == 0 and x.dim() == 2 and isinstance(x, nn.Parameter):
@@ -50,6 +54,18 @@ def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
     key: list[slice | Tensor] = [slice(None)] * axis
     key.append(to_dtype(indices, torch.int64))
     return x[tuple(key)]
+
+
+@operator("TensorScatter")
+def tensor_scatter(node: Node, x: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
+    """A cache with a row of updates from each sample's start on, around the end if the mode is circular."""
+    axis = node.integer("axis", -2) % x.dim()
+    shape = [-1 if dim == axis else 1 for dim in range(x.dim())]
+    rows = torch.arange(update.shape[axis], device=x.device).reshape(shape)
+    if starts is not None:
+        rows = rows + starts.reshape([-1] + [1] * (x.dim() - 1))
+    rows = rows % x.shape[axis] if node.text("mode", "linear") == "circular" else rows
+    return x.scatter(axis, rows.expand(update.shape), update)
 
 
 @operator("GatherElements")

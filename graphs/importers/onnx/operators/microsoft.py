@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphs.importers.onnx.operators.normalization import layer_norm, rms_norm
-from graphs.importers.onnx.operators.products import gemm, heads
+from graphs.importers.onnx.operators.products import gemm
 from graphs.importers.onnx.operators.registry import Node, operator
 from graphs.importers.onnx.operators.windows import conv
 
@@ -64,6 +64,31 @@ def _skipped(node: Node, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor
     return _plus(x, skip, bias)
 
 
+@operator(f"{DOMAIN}::EmbedLayerNormalization", ignores=("mask_index_type",))
+def embedded_layer_norm(
+    node: Node,
+    words: Tensor,
+    segments: Tensor | None,
+    word_table: Tensor,
+    position_table: Tensor,
+    segment_table: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    mask: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """Layer normalization of a sum of embeddings; then the number of words of each sample, and the sum."""
+    placed = position_table[: words.shape[1]] if positions is None else functional.embedding(positions, position_table)
+    total = functional.embedding(words, word_table) + placed
+    if segments is not None and segment_table is not None:
+        total = total + functional.embedding(segments, segment_table)
+    lengths = None
+    if node.wants(1):
+        lengths = (torch.zeros_like(words) if mask is None else mask).sum(1, dtype=torch.int32)
+    norm = functional.layer_norm(total, total.shape[-1:], gamma, beta, node.number("epsilon", 1e-12))
+    return norm, lengths, total
+
+
 @operator(f"{DOMAIN}::FusedMatMul")
 def fused_matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
     """alpha·A·B, with A or B transposed."""
@@ -108,72 +133,3 @@ def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
     names = ("activation_alpha", "activation_beta")
     given = [node.number(name, 0.0) for name in names if name in node.attributes]
     return _activated(node, gemm(node, a, b, c), given)
-
-
-def _mask(node: Node, query: Tensor, n_keys: int, given: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Return the term to add to the scores [batch, heads, steps, keys] of a query [batch, steps, width], or None.
-
-    ``given`` is 1 for keys to attend to and 0 for others: [batch, keys] or [batch, steps, keys].
-    """
-    hidden, total, n_steps = node.number("mask_filter_value", -10000.0), bias, query.shape[1]
-    if given is not None:
-        if given.dim() not in (2, 3) or given.shape[-1] != n_keys:
-            raise node.unsupported(f"a mask {list(given.shape)}")
-        shown = given[:, None, None] if given.dim() == 2 else given[:, None]
-        part = (1 - shown.to(query.dtype)) * hidden
-        total = part if total is None else total + part
-    if node.flag("unidirectional"):
-        later = query.new_full((n_steps, n_keys), hidden).triu(1 + n_keys - n_steps)
-        total = later if total is None else total + later
-    return total
-
-
-def _attended(node: Node, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """[batch, heads, steps, width] of each -> [batch, steps, heads·width]."""
-    scale = node.number("scale", 0.0) or None
-    return functional.scaled_dot_product_attention(query, key, value, mask, scale=scale).transpose(1, 2).flatten(2)
-
-
-@operator(f"{DOMAIN}::Attention")
-def projected_attention(
-    node: Node,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    past: Tensor | None = None,
-    added: Tensor | None = None,
-) -> Tensor:
-    """Self-attention with the projections to queries, keys and values in one weight [width, all three]."""
-    if past is not None or node.wants(1) or node.flag("do_rotary"):
-        raise node.unsupported("a cache of keys and values, or rotary positions,")
-    projected, n_heads = _plus(torch.matmul(x, weight), bias), node.integer("num_heads", 1)
-    widths = node.integers("qkv_hidden_sizes") or [projected.shape[-1] // 3] * 3
-    query, key, value = (heads(part, n_heads) for part in torch.split(projected, widths, -1))
-    return _attended(node, query, key, value, _mask(node, x, x.shape[1], mask, added))
-
-
-@operator(f"{DOMAIN}::MultiHeadAttention")
-def multi_head_attention(
-    node: Node,
-    query: Tensor,
-    key: Tensor | None = None,
-    value: Tensor | None = None,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    added: Tensor | None = None,
-    *cache: Tensor | None,
-) -> Tensor:
-    """Attention of [batch, steps, width] without projections; keys and values may be divided into heads already."""
-    if key is None or value is None or query.dim() != 3:
-        raise node.unsupported("queries, keys and values in one operand")
-    if any(operand is not None for operand in cache) or node.wants(1) or node.wants(2):
-        raise node.unsupported("a cache of keys and values")
-    if bias is not None:
-        shares = torch.split(bias, [query.shape[-1], query.shape[-1], bias.shape[0] - 2 * query.shape[-1]])
-        query = query + shares[0]
-        key = key + shares[1] if key.dim() == 3 else key
-        value = value + shares[2] if value.dim() == 3 else value
-    n_heads = node.integer("num_heads", 1)
-    q, k, v = (part if part.dim() == 4 else heads(part, n_heads) for part in (query, key, value))
-    return _attended(node, q, k, v, _mask(node, query, k.shape[2], mask, added))
