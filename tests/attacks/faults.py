@@ -170,6 +170,7 @@ def _wrong(what: Command, fault: Fault, target: Path, was_there: bool, status: i
             found.append(f"half a file: {type(error).__name__}: {error}")
     elif not was_there:
         found.append("a file that was not there has the old content")
-    if status == 0 and not (target.exists() and target.read_text(encoding="utf-8", errors="replace") != OLD):
+    seen = not fault.before  # what is mounted for the command alone is not
+    if status == 0 and seen and not (target.exists() and target.read_text(encoding="utf-8", errors="replace") != OLD):
         found.append("ends with 0 and wrote nothing")
     return found
