@@ -6,6 +6,7 @@ KINDS = {
     "placement": "plan",
     "spans": "recorded run",
     "parallel": "row of planner choose",
+    "hardware": "division of layers",
     "machine": "profile",
     "ops": "graph",
 }

@@ -166,6 +166,9 @@ MODELS: Mapping[str, Config] = {
         **KV8, full_attn_idxs=[2, 5, 8, 10, 12, 14], block_ff_dim=12288, block_auto_adjust_ff_dim=True,
     ),
     "Falcon-H1-7B": _config("falcon_h1", 3072, 44, 12, 12288, 130048, num_key_value_heads=2, head_dim=128),
+    "DeepSeek-V4-Flash": {"model_type": "deepseek_v4", "dtype": "bfloat16"},  # sizes are the defaults of transformers
+    "Zamba-7B": {"model_type": "zamba", "dtype": "bfloat16"},
+    "xLSTM-7B": {"model_type": "xlstm", "dtype": "bfloat16"},
 }  # fmt: skip
 
 PARAMETERS: Mapping[str, int] = {

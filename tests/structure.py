@@ -80,7 +80,9 @@ class Source:
         homes = defaultdict(list)
         for name, tree in self.trees.items():
             for node in ast.walk(tree) if kind is ast.ClassDef else tree.body:
-                if isinstance(node, kind) and (kind is ast.ClassDef or not node.name.startswith("_")):
+                if not isinstance(node, kind) or _is_overload(node):
+                    continue
+                if kind is ast.ClassDef or not node.name.startswith("_"):
                     homes[node.name.lstrip("_")].append(name)
         return [f"{name}: {', '.join(found)}" for name, found in sorted(homes.items()) if len(found) > 1]
 
@@ -89,7 +91,7 @@ class Source:
         """Every function, with the place where it stands."""
         for name, tree in self.trees.items():
             for node in ast.walk(tree):
-                if isinstance(node, Function):
+                if isinstance(node, Function) and not _is_overload(node):
                     yield f"{self.paths[name].relative_to(ROOT)}:{node.lineno} {node.name}", node
 
     @property
@@ -165,6 +167,12 @@ def n_parameters(function: Function) -> int:
 def n_lines(function: Function) -> int:
     """Return how many lines a function has."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def _is_overload(node: ast.AST) -> bool:
+    """Return whether a function is one of the signatures of the function after it."""
+    own = node.decorator_list if isinstance(node, Function) else []
+    return any(isinstance(each, ast.Name) and each.id == "overload" for each in own)
 
 
 def sizes(source: Source) -> dict[str, list[str]]:

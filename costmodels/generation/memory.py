@@ -1,7 +1,7 @@
 """Bytes that generating text needs on a device: weights, the cache of keys and values, and compute buffers."""
 
 from costmodels.language_model.feed_forward import Dense
-from costmodels.language_model.mixers import GroupedAttention, LatentAttention
+from costmodels.language_model.mixers import Recurrence
 from costmodels.language_model.model import DecoderLayer, ModelDescription
 
 FLOAT_BYTES = 4  # of a value in a compute buffer, and of a word's score
@@ -18,12 +18,7 @@ def compute_bytes(model: ModelDescription, chunk: int, context: int = 0) -> floa
     layers = {id(layer): layer for layer in model.layers}.values()
     widest = max(model.hidden, *(_width(layer, model.hidden) for layer in layers))
     heads = max(
-        (
-            mixer.heads
-            for layer in layers
-            for mixer in layer.mixers
-            if isinstance(mixer, (GroupedAttention, LatentAttention))
-        ),
+        (mixer.heads for layer in layers for mixer in layer.mixers if not isinstance(mixer, Recurrence)),
         default=0,
     )
     return chunk * FLOAT_BYTES * (LIVE * widest + model.vocabulary + heads * context)

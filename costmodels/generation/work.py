@@ -28,7 +28,13 @@ from typing import TypeAlias
 from costmodels.cluster.cluster import Device
 from costmodels.language_model.feed_forward import Experts
 from costmodels.language_model.formats import WeightFormat
-from costmodels.language_model.mixers import GroupedAttention, LatentAttention, Mixer, Recurrence
+from costmodels.language_model.mixers import (
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    Mixer,
+    Recurrence,
+)
 from costmodels.language_model.model import DecoderLayer, ModelDescription
 from costmodels.language_model.tensors import WeightTensor
 from graphs.common.brief import Brief
@@ -107,6 +113,8 @@ class LayerWork(Brief):
         bytes: of weights by group: "own" (attention and feed-forward), "shared" and "experts".
         flops: of one token's products by group and class; those of experts for the active ones.
         packed: elements in formats that take operations to unpack, by group.
+        counts: passes through such a layer, by the amounts that they add to.
+        reused: bytes in "own" that an earlier layer has, by the number of that layer.
     """
 
     layer: DecoderLayer
@@ -115,6 +123,12 @@ class LayerWork(Brief):
     flops: Mapping[tuple[str, str], float]
     packed: Mapping[str, float]
     counts: Mapping[str, float] = field(default_factory=dict)
+    reused: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes of the weights that the layer adds to those of its earlier ones."""
+        return sum(self.bytes.values()) - sum(self.reused.values())
 
     @property
     def experts(self) -> Experts | None:
@@ -133,10 +147,12 @@ def layer_work(layer: DecoderLayer, hidden: int) -> LayerWork:
     """Return the sizes of a layer."""
     n_bytes: dict[str, float] = {"own": 0.0, "shared": 0.0, "experts": 0.0}
     flops: dict[tuple[str, str], float] = {}
-    packed = dict.fromkeys(n_bytes, 0.0)
+    packed, reused = dict.fromkeys(n_bytes, 0.0), dict[int, float]()
     for tensor in layer.tensors:
         group = tensor.part if tensor.part in ("shared", "experts") else "own"
         n_bytes[group] += tensor.bytes
+        if tensor.owner >= 0:
+            reused[tensor.owner] = reused.get(tensor.owner, 0.0) + tensor.bytes
         kind = product_class(tensor.format)
         if tensor.is_product:
             active = layer.active_share if group == "experts" else 1.0
@@ -145,11 +161,11 @@ def layer_work(layer: DecoderLayer, hidden: int) -> LayerWork:
     counts = {
         "layers": 1.0,
         "expert layers": float(isinstance(layer.feed_forward, Experts)),
-        "latent layers": float(any(isinstance(mixer, LatentAttention) for mixer in layer.mixers)),
+        "latent layers": float(any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in layer.mixers)),
         "selecting layers": float(any(getattr(mixer, "selected", 0) > 0 for mixer in layer.mixers)),
         "recurrent layers": float(any(isinstance(mixer, Recurrence) for mixer in layer.mixers)),
     }
-    return LayerWork(layer, hidden, n_bytes, flops, packed, counts)
+    return LayerWork(layer, hidden, n_bytes, flops, packed, counts, reused)
 
 
 def works_of(model: ModelDescription) -> tuple[LayerWork, ...]:
@@ -304,13 +320,14 @@ def heads_divided(mixer: Mixer, tensor: int) -> int:
     """Return into how many parts a tensor-parallel group divides what a mixer keeps: a latent is whole on each."""
     if isinstance(mixer, GroupedAttention):
         return min(tensor, mixer.kv_heads)
-    return 1 if isinstance(mixer, LatentAttention) else tensor
+    return 1 if isinstance(mixer, LatentAttention | CompressedAttention) else tensor
 
 
 def _messages(work: LayerWork, machine: Machine, share: LayerShare, rows: float) -> Demand:
     """Return the all-reduces of a tensor-parallel group, and the exchanges of tokens with experts elsewhere.
 
-    An exchange sends a token to the devices that have its experts, in 8 bits, and brings the results back in 16.
+    An exchange sends a token to the devices that have its experts, in 8 bits, and brings the results back in 16; where
+    experts are cut and not spread, all devices have them.
     """
     demand: Demand = {}
     n_bytes = rows * work.hidden * VALUE_BYTES
@@ -325,7 +342,7 @@ def _messages(work: LayerWork, machine: Machine, share: LayerShare, rows: float)
             demand["far reduced"] = times * 2 * n_bytes / machine.far_bytes_per_s
     if share.data > 1 and work.experts is not None:
         others = share.devices - 1
-        met = others * (1 - (1 - 1 / share.devices) ** work.experts.active)
+        met = others * (1 - (1 - 1 / share.experts) ** work.experts.active)
         demand["exchanges"] = 1 + log(share.devices, 2) / 3
         demand["exchanged"] = rows * work.hidden * 3 * met / share.tensor / machine.link_bytes_per_s
     return demand

@@ -12,6 +12,7 @@ from headers. Equal layers become one object.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Protocol
@@ -26,6 +27,7 @@ from costmodels.language_model.tensors import Part, WeightTensor
 from graphs.common.errors import InputError
 
 IN_LAYER = re.compile(r"((?:.*?\.)?(?:layers|h|blocks|block|blk|layer)\.)(\d+)\.(.+)", re.DOTALL)
+_ASIDE = re.compile("bias|adapter")
 _EXPERT = re.compile(r"(.*\bexperts)\.(\d+)\.(.*)", re.DOTALL)
 _ELSEWHERE = re.compile(r"vision|visual|image|audio|encoder|tower|projector|connector|resampler|(^|\.)(mtp|v|mm|vit)\.")
 MOST_UNKNOWN = 0.02  # share of a layer's elements whose part need not be known
@@ -88,7 +90,7 @@ def _divided(
     matches = [IN_LAYER.fullmatch(tensor.name) for tensor in tensors]
     for tensor, match in zip(tensors, matches, strict=True):
         if match is not None:
-            stacks[match[1]][int(match[2])].append(StoredTensor(match[3], tensor.shape, tensor.format))
+            stacks[match[1]][int(match[2])].append(replace(tensor, name=match[3]))
     fitting = [prefix for prefix, stack in stacks.items() if len(stack) >= facts.layers]
     fitting = [prefix for prefix in fitting if not _ELSEWHERE.search(prefix)] or fitting
     if not fitting:
@@ -127,7 +129,7 @@ def _parts_of(tensors: Sequence[StoredTensor], facts: Facts, layer: str) -> tupl
         shape = each.shape
         if part == "experts" and 0 < facts.experts < shape[0] and len(shape) == 2 and "bias" not in each.name:
             shape = (facts.experts, shape[0] // facts.experts, *shape[1:])  # all experts in one matrix
-        own.append(WeightTensor(each.name, shape, each.format, part))
+        own.append(WeightTensor(each.name, shape, each.format, part, each.owner))
     _check_known(own, layer)
     return tuple(own)
 
@@ -180,11 +182,11 @@ def _feed_forward(tensors: Sequence[WeightTensor], facts: Facts) -> FeedForward 
 
 
 def _matrices(tensors: Sequence[WeightTensor], part: Part) -> list[WeightTensor]:
-    """Return the matrices of a part: no biases, and no gates of a single value."""
+    """Return the matrices of a part: no biases, no adapters of low rank, and no gates of a single value."""
     return [
         tensor
         for tensor in tensors
-        if tensor.part == part and len(tensor.shape) >= 2 and min(tensor.shape) > 1 and "bias" not in tensor.name
+        if tensor.part == part and len(tensor.shape) >= 2 and min(tensor.shape) > 1 and not _ASIDE.search(tensor.name)
     ]
 
 

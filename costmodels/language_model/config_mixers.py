@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from math import prod
 
 from costmodels.language_model.config_fields import ConfigFields
-from costmodels.language_model.mixers import GroupedAttention, LatentAttention, Mixer, Recurrence
+from costmodels.language_model.mixers import (
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    Mixer,
+    Recurrence,
+)
 from costmodels.language_model.tensors import WeightTensor
 from graphs.common.errors import InputError
 
@@ -51,9 +57,19 @@ class ConfigLayer:
         """
         named = {tensor.name.lower(): tensor for tensor in tensors if tensor.part == "mixer"}
         self._check_decoder(named)
-        latents = sum("kv_a_proj" in name and name.endswith("weight") for name in named)
-        if latents:
-            return (self._latent(named),) * latents
+        found = self._of_latents(named) or self._side_by_side(named)
+        if named and not found:
+            raise self._unknown(named)
+        self._check_shared(found)
+        return tuple(found)
+
+    def _of_latents(self, named: Named) -> list[Mixer]:
+        """Return attention whose keys and values are one, as latents or entries; nothing for another layer."""
+        if named and isinstance(self.fields.first(("compress_rates",)), Mapping):
+            return [self._compressed(named)]
+        return [self._latent(named) for name in named if "kv_a_proj" in name and name.endswith("weight")]
+
+    def _side_by_side(self, named: Named) -> list[Mixer]:
         found: list[Mixer] = []
         recurrence = next((read for mark, read, _ in RECURRENCES if any(mark in name for name in named)), None)
         if recurrence is not None:
@@ -61,9 +77,7 @@ class ConfigLayer:
         instead = any(mark in name for mark, _, alone in RECURRENCES for name in named if alone)
         if not instead and any(self._rows(named, kind) for kind in ("fused", "both", "queries", "keys")):
             found.append(self._attention(named))
-        if named and not found:
-            raise self._unknown(named)
-        return tuple(found)
+        return found
 
     def _latent(self, named: Named) -> LatentAttention:
         indexed = any("indexer" in name for name in named)
@@ -74,6 +88,19 @@ class ConfigLayer:
             key_size=self._own(("qk_nope_head_dim",)),
             value_size=self._own(("v_head_dim",)),
             query_latent=self._own(("q_lora_rank",)),
+            selected=self._own(("index_topk",)) if indexed else 0,
+            index_heads=self._own(("index_n_heads",)) if indexed else 0,
+            index_size=self._own(("index_head_dim",)) if indexed else 0,
+        )
+
+    def _compressed(self, named: Named) -> CompressedAttention:
+        indexed = any("indexer" in name for name in named)
+        return CompressedAttention(
+            heads=self._own(HEADS),
+            key_size=self._key_size(),
+            window=self._window(),
+            rate=int(self.fields.first(("compress_rates",)).get(self._kind(), 0)),
+            overlaps=indexed,
             selected=self._own(("index_topk",)) if indexed else 0,
             index_heads=self._own(("index_n_heads",)) if indexed else 0,
             index_size=self._own(("index_head_dim",)) if indexed else 0,
@@ -105,7 +132,12 @@ class ConfigLayer:
     def _rows(self, named: Named, kind: str) -> int:
         """Return the values that a product makes of a token's hidden values; 0 if there is no such product."""
         pattern = PRODUCTS[kind]
-        return sum(tensor.elements // self.hidden for name, tensor in named.items() if pattern.search(name))
+        wide = 0 if kind == "output" else self._own(("attention_hidden_size",))  # with the embedding next to them
+        return sum(
+            tensor.elements // (wide if tensor.shape[-1] == wide else self.hidden)
+            for name, tensor in named.items()
+            if pattern.search(name) and "mamba" not in name
+        )
 
     def _key_size(self) -> int:
         kind = self._kind()
@@ -158,6 +190,14 @@ class ConfigLayer:
         heads = self._needed(HEADS)
         return Recurrence("linear", heads * self._key_size() ** 2, 0, heads)
 
+    def _matrix_memory(self, named: Named) -> Recurrence:
+        """Return an mLSTM: each head keeps a matrix of keys by values, the sum of its keys, and a greatest exponent."""
+        heads = self._needed(HEADS)
+        keys, values = self._rows(named, "keys") // heads, self._rows(named, "values") // heads
+        if not keys:  # queries, keys, values and gates in one product
+            keys, values = self._needed(("qk_head_dim",)), self._needed(("v_head_dim",))
+        return Recurrence("mlstm", heads * (keys * values + keys + 1), 0, heads)
+
     def _convolution(self, named: Named) -> Recurrence:
         return Recurrence("convolution", 0, _kept(named))
 
@@ -179,6 +219,14 @@ class ConfigLayer:
                 "model with a decoder alone"
             )
 
+    def _check_shared(self, found: Sequence[Mixer]) -> None:
+        """Check that a layer whose attention has the weights of an earlier one has them, as files of weights do not."""
+        if self._kind() == "hybrid" and not any(isinstance(mixer, GroupedAttention) for mixer in found):
+            raise InputError(
+                f"layer {self.number} of '{self.fields.name}' has the attention of an earlier layer, whose weights "
+                "files have once; give the model's config.json"
+            )
+
     def _unknown(self, named: Named) -> InputError:
         worst = max(named.values(), key=lambda tensor: tensor.elements)
         return InputError(
@@ -198,6 +246,7 @@ def _kept(named: Named) -> int:
 
 
 RECURRENCES: tuple[tuple[str, Callable[[ConfigLayer, Named], Recurrence], bool], ...] = (
+    ("mlstm", ConfigLayer._matrix_memory, True),
     ("forget_gate", ConfigLayer._kimi_delta, True),
     ("linear_attn", ConfigLayer._delta, True),
     ("a_log", ConfigLayer._state_space, False),

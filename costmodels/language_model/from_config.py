@@ -33,7 +33,6 @@ def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescrip
         )
     module: Any = headed_module({key: value for key, value in document.items() if key not in QUANTISED})
     name = name or str(document.get("_name_or_path") or model_type)
-    _check_own_weights(module, name)
     tensors = list(_tensors(module))
     facts = ConfigFacts(name, module.config, tied=_is_tied(module))
     model = assembled(tensors, facts)
@@ -42,21 +41,20 @@ def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescrip
 
 
 def _tensors(module: Any) -> Iterator[StoredTensor]:
-    """Yield the parameters of a network; a tensor that is used twice comes once."""
-    for name, parameter in module.named_parameters():
-        yield StoredTensor(name, tuple(parameter.shape), FORMATS[str(parameter.dtype).removeprefix("torch.")])
+    """Yield the parameters of a network; weights that a later layer uses again come with the layer that owns them."""
+    owners: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        first = owners.setdefault(id(parameter), name)
+        owner = -1 if first == name else _layer_of(first)
+        if first == name or -1 < owner < _layer_of(name):  # a tied head comes once
+            weights = FORMATS[str(parameter.dtype).removeprefix("torch.")]
+            yield StoredTensor(name, tuple(parameter.shape), weights, owner)
 
 
-def _check_own_weights(module: Any, name: str) -> None:
-    """Check that each layer has weights of its own."""
-    tensors = dict(module.named_parameters())
-    every = (other for other, _ in module.named_parameters(remove_duplicate=False))
-    shared = next((other for other in every if other not in tensors and IN_LAYER.fullmatch(other)), None)
-    if shared is not None:
-        raise InputError(
-            f"a layer of '{name}' uses the weights of another one ('{shared}'), which no record of layers has here; "
-            "give the network as package.module:factory, which is planned operator by operator"
-        )
+def _layer_of(name: str) -> int:
+    """Return the number of the layer that has a tensor; -1 for a tensor besides the layers."""
+    match = IN_LAYER.fullmatch(name)
+    return -1 if match is None else int(match[2])
 
 
 def _is_tied(module: Any) -> bool:

@@ -2,15 +2,17 @@
 
 ::
 
-    GroupedAttention  2 key-value heads · head size values a token; a window caps the tokens
-    LatentAttention   the latent and the rotated key, once for all heads
-    Recurrence        a constant: the state, and the last inputs of a short convolution
+    GroupedAttention     2 key-value heads · head size values a token; a window caps the tokens
+    LatentAttention      the latent and the rotated key, once for all heads
+    CompressedAttention  the latest tokens as they are, and one entry for several tokens of all
+    Recurrence           a constant: the state, and the last inputs of a short convolution
 
 FLOP are of scores and weighted values alone; products with weights are counted by the tensors. One multiply-add is 2.
 
 Sources: Shazeer, arXiv 1911.02150 (few key heads); DeepSeek-V2, arXiv 2405.04434 (latent attention, and its form that
-absorbs the products of keys and values); DeepSeek-V3.2, arXiv 2512.02556 (an indexer that selects tokens); Dao and Gu,
-Mamba-2, ICML 2024; Yang et al., Gated Delta Networks, ICLR 2025.
+absorbs the products of keys and values); DeepSeek-V3.2, arXiv 2512.02556 (an indexer that selects tokens); DeepSeek-V4
+as transformers has it (compressed attention); Dao and Gu, Mamba-2, ICML 2024; Yang et al., Gated Delta Networks, ICLR
+2025; Beck et al., xLSTM, arXiv 2405.04517.
 """
 
 from dataclasses import dataclass
@@ -127,6 +129,77 @@ class LatentAttention(Brief):
 
 
 @dataclass(frozen=True)
+class CompressedAttention(Brief):
+    """Attention to the latest tokens and to entries, each of which is made of several tokens.
+
+    Keys are values, and all heads share them. Tokens wait in a buffer, with the gates that weigh them, until there are
+    enough for an entry. Where entries overlap, an entry is made of twice as many tokens, so the buffer has two series,
+    and half of the tokens before it are kept. With ``selected`` entries, an indexer scores all entries of its own.
+
+    Raises:
+        InputError: for a count below its least, or an indexer without entries.
+    """
+
+    heads: int
+    key_size: int  # values of a key, which is the value as well
+    window: int  # latest tokens that a token attends to, itself included
+    rate: int = 0  # tokens for each entry; 0 if the window is all
+    overlaps: bool = False  # whether an entry is made of the tokens of the entry before it, too
+    selected: int = 0  # entries that a token attends to, by the indexer's scores; 0 for all
+    index_heads: int = 0  # of the indexer
+    index_size: int = 0  # values of a head of the indexer; its entries are cached once for all heads
+
+    def __post_init__(self) -> None:
+        check_fields(self, "compressed attention")
+        _check_counts(self, "compressed attention", 1, "heads", "key_size", "window")
+        _check_counts(self, "compressed attention", 0, "rate", "selected", "index_heads", "index_size")
+        if self.index_size and not self.rate:
+            raise InputError("compressed attention has an indexer and no entries; give the tokens of an entry (rate)")
+
+    def cached_tokens(self, tokens: int) -> int:
+        """Return how many of a sequence's tokens have keys of their own in the cache."""
+        return min(tokens, self.window)
+
+    def entries(self, tokens: int) -> int:
+        """Return how many entries some tokens make."""
+        return tokens // self.rate if self.rate else 0
+
+    def cache_bytes(self, tokens: int, value_bytes: float) -> float:
+        """Return the bytes of the cache of a sequence of this length, its buffers as full as they get."""
+        entry = self.key_size + self.index_size
+        waiting = min(tokens, max(0, self.rate - 1)) * 2 * (2 if self.overlaps else 1)  # values and gates
+        before = 2 * self.rate if self.overlaps and tokens >= self.rate else 0
+        values = self.cached_tokens(tokens) * self.key_size + (self.entries(tokens) + waiting + before) * entry
+        return values * value_bytes
+
+    def read_bytes(self, tokens: int, value_bytes: float) -> float:
+        """Return the bytes of a sequence's cache that one more token reads; buffers are small."""
+        entries = self.entries(tokens)
+        attended = self.cached_tokens(tokens) + min(entries, self.selected or entries)
+        return (attended * self.key_size + entries * self.index_size) * value_bytes
+
+    def decode_flops(self, context: int) -> float:
+        """Return the FLOP of one token that attends to ``context`` tokens, itself included."""
+        return self.prefill_flops(1, context - 1)
+
+    def prefill_flops(self, tokens: int, cached: int = 0) -> float:
+        """Return the FLOP of a prompt's ``tokens`` after ``cached`` ones: scores, sums, and scores of the indexer."""
+        last = cached + tokens
+        entries = self._entries_seen(last) - self._entries_seen(cached)
+        pairs = visible_pairs(tokens, cached, self.window)
+        pairs += self._entries_seen(last, self.selected) - self._entries_seen(cached, self.selected)
+        return 4.0 * self.heads * self.key_size * pairs + 2.0 * self.index_heads * self.index_size * entries
+
+    def _entries_seen(self, tokens: int, most: int = 0) -> int:
+        """Return the sum of min(number // rate, most) over the numbers of all tokens from 1."""
+        if not self.rate:
+            return 0
+        growing = min(tokens, most * self.rate) if most else tokens
+        whole, rest = divmod(growing, self.rate)
+        return self.rate * whole * (whole - 1) // 2 + whole * (rest + 1) + (tokens - growing) * most
+
+
+@dataclass(frozen=True)
 class Recurrence(Brief):
     """A state that each token updates: state-space models, linear attention, short convolutions.
 
@@ -134,7 +207,7 @@ class Recurrence(Brief):
         InputError: for a count below 0, or a recurrence that keeps nothing.
     """
 
-    kind: Literal["mamba", "mamba2", "delta", "linear", "rwkv", "convolution"]
+    kind: Literal["mamba", "mamba2", "delta", "linear", "rwkv", "mlstm", "convolution"]
     state: int  # values of the state of one sequence
     convolution: int = 0  # last inputs of a short convolution that are kept, over all its channels
     heads: int = 0  # of the state; 0 where it has none
@@ -166,7 +239,7 @@ class Recurrence(Brief):
         return tokens * self.decode_flops(cached)
 
 
-Mixer = GroupedAttention | LatentAttention | Recurrence
+Mixer = GroupedAttention | LatentAttention | CompressedAttention | Recurrence
 
 
 def visible_pairs(tokens: int, cached: int = 0, window: int = 0) -> float:

@@ -43,8 +43,13 @@ class DecoderLayer(Brief):
 
     @cached_property
     def parameters(self) -> int:
-        """Elements of all tensors."""
-        return sum(tensor.elements for tensor in self.tensors)
+        """Elements of all tensors but those of an earlier layer."""
+        return sum(tensor.elements for tensor in self.own_tensors)
+
+    @cached_property
+    def own_tensors(self) -> tuple[WeightTensor, ...]:
+        """The tensors without those that are an earlier layer's."""
+        return tuple(tensor for tensor in self.tensors if tensor.owner < 0)
 
     @cached_property
     def active_parameters(self) -> float:
@@ -59,16 +64,16 @@ class DecoderLayer(Brief):
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.bytes for tensor in self.tensors)
+        """Bytes of all tensors but those of an earlier layer."""
+        return sum(tensor.bytes for tensor in self.own_tensors)
 
     def part_parameters(self, *parts: Part) -> int:
         """Return the elements of these parts."""
-        return sum(tensor.elements for tensor in self.tensors if tensor.part in parts)
+        return sum(tensor.elements for tensor in self.own_tensors if tensor.part in parts)
 
     def part_bytes(self, *parts: Part) -> int:
         """Return the bytes of these parts."""
-        return sum(tensor.bytes for tensor in self.tensors if tensor.part in parts)
+        return sum(tensor.bytes for tensor in self.own_tensors if tensor.part in parts)
 
     def cache_bytes(self, tokens: int, value_bytes: float) -> float:
         """Return the bytes that a sequence of this length keeps, at ``value_bytes`` for each cached value."""
@@ -111,11 +116,11 @@ class ModelDescription(Brief):
             raise InputError(f"the language model '{self.name}' has no embedding; give the tensor of words")
 
     def named_tensors(self) -> Iterator[tuple[str, WeightTensor]]:
-        """Yield every tensor by its whole name: those besides the layers, then layer by layer."""
+        """Yield every tensor by its whole name, once: those besides the layers, then layer by layer."""
         for tensor in self.tensors:
             yield tensor.name, tensor
         for number, layer in enumerate(self.layers):
-            for tensor in layer.tensors:
+            for tensor in layer.own_tensors:
                 yield f"{self.layer_prefix}{number}.{tensor.name}", tensor
 
     @cached_property

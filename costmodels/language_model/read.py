@@ -17,6 +17,14 @@ WAY_OUT = (
 )
 
 
+def has_headers_alone(source: str | PathLike[str]) -> bool:
+    """Return whether a path is of weights whose network is in no file next to them: a .gguf, or .safetensors."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return not (path / CONFIG).exists() and next(path.glob("*.gguf"), None) is not None
+    return path.suffix in (".gguf", ".safetensors") or path.name.endswith(".safetensors.index.json")
+
+
 def read_language_model(source: str | PathLike[str] | Mapping[str, Any]) -> ModelDescription:
     """Return the language model of a file or folder, or of the content of a config.json. No weights are read.
 

@@ -12,3 +12,4 @@ class StoredTensor:
     name: str
     shape: tuple[int, ...]  # outermost axis first, as PyTorch has it
     format: WeightFormat
+    owner: int = -1  # the earlier layer whose weights these are; -1 for weights of its own

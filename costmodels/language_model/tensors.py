@@ -16,7 +16,7 @@ Part = Literal[
     "router",  # scores of experts
     "experts",  # of which a token takes some
     "shared",  # experts, and other feed-forward parts next to them, that every token takes
-    "norm",  # norms and scales
+    "norm",  # norms, scales, and weights that join residual streams
     "vision",  # images and sounds: towers and projectors
     "draft",  # layers that guess further tokens; they are not needed to generate text
     "other",
@@ -36,6 +36,7 @@ class WeightTensor(Brief):
     shape: tuple[int, ...]  # outputs before inputs, as PyTorch has it
     format: WeightFormat
     part: Part
+    owner: int = -1  # the earlier layer whose weights these are; -1 for weights of the layer's own
 
     def __post_init__(self) -> None:
         check_fields(self, f"the tensor '{self.name}'")

@@ -24,7 +24,7 @@ from graphs.kinds import kind_of
 from graphs.program.arguments import Arguments, arguments_of
 from graphs.program.program import Program
 
-WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".gguf")
 
 
 def load(

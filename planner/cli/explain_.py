@@ -427,7 +427,7 @@ def _rests(rests: Sequence[EstimateBasis]) -> Iterator[str]:
         rows.append((basis.kernel_kind, basis.device_kind, *of, *more))
     yield from aligned(rows, "<<".ljust(len(rows[0]), ">"))
     if corrected:
-        yield from wrapped("Each kind is corrected by what its operators of this network were measured to take on another device.")
+        yield from wrapped("Each kind is corrected by what its operators here were measured to take on another device.")
     for reason in dict.fromkeys(basis.reason for basis in shown if basis.reason):
         yield from wrapped(f"Less is known of these times, so ranges are wider: {reason}.")
 

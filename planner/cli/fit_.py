@@ -12,7 +12,6 @@ from pathlib import Path
 
 from costmodels.units import format_bytes, format_seconds
 from graphs.common.errors import InputError
-from graphs.files import write_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
 from planner.cli.numbers import at_least_one, seconds
@@ -21,7 +20,8 @@ from planner.cli.text import count, table, wrapped
 from planner.generation.fit import fit
 from planner.generation.plan import GenerationPlan, plan_document
 from planner.generation.question import ASKED
-from planner.generation.serve import ServingLimits, ServingRow, ServingTable, serve, serving_document
+from planner.generation.serve import ServingLimits, ServingTable, serve, serving_document
+from planner.generation.serving_row import PromptGPUs, ServingRow
 from planner.generation.words import (
     DEVICE_HEADS,
     bound_words,
@@ -30,11 +30,11 @@ from planner.generation.words import (
     layer_words,
     range_words,
 )
-from planner.view.generation import generation_page, generation_svg
+from planner.view.show import show
 
 SERVE_HEADS = (
-    *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t × p × d"),
-    *("experts", "replicas", "weights", "cache"),
+    *("", "tokens/s a GPU", "tokens/s a user", "first token", "each token", "sequences", "t×p×d"),
+    *("experts", "replicas", "weights", "cache", "prompts apart"),
 )
 
 
@@ -68,6 +68,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.ttft is not None or options.tpot is not None:
         raise InputError("--ttft and --tpot bound the rows of --serve; add it, or leave them out")
     plan = fit(options.model, cluster=options.cluster, **asked)
+    status = show_division(plan, options.plan, console)
+    for format in ("html", "svg"):
+        path: Path | None = getattr(options, format)
+        if path is not None and status == DONE:
+            show(plan, path, format=format)
+    return status
+
+
+def show_division(plan: GenerationPlan, output: Path | None, console: Console) -> int:
+    """Write a division to a file, if there is one, and print it; return the exit status."""
     if plan.question.beyond_training:
         console.note(_beyond(plan))
     if plan.speeds is None:
@@ -75,12 +85,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             console.tell(plan_document(plan), ())
         console.error(plan.advice)
         return NO_PLAN
-    if options.plan is not None:
-        plan.save(options.plan)
-    if options.html is not None:
-        write_bytes(generation_page(plan).encode(), options.html)
-    if options.svg is not None:
-        write_bytes(generation_svg(plan).encode(), options.svg)
+    if output is not None:
+        plan.save(output)
     console.tell(plan_document(plan), _lines(plan))
     return DONE
 
@@ -139,9 +145,15 @@ def _serving_cells(number: int, row: ServingRow) -> Sequence[str]:
         format_seconds(row.first_token_s),
         format_seconds(row.token_s),
         f"{row.sequences:,}",
-        f"{row.tensor} × {row.pipeline} × {row.data}",
-        f"spread over {row.experts}" if row.experts > 1 else "",
+        f"{row.tensor}×{row.pipeline}×{row.data}",
+        f"over {row.experts}" if row.experts > 1 else "",
         str(row.replicas),
         format_bytes(row.weight_bytes),
         format_bytes(row.cache_bytes),
+        "" if row.prompts is None else _prompt_cells(row.prompts),
     )
+
+
+def _prompt_cells(own: PromptGPUs) -> str:
+    spread = f" over {own.experts}" if own.experts > 1 else ""
+    return f"{own.replicas} of {own.tensor}×{own.pipeline}×{own.data}{spread}"

@@ -4,6 +4,7 @@ planner plan examples.networks:googlenet --cluster cluster.toml --goal throughpu
 planner plan examples.networks:googlenet --split-cpu auto --goal throughput
 planner plan examples.networks:googlenet --cluster cluster.toml --goal latency --pin 'conv1*=cpu0' -o latency.json
 planner plan examples.networks:googlenet --cluster cluster.toml --goal training --schedule 1f1b --micro-batches 16
+planner plan Qwen3-30B.gguf --cluster 2xRTX-4090:PCIe4 --goal generation --context 16384
 planner plan config.json --cluster cluster.toml --goal generation --prompt 512 --new-tokens 128 --sequences 4
 """
 
@@ -23,6 +24,7 @@ from planner.cli.console import Console
 from planner.cli.costs import check_token_target, declare_costs, speed_and_cost
 from planner.cli.figures import say_unusual_pace
 from planner.cli.files import declare_output
+from planner.cli.fit_ import show_division
 from planner.cli.generation import GENERATION_COLUMNS, generation_lines, generation_rows, tokens_document
 from planner.cli.models import (
     CLUSTER,
@@ -51,6 +53,7 @@ from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
 from planner.planning.cpu_partitions import PartitionChoice
 from planner.planning.fastest_training import OnlyRowError
 from planner.planning.find_plan import find_plan
+from planner.planning.layers import divided_layers
 from planner.planning.make_plan import Search
 from planner.planning.question import PlanQuestion
 from planner.planning.rewriting import AUTO_REWRITES, NO_REWRITES
@@ -65,6 +68,10 @@ from planner.solvers.portfolio import AUTO, SOLVERS
 
 ESTIMATE = "estimated, not measured"
 GUESSED = 4  # kinds without a formula that are named; `planner explain --json` has all
+BY_LAYERS = (
+    "note: layers are divided, as no operator can run here; `planner fit` does the same, with --weights, --cache, "
+    "--engine, pictures, and rows for a server"
+)
 COLUMNS = ("device", "operators", "busy per micro-batch", "memory", "of")
 
 
@@ -130,6 +137,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.split_cpu != AUTO_SPLIT and not options.autotuning:
         raise InputError("--no-autotune goes with --split-cpu auto; there is nothing to try here, leave it out")
     question = question_of(options, console)
+    if question.by_layers:
+        _check_no_costs(options)
+        status = show_division(divided_layers(question), options.output, console)
+        console.note(BY_LAYERS)
+        return status
     check_token_target(options, question.graph)
     if not isinstance(question.imported, Graph):  # which nothing here can run
         say_unusual_pace(unusual_pace(question.clusters[0]), console)
@@ -156,6 +168,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for line in chain.from_iterable(lines):
         console.say(line)
     return DONE
+
+
+def _check_no_costs(options: argparse.Namespace) -> None:
+    """Refuse what only a plan of operators prints."""
+    for name in ("price", "tokens", "samples"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} is for plans of operators, and layers are divided here; leave it out")
 
 
 def _unchanged(plan: Plan, options: argparse.Namespace) -> Iterator[str]:

@@ -13,7 +13,15 @@ from planner.generation.advice import changes_that_fit, short_bytes
 from planner.generation.plan import Alternative, GenerationPlan, Holding, PlanStage
 from planner.generation.question import GenerationQuestion, generation_question
 from planner.generation.speeds import Speeds, speeds_of
-from planner.generation.split import Division, DivisionPart, SplitProblem, divide_model, host_bytes, split_problem
+from planner.generation.split import (
+    Division,
+    DivisionPart,
+    SplitProblem,
+    divide_model,
+    host_bytes,
+    reused_bytes,
+    split_problem,
+)
 from planner.plans.given import Named, given_cluster
 from planner.problem.result import Status
 
@@ -138,6 +146,7 @@ def _holding(problem: SplitProblem, part: DivisionPart, name: str) -> Holding:
             mixer.cache_bytes(question.context, question.value_bytes) / heads_divided(mixer, unit.size)
             for mixer in work.layer.mixers
         )
+    weights += float(reused_bytes(problem, unit, part.start, part.stop))
     first, last = part.start == 0, part.stop == problem.n_layers
     embedding = unit.embedding_bytes if first else 0.0
     head = unit.head.bytes if last and not (first and question.model.tied) else 0.0

@@ -1,12 +1,17 @@
 """serve: ways to serve a language model on equal GPUs, of which none beats another for the GPU and for the user.
 
+::
+
+    one pool    every replica computes prompts and tokens
+    apart       prompts on some GPUs and tokens on the others (disaggregated), see `planner.generation.serve_apart`
+
 Rows are all tensor x pipeline x data-parallel degrees that divide the GPUs, experts cut or spread, and all batches in
 powers of 2 that memory has room for: every one is priced, so a row that is not dominated is proved to be so by the
-model of costs.
+model of costs. Data-parallel attention with spread experts is how DeepSeek's models are usually served.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -15,8 +20,7 @@ from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.fabric import fabric_of
 from costmodels.generation.rates import Rates, rates_of
 from costmodels.generation.serving import Requests, Served, steady_state
-from costmodels.generation.work import LayerShare, Machine
-from costmodels.language_model.feed_forward import Experts
+from costmodels.generation.work import Machine
 from costmodels.language_model.model import ModelDescription
 from costmodels.language_model.read import read_language_model
 from costmodels.units import format_bytes
@@ -24,47 +28,9 @@ from graphs.common import checks
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from planner.generation.question import SERVING_ENGINE, GenerationQuestion, generation_question
+from planner.generation.serve_apart import rows_apart
+from planner.generation.serving_row import ServingRow, batches, ways_of
 from planner.plans.given import Named, given_cluster
-
-MOST_SEQUENCES = 4096  # of a data-parallel group
-
-
-@dataclass(frozen=True)
-class ServingRow(Brief):
-    """A way to serve.
-
-    Attributes:
-        gpus: of each replica.
-        replicas: of the model.
-        tensor: GPUs that share every product.
-        pipeline: stages of layers.
-        data: groups of GPUs in a replica that have other sequences (data-parallel attention).
-        experts: parts into which experts are divided.
-        sequences: at once, of all replicas.
-        first_token_s: from a request to its first token.
-        token_s: between two tokens of a sequence, prompts of others in between.
-        tokens_per_s_gpu: generated tokens a second for each GPU.
-        weight_bytes: on each GPU.
-        cache_bytes: on each GPU, for its sequences at the whole context.
-    """
-
-    gpus: int
-    replicas: int
-    tensor: int
-    pipeline: int
-    data: int
-    experts: int
-    sequences: int
-    first_token_s: float
-    token_s: float
-    tokens_per_s_gpu: float
-    weight_bytes: float
-    cache_bytes: float
-
-    @property
-    def tokens_per_s_user(self) -> float:
-        """Tokens a second of one sequence."""
-        return 1 / self.token_s
 
 
 @dataclass(frozen=True)
@@ -145,24 +111,25 @@ def serve(
     question = generation_question(
         read, given_cluster(cluster), **{**asked, "engine": asked.get("engine") or SERVING_ENGINE}
     )
-    rates, machine = _equal(question)
+    rates, machine = equal_gpus(question)
     room = question.cluster.devices[0].usable_bytes - question.buffer_bytes
     most = question.sequences if bounded else None
-    priced, rows = 0, []
-    least: Served | None = None
-    for served in _ways(question, machine):
-        if least is None or served.weight_bytes() < least.weight_bytes():
-            least = served
-        for sequences in _batches(served, room, question, most):
-            priced += 1
-            rows.append(_row(question, served, rates, sequences, room))
+    gpus = len(question.cluster.devices)
+    ways = list(ways_of(question, machine, gpus))
+    least = min(ways, key=Served.weight_bytes, default=None)
+    rows = [
+        _row(question, served, rates, sequences, room)
+        for served in ways
+        for sequences in batches(served, room, question, gpus, most)
+    ]
+    rows += rows_apart(question, machine, rates, room, most)
     kept = [row for row in rows if own.keeps(row)]
     best = tuple(sorted(_undominated(kept), key=lambda row: -row.tokens_per_s_gpu))
     advice = "" if best else _advice(question, rows, own, room, least)
     return ServingTable(
         question,
         best,
-        priced,
+        len(rows),
         len(kept),
         advice,
         rates.origin,
@@ -187,12 +154,18 @@ def serving_document(table: ServingTable) -> dict[str, object]:
         "tokens_per_s_gpu",
     ]
     names += ["tokens_per_s_user", "weight_bytes", "cache_bytes"]
+    pool = ("gpus", "replicas", "tensor", "pipeline", "data", "experts")
+
+    def record(row: ServingRow) -> dict[str, object]:
+        apart = None if row.prompts is None else {name: getattr(row.prompts, name) for name in pool}
+        return {name: getattr(row, name) for name in names} | {"prompts": apart}
+
     return {
         "model": question.model.name,
         "cluster": question.cluster.name,
         "engine": question.engine.name,
         **{name: getattr(question, name) for name in ("context", "cache", "prompt", "output")},
-        "rows": [{name: getattr(row, name) for name in names} for row in table.rows],
+        "rows": [record(row) for row in table.rows],
         "priced": table.priced,
         "fitting": table.fitting,
         "advice": table.advice,
@@ -202,7 +175,7 @@ def serving_document(table: ServingTable) -> dict[str, object]:
     }
 
 
-def _equal(question: GenerationQuestion) -> tuple[Rates, Machine]:
+def equal_gpus(question: GenerationQuestion) -> tuple[Rates, Machine]:
     """Return the rates and peaks of the devices; refuse unlike ones."""
     cluster, engine = question.cluster, question.engine
     kinds = sorted({device.kind for device in cluster.devices})
@@ -219,41 +192,6 @@ def _equal(question: GenerationQuestion) -> tuple[Rates, Machine]:
         fabric.between.bytes_per_s,
     )
     return rates_of(engine.name, device), machine
-
-
-def _ways(question: GenerationQuestion, machine: Machine) -> Iterator[Served]:
-    """Yield every division of the GPUs of a replica."""
-    gpus = len(question.cluster.devices)
-    experts = any(isinstance(work.layer.feed_forward, Experts) for work in question.works)
-    for size in _divisors(gpus):
-        for pipeline in _divisors(size):
-            if pipeline > len(question.works):
-                continue
-            for tensor in _divisors(size // pipeline):
-                data = size // pipeline // tensor
-                if any(count % tensor for count in question.heads) or (data > 1 and not experts):
-                    continue
-                parts = sorted({1, size // pipeline}) if experts and size > pipeline else [1]
-                for spread in parts:
-                    share = LayerShare(tensor, data, spread)
-                    yield Served(question.model, question.works, machine, share, question.value_bytes, pipeline)
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
-
-
-def _batches(served: Served, room: float, question: GenerationQuestion, most: int | None) -> Iterator[int]:
-    """Yield sequences of a data-parallel group: powers of 2, and as many as memory has room for."""
-    places = int(served.places(room, question.context))
-    replicas = len(question.cluster.devices) // served.devices
-    bound = min(places, MOST_SEQUENCES, MOST_SEQUENCES if most is None else most // (served.share.data * replicas))
-    sequences = 1
-    while sequences <= bound:
-        yield sequences
-        sequences *= 2
-    if bound > 1 and bound & (bound - 1):
-        yield bound
 
 
 def _row(question: GenerationQuestion, served: Served, rates: Rates, sequences: int, room: float) -> ServingRow:

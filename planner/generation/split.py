@@ -350,7 +350,8 @@ def blocks_of(problem: SplitProblem, number: int, prices: Mapping[int, float]) -
     costs = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost[None, :] - cost[:, None], inf)
     costs[:, n] += problem.cost_s(unit.head)
     place = np.arange(n + 1)
-    over = size[None, :] - size[:, None] + _end_bytes(problem, unit, place[:, None], place) - unit.room_bytes
+    besides = _end_bytes(problem, unit, place[:, None], place) + reused_bytes(problem, unit, place[:, None], place)
+    over = size[None, :] - size[:, None] + besides - unit.room_bytes
     if unit.host is None:
         return np.where(over > 0, inf, costs)
     extra = _away_costs(problem, own, over, prices.get(unit.host, 0.0))
@@ -361,7 +362,8 @@ def over_bytes(problem: SplitProblem, part: DivisionPart) -> float:
     """Return by how much the layers of a part are more than its unit has room for, all experts on it."""
     unit = problem.units[part.unit]
     own = sum(unit.prices[id(work)].bytes for work in problem.question.works[part.start : part.stop])
-    return own + float(_end_bytes(problem, unit, part.start, part.stop)) - unit.room_bytes
+    besides = _end_bytes(problem, unit, part.start, part.stop) + reused_bytes(problem, unit, part.start, part.stop)
+    return own + float(besides) - unit.room_bytes
 
 
 def _end_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop: Ints | int) -> Floats:
@@ -369,6 +371,21 @@ def _end_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop:
     first, last = np.equal(start, 0), np.equal(stop, problem.n_layers)
     twice = min(unit.head.bytes, unit.embedding_bytes) if problem.question.model.tied else 0.0
     return np.asarray(first * unit.embedding_bytes + last * unit.head.bytes - (first & last) * twice)
+
+
+def reused_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop: Ints | int) -> Floats:
+    """Return the bytes of weights that blocks use and do not own, which a device then has once more."""
+    users: dict[tuple[int, float], list[int]] = {}
+    for layer, work in enumerate(problem.question.works):
+        for owner, n_bytes in work.reused.items():
+            users.setdefault((owner, n_bytes), []).append(layer)
+    found = np.zeros(np.broadcast(start, stop).shape)
+    for (owner, n_bytes), layers in users.items():
+        before = np.searchsorted(layers, start)
+        uses = np.searchsorted(layers, stop) > before
+        owns = np.less_equal(start, owner) & np.greater(stop, owner)
+        found = found + (uses & ~owns) * (n_bytes / unit.size)
+    return found
 
 
 class _Movable(NamedTuple):

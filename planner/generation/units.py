@@ -191,7 +191,7 @@ def _layer_price(question: GenerationQuestion, unit: Unit, work: LayerWork) -> U
     cache = sum(
         mixer.cache_bytes(question.context, values) / heads_divided(mixer, tensor) for mixer in work.layer.mixers
     )
-    weights = sum(work.bytes.values()) / tensor
+    weights = work.held_bytes / tensor
     whole = UnitPrice(token_s, prompt_s, weights + cache * question.sequences, weights)
     if unit.host is None or work.experts is None:
         return whole

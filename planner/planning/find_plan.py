@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.language_model.model import ModelDescription
 from costmodels.workload import Workload
 from graphs.ir import Graph
+from planner.generation.plan import GenerationPlan
 from planner.planning.cpu_partitions import PartitionChoice, choose_partition, tried
 from planner.planning.fastest_training import (
     FasterRow,
@@ -18,6 +20,7 @@ from planner.planning.fastest_training import (
     row_without_plan,
 )
 from planner.planning.generation import plan_generation
+from planner.planning.layers import divided_layers
 from planner.planning.make_plan import Search, make_plan
 from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.generation import generation_of
@@ -49,6 +52,19 @@ class FoundPlan:
     training: FoundTraining | None = None
 
 
+@overload
+def plan(  # type: ignore[overload-overlap]  # of names, only those of language models give a GenerationPlan
+    model: ModelDescription | ModelName,
+    *,
+    cluster: Cluster | Named | Sequence[Cluster | Named],
+    goal: Literal["generation", Goal.GENERATION],
+    workload: Workload | OpenWorkload | None = None,
+    constraints: Sequence[Constraint] = (),
+    search: Search | None = None,
+) -> Plan | GenerationPlan: ...
+
+
+@overload
 def plan(
     model: nn.Module | Program | GenerationProgram | Graph | ModelName,
     example_inputs: Any = None,
@@ -58,14 +74,27 @@ def plan(
     workload: Workload | OpenWorkload | None = None,
     constraints: Sequence[Constraint] = (),
     search: Search | None = None,
-) -> Plan:
-    """Find where every operator runs.
+) -> Plan: ...
+
+
+def plan(
+    model: nn.Module | Program | GenerationProgram | Graph | ModelDescription | ModelName,
+    example_inputs: Any = None,
+    *,
+    cluster: Cluster | Named | Sequence[Cluster | Named],
+    goal: Goal | str = Goal.THROUGHPUT,
+    workload: Workload | OpenWorkload | None = None,
+    constraints: Sequence[Constraint] = (),
+    search: Search | None = None,
+) -> Plan | GenerationPlan:
+    """Find where every operator runs, or every layer of a language model that cannot run here.
 
     Args:
         model: a module with ``example_inputs``, what an importer made of one, or a model as on the command line: a
             path, "package.module:factory", or a `NamedModel` with a batch. For the goal "training" a module is
             imported as it is trained; for "generation" a language model of transformers with its cache, unless
-            `planner.generation_program` has done so.
+            `planner.generation_program` has done so. Weights in a .gguf or .safetensors, and a config.json for devices
+            that are none of this host, are divided by layers, as `planner.fit` does with the workload's lengths.
         example_inputs: of one micro-batch, whose shapes the plan is for: a tensor, a tuple or list of positional
             arguments, a dict of keyword arguments, or a pair (tuple, dict) of both.
         cluster: from `planner.calibrate`, made by hand, or the path of a cluster.toml. Times of operators that were
@@ -80,6 +109,9 @@ def plan(
             that train them fastest. For "generation" the rows of a group are those of the faster plan.
         constraints: made by `planner.problem.constraints.pin`, ``forbid``, ``together``, ``whole``, ``contiguous``.
         search: how to search.
+
+    Returns:
+        The plan; where layers are divided, the `GenerationPlan` of `planner.fit`, which also says what does not fit.
 
     Raises:
         InputError: if something is not of its type, the model cannot be imported, the cluster cannot run one of its
@@ -97,7 +129,7 @@ def plan(
         constraints=constraints,  # type: ignore[arg-type]  # a list becomes a tuple
         search=Search() if search is None else search,
     )
-    return find_plan(asked).plan
+    return divided_layers(asked) if asked.by_layers else find_plan(asked).plan
 
 
 def find_plan(question: PlanQuestion) -> FoundPlan:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.language_model.model import ModelDescription
+from costmodels.language_model.read import has_headers_alone
 from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, RecomputeMode, Workload
 from graphs.common import checks
 from graphs.common.documents import read_json
@@ -18,6 +20,7 @@ from graphs.ir import Graph
 from graphs.rewrites.batch_sizes import SizedGraphs
 from planner.parallelism.closed_form.model_file import transformer_of
 from planner.parallelism.closed_form.transformer import Transformer
+from planner.parallelism.network.training_shapes import of_this_host
 from planner.planning.make_plan import Search, batch_of, check_goal
 from planner.plans.given import (
     ModelName,
@@ -132,7 +135,7 @@ class OpenWorkload:
 class PlanQuestion:
     """The question that a plan answers; the fields are the arguments of `planner.plan`, which describes them."""
 
-    model: nn.Module | Program | GenerationProgram | Graph | ModelName
+    model: nn.Module | Program | GenerationProgram | Graph | ModelDescription | ModelName
     cluster: Cluster | Named | Sequence[Cluster | Named]
     example_inputs: Any = None
     goal: Goal = Goal.THROUGHPUT
@@ -170,6 +173,23 @@ class PlanQuestion:
     def generates(self) -> bool:
         """Whether the goal is generation."""
         return self.goal is Goal.GENERATION
+
+    @cached_property
+    def by_layers(self) -> bool:
+        """Whether layers are divided instead of operators: of weights alone, or of a config.json for devices elsewhere.
+
+        None of these operators can run here, and layers are what other programs can divide.
+        """
+        if not self.generates or isinstance(self.model, ModelDescription):
+            return self.generates
+        name = self.model.name if isinstance(self.model, NamedModel) else self.model
+        if not isinstance(name, str | PathLike):
+            return False
+        if has_headers_alone(name):
+            return True
+        file = model_file(fspath(name))
+        is_config = file is not None and file.suffix.lower() == ".json" and file.is_file()
+        return is_config and not any(of_this_host(cluster) for cluster in self.wholes)
 
     @property
     def is_divided(self) -> bool:

@@ -30,7 +30,7 @@ from graphs.common.documents import DAMAGED, check_version, read_json
 from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict, write_text
 from graphs.ir import Graph
-from graphs.kinds import kind_of
+from graphs.kinds import KINDS, kind_of
 from graphs.phases import Phase
 from graphs.rewrites.rewrite import rewrite_from_dict, rewrite_to_dict
 from planner.plans.plan import Plan, plan_by_hand
@@ -196,6 +196,11 @@ def load_plan(path: str | Path) -> Plan:
     path = checks.path(path, "the plan", "the path of a plan.json")
     document = read_json(path, "plan")
     kind = kind_of(document)
+    if kind == KINDS["hardware"]:
+        raise InputError(
+            f"'{path}' is a {kind}, which other programs run; `planner export` writes their options, and `planner fit` "
+            "draws it"
+        )
     if kind != "plan" and (kind or "version" not in document):
         of_it, model = ("of it ", path) if kind == "graph" else ("", "MODEL")
         what = f"a {kind}, no plan" if kind else "no plan"

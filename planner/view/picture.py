@@ -57,7 +57,12 @@ def svg_picture(plan: Plan, aspect: float = ASPECT) -> str:
 
 
 def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
-    """Return the drawing of `svg_picture` as the bytes of a PNG file.
+    """Return the drawing of `svg_picture` as the bytes of a PNG file; errors as for `painted`."""
+    return painted(svg_picture(plan, aspect))
+
+
+def painted(svg: str) -> bytes:
+    """Return an SVG file's text as the bytes of a PNG file.
 
     Raises:
         InputError: if the library that paints it is not installed, or this machine has none of `FAMILIES`.
@@ -74,7 +79,7 @@ def png_picture(plan: Plan, aspect: float = ASPECT) -> bytes:
             f"there is none of the fonts {', '.join(FAMILIES[:5])}, ... on this machine to write names with; install "
             "one (Debian: apt install fonts-dejavu-core), or take --format svg"
         )
-    return bytes(resvg_py.svg_to_bytes(svg_picture(plan, aspect), zoom=PNG_ZOOM, sans_serif_family=family))
+    return bytes(resvg_py.svg_to_bytes(svg, zoom=PNG_ZOOM, sans_serif_family=family))
 
 
 def _paints(resvg_py: Any, family: str) -> bool:

@@ -9,12 +9,14 @@ from graphs.common import checks
 from graphs.common.brief import brief
 from graphs.common.errors import InputError
 from graphs.files import write_bytes
+from planner.generation.plan import GenerationPlan
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.plans.runs import MeasuredRun, load_run
 from planner.view.dot import dot_text
+from planner.view.generation import generation_page, generation_svg
 from planner.view.page import render
-from planner.view.picture import png_picture, svg_picture
+from planner.view.picture import painted, png_picture, svg_picture
 
 Format: TypeAlias = Literal["html", "svg", "png", "dot"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -54,7 +56,7 @@ class Picture:
 
 
 def show(
-    plan: Plan | Named,
+    plan: Plan | GenerationPlan | Named,
     output: str | PathLike[str] | None = None,
     *,
     format: Format | None = None,
@@ -63,7 +65,7 @@ def show(
     """Write a plan as a picture: a page that needs nothing else, SVG, PNG, or Graphviz.
 
     Args:
-        plan: a plan, or the path of a plan.json.
+        plan: a plan, or the path of a plan.json; a plan of `planner.fit` as it was made, since its file has no picture.
         output: the file to write; None for plan.html, plan.svg, ... in this folder.
         format: "html", "svg", "png" or "dot"; None for what the name of the output ends with, or a page.
         measured: a run of the plan, or the path of its run.json, which the page shows next to the prediction.
@@ -75,14 +77,21 @@ def show(
         InputError: for an unknown format, a measured run in another format than a page, or a file that cannot be read
             or written.
     """
-    plan = given_plan(plan)
     path = None if output is None else checks.path(output, "the output", "the path of a file")
     if format is not None:
         checks.one_of(format, "the format", FORMATS)
     place = Place.of(path, format)
-    if measured is not None and not isinstance(measured, MeasuredRun):
-        measured = load_run(checks.path(measured, "the measured run", "a MeasuredRun or the path of a run.json"), plan)
-    picture = Picture(place.path, place.format, drawn(plan, place.format, measured))
+    if isinstance(plan, GenerationPlan):
+        if measured is not None:
+            raise InputError("a plan of `planner fit` runs in other programs, so it has no measured run; leave it out")
+        content = _drawn_layers(plan, place.format)
+    else:
+        plan = given_plan(plan)
+        if measured is not None and not isinstance(measured, MeasuredRun):
+            file = checks.path(measured, "the measured run", "a MeasuredRun or the path of a run.json")
+            measured = load_run(file, plan)
+        content = drawn(plan, place.format, measured)
+    picture = Picture(place.path, place.format, content)
     write_bytes(picture.content, picture.path)
     return picture
 
@@ -104,3 +113,18 @@ def drawn(plan: Plan, format: Format, measured: MeasuredRun | None = None) -> by
             return png_picture(plan)
         case "dot":
             return dot_text(plan).encode()
+
+
+def _drawn_layers(plan: GenerationPlan, format: Format) -> bytes:
+    """Return the content of the file of a plan of `planner.fit`."""
+    if plan.speeds is None:
+        raise InputError(f"there is no division to draw: {plan.advice}")
+    match format:
+        case "html":
+            return generation_page(plan).encode()
+        case "svg":
+            return generation_svg(plan).encode()
+        case "png":
+            return painted(generation_svg(plan))
+        case "dot":
+            raise InputError("a plan of `planner fit` has layers and no graph for dot; take html, svg or png")

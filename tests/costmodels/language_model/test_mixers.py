@@ -3,7 +3,13 @@
 import pytest
 
 from costmodels.language_model.feed_forward import Experts
-from costmodels.language_model.mixers import GroupedAttention, LatentAttention, Recurrence, visible_pairs
+from costmodels.language_model.mixers import (
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    Recurrence,
+    visible_pairs,
+)
 from graphs.common.errors import InputError
 
 
@@ -63,6 +69,7 @@ def test_experts_that_a_batch_reads() -> None:
         (lambda: GroupedAttention(8, 3, 16, 16), "8 heads and 3 key-value heads; give a number that divides 8"),
         (lambda: Recurrence("mamba", 0), "has no state and no convolution"),
         (lambda: Experts(4, 5, 10), "5 of 4 experts are active; give at most 4"),
+        (lambda: CompressedAttention(8, 8, 4, index_size=4), "an indexer and no entries; give the tokens of an entry"),
         (lambda: LatentAttention(8, 0, 64, 128, 128), "latent attention: latent is 0"),
     ],
 )
@@ -71,3 +78,15 @@ def test_wrong_sizes_are_named(make: object, text: str) -> None:
     with pytest.raises(InputError) as error:
         make()
     assert text in str(error.value)
+
+
+def test_compressed_attention_is_its_tokens_one_by_one() -> None:
+    """Token 11 sees 4 tokens, 2 of the 3 entries of 4 tokens that precede it, and its indexer scores all of these."""
+    sparse = CompressedAttention(heads=2, key_size=8, window=4, rate=3, selected=2, index_heads=3, index_size=5)
+    assert sparse.decode_flops(11) == 4 * 2 * 8 * (4 + 2) + 2 * 3 * 5 * 3
+    for cached, tokens in ((0, 20), (2, 1), (5, 13)):
+        each = (sparse.decode_flops(context) for context in range(cached + 1, cached + tokens + 1))
+        assert sparse.prefill_flops(tokens, cached) == sum(each)
+    alone = CompressedAttention(heads=2, key_size=8, window=4)
+    assert alone.cache_bytes(100, 2) == 4 * 8 * 2
+    assert alone.decode_flops(100) == 4 * 2 * 8 * 4

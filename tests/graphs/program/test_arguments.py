@@ -110,7 +110,7 @@ def test_a_model_on_another_device_than_its_inputs() -> None:
 @pytest.mark.attack("first-try")
 def test_what_is_no_model() -> None:
     with pytest.raises(InputError, match=r"^the model is a 'type'; give a torch.nn.Module, or a Program from graphs"):
-        planner.plan(Adding, X, cluster=desk(1))  # type: ignore[arg-type]  # a class instead of an instance
+        planner.plan(Adding, X, cluster=desk(1))  # type: ignore[call-overload]  # a class instead of an instance
     with pytest.raises(InputError, match=r"^a 'Adding' needs example_inputs, one micro-batch: a tensor, a tuple or "):
         planner.calibrate(Adding())
 

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 import planner
+from graphs.importers.from_config import headed_module
 from planner.cli import main
 from planner.plans.prediction import predict
 from planner.view.page import template
 from planner.view.payload import payload
 from planner.view.show import drawn
+from tests.costmodels.language_model.test_gguf import ENDS, HIDDEN, dense, pairs
+from tests.costmodels.language_model.test_gguf import written as write_gguf
+from tests.costmodels.language_model.test_safetensors import folder_of
 from tests.planner.cli.given import PAPER, Refused, pair_here
 from tests.planner.view.payloads import embedded
 
@@ -55,9 +59,98 @@ def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_line_and_the_api_give_the_same_plan() -> None:
     search = planner.Search(rewrites="none", time_limit_s=60.0, gap=0.5)
     plan = planner.plan(LM, cluster="paper.toml", goal="generation", workload=WORK, search=search)
+    assert isinstance(plan, planner.Plan)
     planner.save_plan(plan, "api.json")
     assert Path("api.json").read_bytes() == Path("paper.json").read_bytes()
     assert (plan.workload.output, plan.workload.context) == (6, 26)  # of --output 6, and as many as are needed
+
+
+@pytest.fixture
+def language_files(tmp_path: Path) -> dict[str, Path]:
+    """A language model as a config.json, as a folder with its headers, and as a .gguf."""
+    config = {"model_type": "llama", "hidden_size": HIDDEN, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config |= {"num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 1000, "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    network = headed_module(config)
+    tensors = {name: ("F16", tuple(tensor.shape)) for name, tensor in network.named_parameters()}
+    (tmp_path / "headers").mkdir()
+    gguf = write_gguf(tmp_path / "m.gguf", pairs(attention__head_count_kv=2), ENDS, dense(0), dense(1))
+    return {
+        "config.json": tmp_path / "config.json",
+        "headers": folder_of(tmp_path / "headers", config, tensors),
+        "gguf": gguf,
+    }
+
+
+@pytest.mark.parametrize("form", ["config.json", "headers", "gguf"])
+def test_layers_are_divided_where_no_operator_can_run(
+    form: str, language_files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, asked = language_files[form], "--prompt 20 --sequences 4 --context 64"
+    assert main(f"plan {model} --cluster paper.toml --goal generation {asked} --output 6 -o layers.json".split()) == 0
+    said = capsys.readouterr()
+    assert main(f"fit {model} --cluster paper.toml {asked} --output 6 -o fit.json".split()) == 0
+    assert capsys.readouterr().out == said.out
+    assert said.err.startswith("planner: note: layers are divided, as no operator can run here; `planner fit` does")
+    work = planner.OpenWorkload(prompt=20, output=6, sequences=4, context=64)
+    plan = planner.plan(model, cluster="paper.toml", goal="generation", workload=work)
+    assert isinstance(plan, planner.GenerationPlan)
+    assert plan.question.value_bytes * 2 * 2 * 64 * 64 * 4 * 2 == sum(each.cache for each in plan.holdings)
+    plan.save("api.json")
+    assert Path("api.json").read_bytes() == Path("layers.json").read_bytes() == Path("fit.json").read_bytes()
+    read = planner.plan(planner.read_language_model(model), cluster="paper.toml", goal="generation", workload=work)
+    assert isinstance(read, planner.GenerationPlan)
+    assert read.stages == plan.stages
+    for path in (Path("api.json"), Path("layers.json"), Path("fit.json")):
+        path.unlink()
+
+
+def test_operators_of_a_config_are_placed_on_devices_that_are_here(language_files: dict[str, Path]) -> None:
+    search = planner.Search(rewrites="none", gap=0.5)
+    model = language_files["config.json"]
+    plan = planner.plan(model, cluster="here.toml", goal="generation", workload=WORK, search=search)
+    assert isinstance(plan, planner.Plan)
+    divided = planner.plan(
+        language_files["gguf"], cluster="here.toml", goal="generation", workload=planner.OpenWorkload()
+    )
+    assert isinstance(divided, planner.GenerationPlan)
+
+
+def test_a_division_has_pictures(language_files: dict[str, Path], tmp_path: Path) -> None:
+    plan = planner.plan(language_files["gguf"], cluster="paper.toml", goal="generation")
+    assert isinstance(plan, planner.GenerationPlan)
+    page, svg, png = (planner.show(plan, tmp_path / f"p.{name}").content for name in ("html", "svg", "png"))
+    assert svg in page
+    assert png.startswith(b"\x89PNG")
+    with pytest.raises(
+        planner.InputError, match=r"^a plan of `planner fit` has layers and no graph for dot; take html"
+    ):
+        planner.show(plan, tmp_path / "p.dot")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--rows 2", "rows is of operators, and layers are divided here; leave it out, or give the model as package"),
+        ("--pin a=b", "a constraint is of operators, and layers are divided here"),
+        ("--rewrites none", "rewrites is of operators"),
+        ("--solver ilp", "the solver is of operators"),
+        ("--batch 2", "the batch is of operators"),
+        ("--tokens 5", "--tokens is for plans of operators, and layers are divided here; leave it out"),
+    ],
+)
+def test_options_of_operators_are_refused(
+    words: str, text: str, language_files: dict[str, Path], refused: Refused
+) -> None:
+    asked = f"plan {language_files['gguf']} --cluster paper.toml --goal generation -o p.json {words}"
+    assert text in refused(asked.split())
+    assert not Path("p.json").exists()
+
+
+def test_a_division_is_no_plan_of_operators(language_files: dict[str, Path], refused: Refused) -> None:
+    assert main(f"fit {language_files['gguf']} --cluster paper.toml -o division.json -q".split()) == 0
+    assert "is a division of layers, which other programs run; `planner export`" in refused(["show", "division.json"])
+    Path("division.json").unlink()
 
 
 def test_a_run_compares_tokens_and_phases(capsys: pytest.CaptureFixture[str]) -> None:

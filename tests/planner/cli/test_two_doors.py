@@ -96,9 +96,9 @@ def test_what_is_left_open_is_searched() -> None:
         ("--price 2.5USD/h", {"cluster": planner.read_cluster(FOUR).priced(HourlyPrice(2.5, "USD"))}),
     ],
 )
-def test_the_options_of_a_plan(options: str, asked: dict[str, object]) -> None:
-    given = {"cluster": FOUR, "goal": "throughput", "search": AT_LENGTH} | asked
-    assert saved(planner.plan(NET, **given)) == written(f"{NET} --cluster {FOUR} --goal throughput {options}")  # type: ignore[arg-type]
+def test_the_options_of_a_plan(options: str, asked: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"cluster": FOUR, "goal": "throughput", "search": AT_LENGTH} | asked
+    assert saved(planner.plan(NET, **given)) == written(f"{NET} --cluster {FOUR} --goal throughput {options}")
 
 
 def test_the_fastest_way_to_train_keeps_the_prices_of_the_devices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,24 @@
 """The division of layers against all divisions, on problems small enough to try them all."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, permutations, product
 from math import inf
 
 import numpy as np
 import pytest
 
+from planner.generation.fit import fit
 from planner.generation.question import GenerationQuestion, generation_question
-from planner.generation.split import DivisionPart, SplitProblem, divide_model, division_cost, over_bytes, split_problem
+from planner.generation.split import (
+    DivisionPart,
+    SplitProblem,
+    divide_model,
+    division_cost,
+    over_bytes,
+    reused_bytes,
+    split_problem,
+)
 from tests.planner.generation import small
 
 
@@ -119,3 +129,25 @@ def test_equal_devices_are_interchangeable() -> None:
     assert found.states == 9
     assert found.best is not None
     assert found.gap == 0
+
+
+def test_weights_that_several_layers_use_are_once_on_each_device() -> None:
+    """Layers 2 and 3 use the weights of layer 1, and layer 5 those of layer 4."""
+    first, second = small.layer(1024, 2048), small.layer(1024, 1024)
+    again = [
+        replace(layer, tensors=tuple(replace(tensor, owner=owner) for tensor in layer.tensors))
+        for layer, owner in ((first, 1), (second, 4))
+    ]
+    model = small.model(second, first, again[0], again[0], second, again[1])
+    assert model.parameters == first.parameters + 2 * second.parameters + sum(t.elements for t in model.tensors)
+    pair = small.cluster(small.device("a", 2000), small.device("b", 2000))
+    problem = split_problem(generation_question(model, pair))
+    unit = next(unit for unit in problem.units if unit.size == 1)
+    place = np.arange(7)
+    extra = reused_bytes(problem, unit, place[:, None], place)
+    for start, stop in combinations(range(7), 2):
+        lacks = [layer for layer, owner in ((first, 1), (second, 4)) if not start <= owner < stop]
+        uses = [layer for layer in lacks if any(start <= at < stop for at in ((2, 3) if layer is first else (5,)))]
+        assert extra[start, stop] == sum(layer.bytes for layer in uses)
+    alone = fit(model, cluster=small.cluster(small.device("a", 2000)))
+    assert alone.holdings[0].weights == first.bytes + 2 * second.bytes

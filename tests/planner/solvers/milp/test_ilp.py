@@ -60,6 +60,14 @@ def test_it_finds_the_order() -> None:
     assert objective_s(table, Goal.LATENCY, answer) == 1 + 5
 
 
+def test_an_optimum_that_presolve_finds_is_a_bound() -> None:
+    problem = random_problem("throughput", 115_000_019)
+    answer = ILP().search(problem, Budget(60.0, gap=0.0))
+    assert answer.placement is not None
+    assert value(problem, answer.placement) == 2.5
+    assert answer.bound_s == pytest.approx(2.5, rel=1e-5)
+
+
 @pytest.mark.attack("proof")
 def test_a_bound_that_is_a_millionth_of_the_worst_placement_is_no_noise() -> None:
     # computing takes 0.4 us, and a transfer that the start has takes seconds
