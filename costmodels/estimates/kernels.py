@@ -48,6 +48,7 @@ COMPUTING = KERNEL_KINDS[: KERNEL_KINDS.index("normalization")]
 DTYPES = tuple(ITEM_BYTES)
 STEP_LAUNCHES = 3.0  # kernels of each step of a recurrence
 LARGE_WINDOW = 5  # side of a depthwise window, above which libraries have no kernel of its own for it
+ALIGNED = 8  # channels, or terms of a sum, that a tensor core takes at once
 SMALL_SIDE = 64  # rows or columns of a product, below which tiles are mostly empty
 
 
@@ -58,6 +59,7 @@ def _aten(names: str) -> frozenset[str]:
 _CONVOLUTIONS = _aten(
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d"
 )
+_SLICES = _aten("slice narrow split split_with_sizes chunk tensor_split")
 _CONTIGUOUS = _aten("linear layer_norm native_layer_norm rms_norm")
 _KINDS: dict[KernelKind, frozenset[str]] = {
     "product": _aten("linear mm bmm matmul mv dot addmm baddbmm addbmm addmv einsum bilinear inner _grouped_mm"),
@@ -108,6 +110,7 @@ class Kernels:
     n_bytes: Floats  # read and written
     state_bytes: Floats  # of them, parameters and buffers
     cast_bytes: Floats  # read and written besides, to convert inputs or to make them contiguous
+    padded_bytes: Floats  # read and written to give images as many channels as tensor cores take
     n_launches: Floats  # kernels that are started
     m: Floats  # rows of the result
     n: Floats  # columns of the result
@@ -131,13 +134,14 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
     n_bytes = _bytes_moved(graph, work, mixed)
     base, n_ops = bases(graph), len(graph.ops)
     kind = np.full(n_ops, KERNEL_KINDS.index("view"))
-    sizes, launches, state_bytes = np.ones((n_ops, 4)), np.zeros(n_ops), np.zeros(n_ops)
+    sizes, launches, state_bytes, padded_bytes = np.ones((n_ops, 4)), np.zeros(n_ops), np.zeros(n_ops), np.zeros(n_ops)
     for i, op in enumerate(graph.ops):
         if op.outputs and all(name in base for name in op.outputs) and not op.members:
             continue
         lead, (inputs, outputs) = op.leading, _operands(graph, op)
         found, sizes[i] = _kind_and_sizes(lead, inputs, outputs)
         kind[i], launches[i] = KERNEL_KINDS.index(found), STEP_LAUNCHES if found == "recurrence" else 1.0
+        padded_bytes[i] = _padded_bytes(lead, inputs, outputs)
         state_bytes[i] = sum(t.n_bytes for t in {t.name: t for t in inputs}.values() if t.role != "activation")
     cast_bytes, casts = (mixed.cast_bytes, mixed.n_casts) if mixed else (np.zeros(n_ops), np.zeros(n_ops))
     copied_bytes = _copied_bytes(graph)
@@ -147,6 +151,7 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
         n_bytes,
         np.minimum(state_bytes, n_bytes),
         cast_bytes + copied_bytes,
+        padded_bytes,
         np.where(launches > 0, launches + casts + (copied_bytes > 0), 0.0),
         *(sizes[:, 0], sizes[:, 1], sizes[:, 2], sizes[:, 3]),
         np.array([DTYPES.index(name) for name in work.dtype], dtype=np.int64),
@@ -160,11 +165,13 @@ def _operands(graph: Graph, op: Op) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _copied_bytes(graph: Graph) -> Floats:
-    """Return [n_ops], bytes read and written by the copy of an input that is a view with its dimensions exchanged.
+    """Return [n_ops], bytes read and written by the copy of an input that is a view whose elements do not lie together.
 
-    A linear layer and a layer norm work on rows that lie one after the other.
+    A linear layer and a layer norm work on rows that lie one after the other, so that dimensions must not have been
+    exchanged; a convolution works on whole images, and not on some channels of them.
     """
     moved: set[str] = set()
+    sliced: set[str] = set()
     n_bytes = np.zeros(len(graph.ops))
     base = bases(graph)
     for i, op in enumerate(graph.ops):
@@ -172,9 +179,30 @@ def _copied_bytes(graph: Graph) -> Floats:
         first = op.inputs[0] if op.inputs else ""
         if name in STRIDING_KINDS or first in moved:
             moved.update(output for output in op.outputs if output in base)
-        if name in _CONTIGUOUS and first in moved:
+        if name in _SLICES:
+            whole = graph.tensor[first]
+            sliced.update(output for output in op.outputs if _has_fewer_channels(graph.tensor[output], whole))
+        if (name in _CONTIGUOUS and first in moved) or (name in _CONVOLUTIONS and first in sliced):
             n_bytes[i] = 2.0 * graph.tensor[first].n_bytes
     return n_bytes
+
+
+def _has_fewer_channels(part: Tensor, whole: Tensor) -> bool:
+    """Whether a part of several images lies apart: the channels of one image lie together."""
+    return len(part.shape) == len(whole.shape) > 2 and part.shape[0] > 1 and part.shape[1] < whole.shape[1]
+
+
+def _padded_bytes(op: Op, inputs: list[Tensor], outputs: list[Tensor]) -> float:
+    """Bytes read and written by copies of a convolution's images in 16 bits whose channels are no multiple of eight.
+
+    Tensor cores take eight channels at once (cuDNN pads others,
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#channels). The few channels
+    of a network's input are not counted.
+    """
+    if operation(op.kind) not in _CONVOLUTIONS or len(inputs) < 2 or ITEM_BYTES[inputs[1].dtype] != 2:
+        return 0.0
+    images = [t for t in (inputs[0], outputs[0]) if len(t.shape) == len(inputs[1].shape)]
+    return float(sum(2 * t.n_bytes for t in images if t.shape[1] > ALIGNED and t.shape[1] % ALIGNED))
 
 
 def _bytes_moved(graph: Graph, work: Work, mixed: Autocast | None) -> Floats:

@@ -4,7 +4,7 @@
 
     arithmetic     FLOP of whole tiles / (share of the peak); tiles run in waves of one for each multiprocessor
     memory         bytes / (share of the bandwidth), more of it for what the last cache holds
-    an operator    (arithmetic^p + memory^p)^(1/p) + its start, and a pass for each input that is converted
+    an operator    (arithmetic^p + memory^p)^(1/p) + its start, and a pass for each input that is converted or copied
     a chain        a host launches ahead, so that a kernel begins when the one before ends and it was launched
 
 Waves and tiles are as in NeuSight (Lee et al., ASPLOS 2025, https://arxiv.org/abs/2407.13853); parameters are fitted
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Device
-from costmodels.estimates.kernels import COMPUTING, DTYPES, KERNEL_KINDS, Kernels
+from costmodels.estimates.kernels import ALIGNED, COMPUTING, DTYPES, KERNEL_KINDS, Kernels
 from costmodels.estimates.parameters import Parameters
 from costmodels.operators.flops import peak_flops_per_s
 from graphs.common.arrays import Floats
@@ -25,11 +25,14 @@ from graphs.common.arrays import Floats
 TILE_ROWS, TILE_COLUMNS = 128, (128, 64, 32)
 """Rows and columns of the tiles that a product is cut into."""
 
-ALIGNED = 8  # terms of a sum that a tensor core takes at once
-
 JOIN = 3.0  # p: arithmetic and memory overlap but for their beginnings and ends
 VECTOR_KINDS = ("depthwise convolution", "large depthwise convolution")
 GROUP_COLUMNS = 64  # channels of a group, below which a convolution is slower
+SERVED_GROUPS, SERVED_WINDOW = (4, 8, 16, 32), 9
+"""Channels of a group, with a window of 3 x 3, for which libraries have grouped convolutions of their own.
+
+cuDNN 8 has them for tensor cores (its release notes, grouped convolutions with NHWC); it computes others without.
+"""
 TILED_KINDS = ("product", "small product", "convolution")  # cut into tiles
 
 
@@ -38,7 +41,9 @@ def kernel_seconds(kernels: Kernels, device: Device, parameters: Parameters) -> 
     arithmetic_s = _arithmetic_s(kernels, device, parameters)
     memory_s = _memory_s(kernels, device, parameters)
     joined = (arithmetic_s**JOIN + memory_s**JOIN) ** (1 / JOIN)
-    cast_s = kernels.cast_bytes / (device.memory_bytes_per_s * parameters.memory[KERNEL_KINDS.index("element-wise")])
+    shares = parameters.memory[[KERNEL_KINDS.index(kind) for kind in ("element-wise", "copy")]]
+    copied_bytes = kernels.cast_bytes / shares[0] + kernels.padded_bytes * parameters.padding / shares[1]
+    cast_s = copied_bytes / device.memory_bytes_per_s
     steps = np.where(kernels.kind == KERNEL_KINDS.index("recurrence"), kernels.count, 1.0)
     return np.where(kernels.n_launches > 0, joined + cast_s + parameters.start_s * kernels.n_launches * steps, 0.0)
 
@@ -77,7 +82,9 @@ def _arithmetic_s(kernels: Kernels, device: Device, parameters: Parameters) -> F
     flop = np.where(_among(kernels, TILED_KINDS), best, kernels.flop)
     grouped = kernels.kind == KERNEL_KINDS.index("grouped convolution")
     width = np.minimum(1.0, kernels.n / GROUP_COLUMNS)
-    flop = np.where(grouped, kernels.flop / width**parameters.group_width, flop)
+    served = np.isin(kernels.n, SERVED_GROUPS) & (kernels.k == SERVED_WINDOW * kernels.n)
+    slower = np.where(served, 1.0, parameters.other_groups) / width**parameters.group_width
+    flop = np.where(grouped, kernels.flop * slower, flop)
     return np.where(_among(kernels, COMPUTING), flop / (peak * shares), 0.0)
 
 

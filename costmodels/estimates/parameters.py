@@ -21,6 +21,9 @@ OTHER_FAMILY, OTHER_MAKER = 0.08, 0.3
 Group: TypeAlias = Literal["gpu", "gpu training", "processor"]
 """Devices and uses with a set of parameters: GPUs under PyTorch without compiling, processors with it."""
 
+NUMBERS = ("start_s", "fill", "narrow", "cache_gain", "group_width", "other_groups", "padding")
+"""Parameters that do not belong to a kind of kernel."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -35,6 +38,8 @@ class Parameters:
         narrow: how many times as long arithmetic takes in a tile of half as many columns.
         cache_gain: by how much the bandwidth grows for what fits the last cache, as a share.
         group_width: power with which grouped convolutions lose speed as their groups become narrower.
+        other_groups: how many times as long a grouped convolution takes for which libraries have none of their own.
+        padding: share that is really moved of the bytes that pad images to channels that tensor cores take.
         spread: standard deviation of the logarithm of a network's time that was not in the fit.
         fitted_to: families of the devices in the fit.
     """
@@ -47,6 +52,8 @@ class Parameters:
     narrow: float
     cache_gain: float
     group_width: float
+    other_groups: float
+    padding: float
     spread: float
     fitted_to: tuple[str, ...] = ()
 
@@ -76,7 +83,7 @@ def all_parameters() -> Mapping[Group, Parameters]:
             memory_share=table["memory"],
             backward=table.get("backward", {}),
             fitted_to=tuple(table["fitted_to"]),
-            **{name: table[name] for name in ("start_s", "fill", "narrow", "cache_gain", "group_width", "spread")},
+            **{name: table[name] for name in (*NUMBERS, "spread")},
         )
         for group, table in tables.items()
     }

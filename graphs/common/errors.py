@@ -5,9 +5,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_HEAD, _TAIL = 1200, 400
+"""Characters at the beginning and the end of a message that stay; a file may have a value of any length in between."""
+
 
 class InputError(ValueError):
     """Bad input. The message is one line: the thing, the rule, the value and the way out."""
+
+    def __init__(self, message: str) -> None:
+        long = len(message) > _HEAD + _TAIL
+        super().__init__(f"{message[:_HEAD]} … {message[-_TAIL:]}" if long else message)
 
 
 def first_line(error: BaseException) -> str:
@@ -31,8 +38,8 @@ def one_line(error: BaseException) -> str:
     return (text or type(error).__name__).rstrip(". ")
 
 
-FAILURES = (IndexError, RuntimeError, TypeError)
-"""Exceptions that PyTorch raises for tensors that an operator does not accept."""
+FAILURES = (IndexError, RuntimeError, TypeError, ValueError)
+"""Exceptions that PyTorch raises for tensors that an operator does not accept, and models for inputs."""
 
 
 @contextmanager
@@ -45,8 +52,8 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            raise  # of a GPU, whose thread says so
+        if isinstance(error, InputError) or type(error).__name__ == "OutOfMemoryError":
+            raise  # it says so itself; of a GPU, whose thread does
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()

@@ -172,7 +172,7 @@ def _example_inputs(module: Any, batch: int) -> dict[str, torch.Tensor]:
     text = getattr(config, "text_config", config)
     inputs: dict[str, torch.Tensor] = {}
     if "input_ids" in accepted:
-        inputs["input_ids"] = _tokens(text, batch)
+        inputs["input_ids"] = _tokens(module, text, batch)
     if "pixel_values" in accepted:
         inputs["pixel_values"] = _pixels(getattr(config, "vision_config", config), batch, module.dtype)
     if "input_features" in accepted:
@@ -186,14 +186,19 @@ def _example_inputs(module: Any, batch: int) -> dict[str, torch.Tensor]:
     if not inputs:
         raise InputError(f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory")
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
-        inputs["decoder_input_ids"] = _tokens(text, batch)
+        inputs["decoder_input_ids"] = _tokens(module, text, batch)
     return inputs
 
 
-def _tokens(config: Any, batch: int) -> torch.Tensor:
-    limits = (
+def _tokens(module: nn.Module, config: Any, batch: int) -> torch.Tensor:
+    limits = [
         getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")
-    )
+    ]
+    limits += [  # RoBERTa's positions begin after that of padding
+        table.num_embeddings - table.padding_idx - 1
+        for name, table in module.named_modules()
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
+    ]
     length = min([SEQUENCE, *(int(limit) for limit in limits if limit)])
     return torch.zeros(batch, length, dtype=torch.long)
 
@@ -202,7 +207,7 @@ def _pixels(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
     size = getattr(config, "image_size", None) or 224  # convolutional networks take any size; 224 is usual
     height, width = (size, size) if isinstance(size, int) else size
     frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
-    return torch.zeros(batch, *frames, config.num_channels, height, width, dtype=dtype)
+    return torch.zeros(batch, *frames, getattr(config, "num_channels", 3), height, width, dtype=dtype)
 
 
 def _audio(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:

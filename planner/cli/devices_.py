@@ -17,7 +17,7 @@ from planner.cli.console import Console
 from planner.cli.statuses import DONE
 from planner.cli.text import aligned, wrapped
 
-HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits", "family", "units", "clock", "cache")
+HEADS = ("device", "memory", "reserve", "bandwidth", "float32", "16 bits")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lines(devices: Mapping[str, Entry], links: Mapping[str, Entry]) -> Iterator[str]:
-    """Yield a row for each entry, with its source below."""
+    """Yield a row for each entry, with the rest of its data sheet and its source below."""
     link_rows = [(link.name, link.keys["bandwidth"], link.keys["latency"]) for link in links.values()]
     for entries, rows in (
         (devices, [HEADS, *map(_device_row, devices.values())]),
@@ -57,7 +57,7 @@ def _lines(devices: Mapping[str, Entry], links: Mapping[str, Entry]) -> Iterator
             yield head
             for line, entry in zip(lines, entries.values(), strict=True):
                 yield line
-                yield from wrapped(entry.source, indent=4)
+                yield from wrapped(f"{_sheet(entry)}{entry.source}", indent=4)
     yield f"--cluster takes a cluster.toml with like = NAME, or one line: {EXAMPLE}"
 
 
@@ -71,5 +71,11 @@ def _device_row(entry: Entry) -> tuple[str, ...]:
         format_bytes_per_s(device.memory_bytes_per_s),
         format_flops_per_s(device.flops_per_s["float32"]),
         format_flops_per_s(short) if short else "",
-        *(str(entry.keys[key]) for key in ("family", "units", "clock", "cache")),
     )
+
+
+def _sheet(entry: Entry) -> str:
+    """Return the figures of a data sheet that estimates take besides peaks and bandwidth; nothing for a link."""
+    if "family" not in entry.keys:
+        return ""
+    return "{family}, {units} units at {clock}, cache {cache}. ".format(**entry.keys)

@@ -32,6 +32,7 @@ from planner.problem.result import Interrupted, Status
 PARTS, LEGS, REGIONS = 6, 12, 12  # the most of each kind that are shown; --json has all
 NAME = 22  # characters of a name in a table of many columns
 SLOWER = 1.01  # ratio of a stream's period to its objective that filling and draining alone do not explain
+CORRECTED = 0.005  # a factor nearer to 1 changes no digit that is shown
 KINDS = 4  # of operators that are shown, of the estimated ones and of those in one kernel; --json has all
 VISIBLE = 1e-3  # a smaller share is not shown
 HOW = {
@@ -399,7 +400,9 @@ def _proof(e: Explanation) -> Iterator[str]:
         yield from wrapped(f"The operators' time is {shares}{_most(e.estimated, 'mostly')}.")
     guessed = [kind for kind in e.estimated if kind.guessed]
     if guessed:
-        yield from wrapped(f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}.")
+        yield from wrapped(
+            f"Even the work is a guess, for want of a formula{_most(guessed, 'in')}; ranges are wider for it."
+        )
     yield from _rests(e.rests)
     if e.estimated:
         yield from wrapped("`planner calibrate MODEL` measures operators.")
@@ -414,12 +417,17 @@ def _rests(rests: Sequence[EstimateBasis]) -> Iterator[str]:
     yield from wrapped(
         f"Estimates follow from a data sheet, with shares of its peaks fitted to published times on {families}:"
     )
-    rows = [("kernels", "on", "time", "operators", "of the peak", "of the bandwidth")]
+    corrected = any(abs(basis.correction - 1) > CORRECTED for basis in shown)
+    more = ("corrected",) if corrected else ()
+    rows: list[tuple[str, ...]] = [("kernels", "on", "time", "operators", "of the peak", "of the bandwidth", *more)]
     for basis in shown:
         peak = "" if basis.arithmetic_share is None else f"{basis.arithmetic_share:.0%}"
         of = f"{basis.share:.1%}", f"{basis.n_ops:,}", peak, f"{basis.memory_share:.0%}"
-        rows.append((basis.kernel_kind, basis.device_kind, *of))
-    yield from aligned(rows, "<<>>>>")
+        more = (f"× {basis.correction:.2f}",) if corrected else ()
+        rows.append((basis.kernel_kind, basis.device_kind, *of, *more))
+    yield from aligned(rows, "<<".ljust(len(rows[0]), ">"))
+    if corrected:
+        yield from wrapped("Each kind is corrected by what its operators here were measured to take on another device.")
     for reason in dict.fromkeys(basis.reason for basis in shown if basis.reason):
         yield from wrapped(f"Less is known of these times, so ranges are wider: {reason}.")
 

@@ -45,7 +45,8 @@ from planner.cli.models import (
 from planner.cli.numbers import at_least_one, share
 from planner.cli.plan_training import save_row, training_lines
 from planner.cli.statuses import DONE, INTERRUPTED, NO_PLAN
-from planner.cli.text import aligned, count
+from planner.cli.text import aligned, count, first_items
+from planner.explanations.explain import estimated_kinds
 from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.calibrate import divisions
 from planner.planning.cpu_partitions import AUTO as AUTO_SPLIT
@@ -66,6 +67,7 @@ from planner.problem.result import Interrupted, NoPlanError
 from planner.solvers.portfolio import AUTO, SOLVERS
 
 ESTIMATE = "estimated, not measured"
+GUESSED = 4  # kinds without a formula that are named; `planner explain --json` has all
 BY_LAYERS = (
     "note: layers are divided, as no operator can run here; `planner fit` does the same, with --weights, --cache, "
     "--engine, pictures, and rows for a server"
@@ -226,6 +228,11 @@ def show_plan(
     for part, how in ((shares.get(Source.LEARNED, 0.0), "learned"), (estimated, ESTIMATE)):
         if part:
             console.say(f"{part:.1%} of the operators' time was {how}; {calibrate} measures it")
+    guessed = [f"{each.kind} ({each.share:.1%})" for each in estimated_kinds(plan) if each.guessed]
+    if guessed:
+        console.say(
+            f"ranges are wider for kinds without a formula, whose work is a guess: {first_items(guessed, GUESSED)}"
+        )
 
 
 def _device_rows(plan: Plan) -> list[tuple[str, ...]]:

@@ -151,7 +151,7 @@ def explain(plan: Plan | Named, cuts: int = MOVED_CUTS, search: Search | None = 
 
 def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again: SecondSearch) -> Explanation:
     moves, one = [moved for cut in plan_cuts for moved in cut.moves], plan.one_device
-    estimated = _estimated(plan)
+    estimated = estimated_kinds(plan)
     return Explanation(
         model=plan.graph.name,
         cluster=plan.cluster.name,
@@ -229,7 +229,7 @@ def _among(plan: Plan) -> str:
     return f"{operators} by {plan.workload.schedule}" if plan.goal is Goal.TRAINING else operators
 
 
-def _estimated(plan: Plan) -> tuple[KindShare, ...]:
+def estimated_kinds(plan: Plan) -> tuple[KindShare, ...]:
     """Return how much of the operators' time is an estimate, by kind of operator, the largest share first."""
     placed = [(op, device) for copy in plan.placement.copies for op, device in enumerate(copy.device)]
     seconds = [float(plan.costs.forward_s[pair]) for pair in placed]

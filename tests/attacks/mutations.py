@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[Any, ...]
@@ -72,7 +73,7 @@ def broken_document(document: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         paths = [*_paths(made)]
         if not paths:
-            return rng.choice(ODD)
+            return deepcopy(rng.choice(ODD))
         path = rng.choice(paths)
         holder, key = _at(made, path[:-1]), path[-1]
         rng.choice((_replaced, _replaced, _replaced, _removed, _doubled, _swapped, _renamed))(made, holder, key, rng)
@@ -103,7 +104,7 @@ def _replaced(_: Any, holder: Any, key: Any, rng: random.Random) -> None:
         near += [lambda: value[::-1], lambda: value[:-1], lambda: value + value[-1:], lambda: {"0": value}]
     else:
         near += [lambda: [value], lambda: list(value) if isinstance(value, dict) else 0]
-    holder[key] = rng.choice(near)()
+    holder[key] = deepcopy(rng.choice(near)())
 
 
 def _removed(_: Any, holder: Any, key: Any, __: random.Random) -> None:
@@ -112,9 +113,9 @@ def _removed(_: Any, holder: Any, key: Any, __: random.Random) -> None:
 
 def _doubled(_: Any, holder: Any, key: Any, rng: random.Random) -> None:
     if isinstance(holder, list):
-        holder.insert(rng.randrange(len(holder) + 1), holder[key])
+        holder.insert(rng.randrange(len(holder) + 1), deepcopy(holder[key]))
     else:
-        holder[str(key) + rng.choice(("2", " ", "_s"))] = holder[key]
+        holder[str(key) + rng.choice(("2", " ", "_s"))] = deepcopy(holder[key])
 
 
 def _swapped(document: Any, holder: Any, key: Any, rng: random.Random) -> None:

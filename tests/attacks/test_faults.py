@@ -32,4 +32,5 @@ def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
     ]
     target.write_text(OLD)
     assert _wrong(what, Fault(), target, False, None, "") == ["no end in 120 s"]
+    assert _wrong(what, fault, target, True, 0, "")[1:] == ["ends with 0 and wrote nothing"]
     assert isinstance(what, Command)

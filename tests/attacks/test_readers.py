@@ -87,6 +87,10 @@ def test_a_seed_gives_the_same_broken_file_and_another_one_another() -> None:
     made = [as_json(broken_document(document, random.Random(seed)), random.Random(0)) for seed in [*range(30)] * 2]
     assert made[:30] == made[30:]
     assert len(set(made)) > 20
+    odd = as_json(list(ODD), random.Random(0))
+    for seed in range(5000):  # a document that takes one of the odd values and changes it has its own
+        broken_document([0], random.Random(seed))
+    assert as_json(list(ODD), random.Random(0)) == odd
     assert broken_bytes(b"abc" * 30, random.Random(1)) == broken_bytes(b"abc" * 30, random.Random(1)) != b"abc" * 30
     assert as_toml({"a": 1.5, "b": [{"c": "x"}], "d": [float("inf")]}, random.Random(0)).decode().splitlines() == [
         "a = 1.5",

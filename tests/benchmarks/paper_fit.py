@@ -8,16 +8,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodels.estimates.kernels import COMPUTING, KERNEL_KINDS
-from costmodels.estimates.parameters import Group, Parameters
+from costmodels.estimates.parameters import NUMBERS, Group, Parameters
 from graphs.common.arrays import Floats
 from tests.benchmarks.paper_networks import Networks
 
 NOISE: Mapping[Group, float] = {"gpu": 0.08, "gpu training": 0.08, "processor": 0.15}
 """Spread of a network's logarithm that the fit takes for chance; the parameters' own are in `Prior`."""
 
-STEPS = 8  # of the regression
+STEPS = 12  # of the regression
 STREAMING = KERNEL_KINDS[len(COMPUTING) : -1]
-NUMBERS = ("start_s", "fill", "narrow", "cache_gain", "group_width")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,15 @@ _GPU = Prior(
         "irregular": 0.4,
     },
     backward={},
-    numbers={"start_s": 2e-6, "fill": 64.0, "narrow": 1.15, "cache_gain": 0.5, "group_width": 0.5},
+    numbers={
+        "start_s": 2e-6,
+        "fill": 64.0,
+        "narrow": 1.15,
+        "cache_gain": 0.5,
+        "group_width": 0.5,
+        "other_groups": 2.0,
+        "padding": 1.0,
+    },
 )
 _BACKWARD: dict[str, float] = {kind: 2.0 if kind in COMPUTING else 1.5 for kind in KERNEL_KINDS[:-1]}
 PRIORS: Mapping[Group, Prior] = {
@@ -79,7 +86,15 @@ PRIORS: Mapping[Group, Prior] = {
         },
         memory={},
         backward={},
-        numbers={"start_s": 5e-6, "fill": 16.0, "narrow": 1.1, "cache_gain": 2.0, "group_width": 0.5},
+        numbers={
+            "start_s": 5e-6,
+            "fill": 16.0,
+            "narrow": 1.1,
+            "cache_gain": 2.0,
+            "group_width": 0.5,
+            "other_groups": 1.0,
+            "padding": 1.0,
+        },
     ),
 }
 

@@ -59,7 +59,7 @@ def _choose(proto: NodeProto, frame: Scope) -> None:
     condition = frame.value(proto.input[0], proto.name)
     if condition.is_meta:
         raise InputError(
-            f"node {_name(proto)!r} (If) decides by its inputs' values; a graph with one way "
+            f"node {node_name(proto)!r} (If) decides by its inputs' values; a graph with one way "
             f"through is needed: export the model with static shapes"
         )
     branch = _attribute(proto, "then_branch" if condition.item() else "else_branch")
@@ -94,7 +94,9 @@ def _scan(proto: NodeProto, frame: Scope) -> None:
     """Replace a Scan by a round for each slice of what it goes over."""
     body, n_read = _attribute(proto, "body"), _attribute(proto, "num_scan_inputs")
     if len(proto.input) != len(body.input):  # opset 8 has the lengths of sequences, too
-        raise InputError(f"node {_name(proto)!r} is a Scan of opset 8, which is not supported; export the model anew")
+        raise InputError(
+            f"node {node_name(proto)!r} is a Scan of opset 8, which is not supported; export the model anew"
+        )
     read, (state_names, names) = len(proto.input) - n_read, (proto.input[:-n_read], proto.input[-n_read:])
     state = [frame.read(name, proto.name) for name in state_names]
     axes = _attribute(proto, "scan_input_axes") or [0] * n_read
@@ -110,7 +112,7 @@ def _scan(proto: NodeProto, frame: Scope) -> None:
         for name, inner, axis, last in zip(names, body.input[read:], axes, backward, strict=True):
             at = frame.write(f"{inner.name}/at", torch.tensor(length - 1 - done if last else done))
             frame.keys[at] = at
-            frame.compute(helper.make_node("Gather", [name, at], [inner.name], f"{_name(proto)}/slice", axis=axis))
+            frame.compute(helper.make_node("Gather", [name, at], [inner.name], f"{node_name(proto)}/slice", axis=axis))
         frame.run(body)
         state, results = _results(frame, body.output, read)
         _push(stacks, results)
@@ -143,20 +145,22 @@ def _finish(proto: NodeProto, frame: Scope, state: Sequence[str], stacks: list[l
         if not name:
             continue
         if not stack:
-            raise InputError(f"node {_name(proto)!r} ({proto.op_type}) has no rounds, so that {name!r} has no shape")
+            raise InputError(
+                f"node {node_name(proto)!r} ({proto.op_type}) has no rounds, so that {name!r} has no shape"
+            )
         parts = []
         for number, key in enumerate(stack):
             frame.keys[key] = key  # a key as a name of its own
             parts.append(f"{name}/{number}")
-            frame.compute(helper.make_node("Unsqueeze", [key], [parts[-1]], f"{_name(proto)}/stack", axes=[axis]))
-        frame.compute(helper.make_node("Concat", parts, [name], f"{_name(proto)}/stack", axis=axis))
+            frame.compute(helper.make_node("Unsqueeze", [key], [parts[-1]], f"{node_name(proto)}/stack", axes=[axis]))
+        frame.compute(helper.make_node("Concat", parts, [name], f"{node_name(proto)}/stack", axis=axis))
 
 
 def _known(proto: NodeProto, value: torch.Tensor, what: str) -> Any:
     if value.is_meta:
         raise InputError(
-            f"node {_name(proto)!r} ({proto.op_type}): the values of the inputs decide {what}; export the model with a "
-            f"fixed number of rounds, or the PyTorch model itself (.pt2 or package.module:factory)"
+            f"node {node_name(proto)!r} ({proto.op_type}): the values of the inputs decide {what}; export the model "
+            f"with a fixed number of rounds, or the PyTorch model itself (.pt2 or package.module:factory)"
         )
     return value.item()
 
@@ -164,8 +168,8 @@ def _known(proto: NodeProto, value: torch.Tensor, what: str) -> Any:
 def _check_rounds(proto: NodeProto, done: int) -> None:
     if done >= MOST_ROUNDS:
         raise InputError(
-            f"node {_name(proto)!r} ({proto.op_type}) has more than {MOST_ROUNDS} rounds, which would make a graph too "
-            f"large to plan for; export the PyTorch model itself (.pt2 or package.module:factory)"
+            f"node {node_name(proto)!r} ({proto.op_type}) has more than {MOST_ROUNDS} rounds, which would make a graph "
+            f"too large to plan for; export the PyTorch model itself (.pt2 or package.module:factory)"
         )
 
 
@@ -174,5 +178,6 @@ def _attribute(proto: NodeProto, name: str) -> Any:
     return next((helper.get_attribute_value(each) for each in proto.attribute if each.name == name), None)
 
 
-def _name(proto: NodeProto) -> str:
-    return str(proto.name or proto.output[0])
+def node_name(proto: NodeProto) -> str:
+    """The name of a node; of one without, its first output's, if it has any."""
+    return str(proto.name or next(iter(proto.output), ""))

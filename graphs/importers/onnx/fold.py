@@ -21,7 +21,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx import control_flow
-from graphs.importers.onnx.control_flow import graphs_of, nodes_of
+from graphs.importers.onnx.control_flow import graphs_of, node_name, nodes_of
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import NARROW, Attributes, Node, Operator, node_kind, tensor_of
 
@@ -287,7 +287,7 @@ def _attribute(attribute: AttributeProto, proto: NodeProto, folder: Path | None)
         if attribute.type == AttributeProto.STRINGS:
             return [text.decode() for text in value]
     except UnicodeDecodeError as error:
-        node = f"node {proto.name or proto.output[0]!r} ({node_kind(proto)})"
+        node = f"node {node_name(proto)!r} ({node_kind(proto)})"
         raise InputError(
             f"{node}: the attribute {attribute.name} is no text in UTF-8; export the model anew"
         ) from error

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import ModelProto, NodeProto, checker, defs, inliner
 
 from graphs.common.errors import InputError, one_line
-from graphs.importers.onnx.control_flow import KINDS, nodes_of
+from graphs.importers.onnx.control_flow import KINDS, node_name, nodes_of
 from graphs.importers.onnx.data_files import held_outside, read_outside
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.microsoft import DOMAIN
@@ -130,8 +130,7 @@ def _check_operators(model: ModelProto, path: Path) -> None:
     if not unknown:
         return
     named = [
-        f"{kind} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, "
-        f"node {node.name or node.output[0]!r})"
+        f"{kind} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, node {node_name(node)!r})"
         for kind, node in reversed(unknown.items())
     ]
     origins = [f"{text}; or " for domain, text in ORIGINS.items() if domain in {n.domain for n in unknown.values()}]

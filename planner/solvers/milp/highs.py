@@ -91,7 +91,11 @@ def minimise(
         return MilpOutcome(inf, steps)
     if status == highspy.HighsModelStatus.kOptimal:
         tell(dict(zip(names, highs.getSolution().col_value, strict=True)))
-    return MilpOutcome(float(highs.getInfo().mip_dual_bound), steps)
+    info = highs.getInfo()
+    bound = float(info.mip_dual_bound)
+    if bound == -inf and status == highspy.HighsModelStatus.kOptimal:  # presolve found the optimum, and HiGHS no bound
+        bound = float(info.objective_function_value) * (1 - budget.gap)
+    return MilpOutcome(bound, steps)
 
 
 def _loaded(model: Any, budget: Budget, listen: Callable[..., None]) -> Any:

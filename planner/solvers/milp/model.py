@@ -22,6 +22,7 @@ from simulator.placement import Placement
 ROUNDING = 1e-9  # relative
 TINY = 1e-7  # units that are too short to matter; HiGHS keeps no coefficient below 1e-9
 WEIGHT = 2.0**20  # of a unit in the objective: HiGHS may round an objective that is constant after presolving
+FEW_UNITS = 0.5  # a bound below may be off by the tolerance of every variable; `ILP` solves again in larger units
 MOST_UNITS = 1e2  # solvers of integer programs lose numbers that are much smaller than the largest one
 
 
@@ -98,7 +99,9 @@ class PlacementModel:
     def proved_s(self, bound: float) -> float:
         """The lower bound in seconds that follows from a bound on the objective; infinite if there is no solution."""
         lower = bound / WEIGHT
-        return max(0.0, lower - SAFETY * max(1.0, lower)) * self.scale_s if bound < inf else inf
+        all_off = max(1.0, self.upper) * (1 + len(self.is_on) + len(self.sendings))
+        off = SAFETY * (max(1.0, lower) if lower >= FEW_UNITS else all_off)
+        return max(0.0, lower - off) * self.scale_s if bound < inf else inf
 
     # --- constraints ---------------------------------------------------------------------------------------------
 

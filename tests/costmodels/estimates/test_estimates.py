@@ -36,6 +36,8 @@ EXACT = Parameters(
     narrow=1.0,
     cache_gain=0.0,
     group_width=0.5,
+    other_groups=3.0,
+    padding=0.5,
     spread=0.1,
 )
 
@@ -140,6 +142,62 @@ def test_kinds_of_convolutions_follow_from_their_groups() -> None:
     assert kind(1, 3) == "convolution"
     assert kind(8, 3) == "grouped convolution"
     assert (kind(64, 5), kind(64, 7)) == ("depthwise convolution", "large depthwise convolution")
+
+
+def convolution(channels: int, columns: int, groups: int = 1, side: int = 3, images: int = 2) -> Graph:
+    """A convolution over images of 16 x 16, whose ``channels`` are half of those of other images."""
+    graph = network(
+        [("slice.Tensor", "x", "a"), ("conv2d.default", "a weight", "y")],
+        x=(images, 2 * channels, 16, 16), a=(images, channels, 16, 16),
+        weight=(columns, channels // groups, side, side), y=(images, columns, 16, 16),
+    )  # fmt: skip
+    half, op = graph.ops
+    return replace(graph, ops=(half, replace(op, attrs={"groups": groups})))
+
+
+def test_a_convolution_copies_channels_that_lie_apart() -> None:
+    # 2 images of 16 x 16 with 16 of 32 channels in 16 bits are read and written; those of one image lie together
+    assert network_kernels(convolution(16, 16), autocast=False).cast_bytes.tolist() == [0, 2 * 2 * 16 * 256 * 2]
+    assert network_kernels(convolution(16, 16, images=1), autocast=False).cast_bytes.tolist() == [0, 0]
+
+
+def test_channels_that_no_tensor_core_takes_are_padded() -> None:
+    def padded(graph: Graph) -> float:
+        return float(network_kernels(graph, autocast=False).padded_bytes[1])
+
+    def image(channels: int) -> int:
+        return 2 * 2 * channels * 256 * 2  # read and written, 2 images, 2 bytes
+
+    assert padded(convolution(16, 24)) == 0
+    assert padded(convolution(17, 24)) == image(17)
+    assert padded(convolution(17, 27)) == image(17) + image(27)
+    assert padded(convolution(3, 24)) == 0  # an image that goes into the network
+    odd = convolution(17, 27)
+    wide = replace(odd, tensors=tuple(replace(t, dtype="float32") for t in odd.tensors))
+    assert padded(wide) == 0  # no tensor core takes it
+    found = network_kernels(odd, autocast=False)
+    seconds = [
+        kernel_seconds(replace(found, cast_bytes=np.zeros(2)), GPU, replace(EXACT, padding=share))[1]
+        for share in (0.0, 0.5)
+    ]
+    # half of the bytes are moved, at half of the bandwidth
+    assert seconds[1] - seconds[0] == pytest.approx(0.5 * (image(17) + image(27)) / (1e11 * 0.5))
+
+
+def test_libraries_have_convolutions_of_their_own_for_some_groups() -> None:
+    def slower(channels: int, groups: int, side: int) -> float:
+        graph = convolution(channels, channels, groups, side)
+        fast = replace(GPU, memory_bytes_per_s=1e30)
+        seconds = [
+            kernel_seconds(network_kernels(graph, autocast=False), fast, replace(EXACT, other_groups=factor))[1]
+            for factor in (1.0, 3.0)
+        ]
+        return float(seconds[1] / seconds[0])
+
+    assert [slower(2 * width, 2, 3) for width in (4, 8, 16, 32)] == [1.0] * 4
+    assert [slower(2 * width, 2, 3) for width in (2, 24, 64, 112)] == pytest.approx([3.0] * 4)
+    assert slower(16, 2, 5) == pytest.approx(3.0)  # another window
+    assert slower(16, 1, 3) == 1.0  # no groups
 
 
 @pytest.mark.parametrize("family", FAMILIES)

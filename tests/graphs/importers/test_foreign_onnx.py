@@ -44,6 +44,15 @@ def test_names_are_no_code(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir() == ["net.onnx"]
 
 
+def test_an_unknown_node_without_a_name_and_outputs_is_refused(tmp_path: Path) -> None:
+    path = file_of(tmp_path, helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0] * 4))
+    model = onnx.load(path)
+    model.graph.node.append(onnx.NodeProto(op_type="Odd"))
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match=r"uses operators that are not supported: Odd \(opset 18, node ''\)"):
+        load_program(str(path))
+
+
 @pytest.mark.parametrize("place", ["../secret", "{}/secret", "in/../../secret", "link", "fifo", "."])
 def test_weights_lie_beside_the_file(place: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(16))

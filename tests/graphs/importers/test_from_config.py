@@ -82,6 +82,9 @@ FAMILIES: dict[str, Family] = {
         hf.BartConfig(d_model=16, **HALVES, **SPECIAL, vocab_size=50, max_position_embeddings=20),
         "BartModel", {"input_ids": (2, 20), "decoder_input_ids": (2, 20)},
     ),
+    "roberta": Family(  # positions begin after that of padding
+        hf.RobertaConfig(**TEXT, **SPECIAL, max_position_embeddings=20), "RobertaModel", {"input_ids": (2, 19)},
+    ),
     "resnet": Family(
         hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]), "ResNetModel",
         {"pixel_values": (2, 3, 224, 224)},
@@ -339,3 +342,11 @@ def test_a_network_larger_than_memory(tmp_path: Path) -> None:
     assert {t.device.type for t in program.state.values()} == {"meta"}
     assert 60 * 4 < len(program.graph.ops) < 80 * 4
     assert sum(op.kind == "aten.linear.default" for op in program.graph.ops) == 4 * 7 + 1
+
+
+def test_pictures_have_three_channels_unless_the_config_says_others() -> None:
+    config = hf.BlipConfig(text_config=TEXT | SPECIAL, vision_config=PICTURE, projection_dim=8)
+    with torch.device("meta"):
+        assert example_inputs(hf.BlipModel(config), 2)["pixel_values"].shape == (2, 3, 16, 16)
+        grey = hf.ViTModel(hf.ViTConfig(**PICTURE, num_channels=1))
+        assert example_inputs(grey, 2)["pixel_values"].shape == (2, 1, 16, 16)

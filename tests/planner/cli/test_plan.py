@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from examples import demo
+from graphs.files import write_graph
+from graphs.ir import Graph, Op, Role, Tensor
 from planner.cli import main
 from planner.cli.console import Console
 from planner.cli.plan_ import declare, show_plan
@@ -111,3 +113,16 @@ def test_the_demo_shows_its_plan_as_the_command_does(capsys: pytest.CaptureFixtu
     declare(parser)
     show_plan(PLAN, parser.parse_args(demo.PLAN.split()), Console())
     assert "; `planner calibrate MODEL` measures it" in capsys.readouterr().out
+
+
+def test_kinds_without_a_formula_are_named_with_their_share(capsys: pytest.CaptureFixture[str]) -> None:
+    roles = {"x": Role.INPUT, "y": Role.ACTIVATION, "z": Role.ACTIVATION}
+    tensors = tuple(Tensor(name, (1024, 1024), "float32", role) for name, role in roles.items())
+    ops = (Op("known", "aten.relu.default", ("x",), ("y",)), Op("odd", "own.odd.default", ("y",), ("z",)))
+    write_graph(Graph("net", ops, tensors, ("x",), ("z",)), Path("graph.json"))
+    assert main(["plan", "graph.json", "--cluster", "1xT4", "--goal", "latency", "-o", "p.json"]) == 0
+    named = re.compile(r"^ranges are wider for kinds without a formula, whose work is a guess: own\.odd \(\d+\.\d%\)$")
+    assert any(map(named.match, capsys.readouterr().out.splitlines()))
+    assert main(["explain", "p.json"]) == 0
+    explained = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"a guess, for want of a formula, in own\.odd \d+\.\d%; ranges are wider for it\.", explained)

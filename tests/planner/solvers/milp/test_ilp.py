@@ -2,6 +2,7 @@
 
 import gc
 import json
+from itertools import product
 from math import inf
 from pathlib import Path
 from random import Random
@@ -57,6 +58,26 @@ def test_it_finds_the_order() -> None:
     table = make_table([[5, 5], [1, 1], [5, 5]], [(1, (2,), 0)])
     answer = search(table, Goal.LATENCY)
     assert objective_s(table, Goal.LATENCY, answer) == 1 + 5
+
+
+def test_an_optimum_that_presolve_finds_is_a_bound() -> None:
+    problem = random_problem("throughput", 115_000_019)
+    answer = ILP().search(problem, Budget(60.0, gap=0.0))
+    assert answer.placement is not None
+    assert value(problem, answer.placement) == 2.5
+    assert answer.bound_s == pytest.approx(2.5, rel=1e-5)
+
+
+@pytest.mark.attack("proof")
+def test_a_bound_that_is_a_millionth_of_the_worst_placement_is_no_noise() -> None:
+    # computing takes 0.4 us, and a transfer that the start has takes seconds
+    problem = random_problem("cost", 108_000_068)
+    for pair in product(range(3), repeat=2):
+        start = Placement((*pair, pair[0]))
+        answer = ILP().search(problem, Budget(60.0, gap=0.0, incumbent=start, bound_s=0.0))
+        assert answer.placement is not None
+        assert value(problem, answer.placement) == pytest.approx(4e-7)
+        assert 3.9999e-7 < answer.bound_s < 4e-7 * (1 + 1e-9)
 
 
 @pytest.mark.attack("proof")
