@@ -45,10 +45,10 @@ def in_place(graph: Graph) -> dict[str, tuple[str, str]]:
 
 
 def encoded(graph: Graph) -> frozenset[str]:
-    """Return the caches that an encoder writes once for a sequence: no operator that reads one leads to a writer."""
+    """Return the caches that an encoder writes once for a sequence: nothing leads both to their writers and readers."""
     apart = [(cache, writer, others) for cache, after, writer, others in _written(graph) if others]
-    before = _leading_to(graph, (writer for _, writer, _ in apart))
-    return frozenset(cache for cache, _, others in apart if before.isdisjoint(others))
+    encoder = _leading_to(graph, (writer for _, writer, _ in apart))
+    return frozenset(cache for cache, _, others in apart if encoder.isdisjoint(_leading_to(graph, others)))
 
 
 def ops_of_pass(graph: Graph, tokens: int) -> frozenset[int]:
@@ -77,7 +77,8 @@ def _written(graph: Graph) -> Iterator[tuple[str, str, int, frozenset[int]]]:
     for cache, after in graph.caches:
         if after in graph.writer:
             writer = graph.writer[after]
-            if graph.ops[writer].kind in WRITERS and graph.ops[writer].inputs[0] == cache:
+            op = graph.ops[writer]
+            if op.kind in WRITERS and op.inputs[0] == cache and cache not in op.inputs[1:]:
                 yield cache, after, writer, frozenset(readers[cache] - {writer})
 
 

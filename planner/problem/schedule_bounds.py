@@ -188,7 +188,8 @@ class _StagedProgram:
             rate = np.tensordot(time_price, weight, 1)
             pays += np.where(self._fits, seconds[:, :, None], 0.0) * rate
         pays[~self._fits] = np.inf
-        earns = np.repeat(np.maximum(self._room, 0.0) * byte_price, self._count, axis=0)
+        room = np.where(byte_price > 0, np.maximum(self._room, 0.0), 0.0)  # which is infinite without a limit
+        earns = np.repeat(room * byte_price, self._count, axis=0)
         earned = float(earns[linear_sum_assignment(earns, maximize=True)].sum())
         total = float((self._counts * time_price).sum())
         return max(0.0, float(pays.min(axis=(1, 2)).sum()) - earned) / total if total > 0 else 0.0
