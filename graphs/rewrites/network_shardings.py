@@ -36,15 +36,19 @@ def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
 def phase_shardings(graphs: Sequence[Graph]) -> Mapping[str, tuple[Sharding, ...]]:
     """Return the shardings of a language model's operators that its phases have alike, by name.
 
-    A loop over tokens has other lengths in other phases, and operators that use a cache stay whole with it.
+    They divide no axis of tokens, which has other lengths in other phases, and operators that use a cache stay whole
+    with it.
     """
     first, *others = [network_shardings(graph) for graph in graphs]
     cached = {graphs[0].ops[number].name for group in users(graphs[0]) for number in group}
+
+    def alike(op: Op, one: Sharding) -> bool:
+        divided = [(name, shard.axis) for name, shard in _at(op, [one])]
+        lengths = {tuple(graph.tensor[name].shape[axis] for name, axis in divided) for graph in graphs}
+        return len(lengths) == 1 and all(one in other[op.name] for other in others)
+
     return MappingProxyType(
-        {
-            name: () if name in cached else tuple(one for one in each if all(one in other[name] for other in others))
-            for name, each in first.items()
-        }
+        {op.name: () if op.name in cached else tuple(o for o in first[op.name] if alike(op, o)) for op in graphs[0].ops}
     )
 
 
