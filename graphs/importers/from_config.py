@@ -96,7 +96,8 @@ def _with_known_type(document: Mapping[str, Any]) -> Mapping[str, Any]:
     import transformers
 
     names = document.get("architectures")
-    network = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
+    with quiet():  # transformers loads the network, and with it whatever libraries of kernels there are
+        network = getattr(transformers, str(names[0]), None) if isinstance(names, list) and names else None
     own = getattr(getattr(network, "config_class", None), "model_type", None)
     if own is None or document.get("model_type") in transformers.CONFIG_MAPPING:
         return document

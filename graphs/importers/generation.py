@@ -200,16 +200,23 @@ def _config(module: Any) -> Any:
 
 def _context(module: Any, context: int | None) -> int:
     """Return the positions of the cache; raise InputError if the model has fewer."""
-    config = module.config.get_text_config(decoder=True)
-    names = ("max_target_positions", "max_position_embeddings", "n_positions", "max_seq_len")
-    most = next((int(found) for name in names if (found := getattr(config, name, None))), None)
+    most = _most(module.config.get_text_config(decoder=True), "max_target_positions")
     if context is None:
         return min(CONTEXT, most or CONTEXT)
-    if most is not None and context > most:
-        raise InputError(
-            f"the context is {context:,} positions, and '{type(module).__name__}' has {most:,}; ask for less"
-        )
-    return context
+    return _within(module, context, most, "context")
+
+
+def _most(config: Any, *own: str) -> int | None:
+    """Return the most positions that a config names, by a name of its own or a common one."""
+    names = (*own, "max_position_embeddings", "n_positions", "max_seq_len")
+    return next((int(found) for name in names if (found := getattr(config, name, None))), None)
+
+
+def _within(module: Any, asked: int, most: int | None, what: str) -> int:
+    """Check a number of positions against the most that a model has."""
+    if most is not None and asked > most:
+        raise InputError(f"the {what} is {asked:,} positions, and '{type(module).__name__}' has {most:,}; ask for less")
+    return asked
 
 
 def _source(module: Any, context: int, positions: int | None) -> EncoderSource | None:
@@ -224,6 +231,8 @@ def _source(module: Any, context: int, positions: int | None) -> EncoderSource |
     start = _ids_of(module, "decoder_start_token_id") or _ids_of(module, "bos_token_id")
     if name == "input_ids":
         length = integer(context if positions is None else positions, "the source", least=1)
+        most = _most(module.config.get_text_config(encoder=True))
+        length = min(length, most or length) if positions is None else _within(module, length, most, "source")
         return EncoderSource((length,), torch.long, start)
     if positions is not None:
         raise InputError(

@@ -165,3 +165,9 @@ def test_lengths_may_come_with_each_call(tmp_path: Path) -> None:
 def test_a_sequence_that_would_make_too_large_a_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"node 'layer' \(GRU, opset 21\): a sequence of more than 2000 steps that Py"):
         load_program(str(file_of(tmp_path, n_steps=MOST_ROUNDS + 1)))
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "sideways"])
+def test_weights_of_other_directions_are_refused(direction: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"node 'layer' .*: direction={direction} and hidden_size={WIDTH} with weig"):
+        load_program(str(file_of(tmp_path, direction=direction)))

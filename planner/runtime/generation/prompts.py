@@ -28,11 +28,13 @@ def beginnings(
         if decoder_ids is not None:
             raise InputError("decoder_ids are for models with an encoder; continue the prompts themselves")
         return [()] * len(prompts)
-    if decoder_ids is None and not model.source.start:
-        raise InputError(
-            "the model names no id that a continuation begins with; give decoder_ids, a list for each source"
-        )
-    begun: list[Sequence[int]] = [model.source.start] * len(prompts) if decoder_ids is None else list(decoder_ids)
+    if decoder_ids is None:
+        if not model.source.start:
+            raise InputError(
+                "the model names no id that a continuation begins with; give decoder_ids, a list for each source"
+            )
+        return [model.source.start] * len(prompts)
+    begun = [*checks.instance(decoder_ids, Iterable, "decoder_ids", "a list of ids for each source")]
     if len(begun) != len(prompts):
         raise InputError(f"there are {len(begun):,} decoder_ids for {len(prompts):,} sources; give one for each")
     return begun
@@ -100,6 +102,7 @@ def _checked(model: GenerationProgram, prompt: Prompt, name: str, more: int) -> 
 def _ids(model: GenerationProgram, prompt: Prompt, name: str) -> list[int]:
     """Return ids of the vocabulary."""
     given = prompt.tolist() if isinstance(prompt, torch.Tensor) else prompt
+    checks.instance(given, Iterable, name, "a list of ids for each sequence, such as [[1, 2, 3]]")
     ids = [checks.integer(each, f"an id of {name}") for each in given]
     if not ids:
         raise InputError(f"{name} is empty; give it the id that begins a text, at least")

@@ -136,7 +136,7 @@ class GenerationRunner(Closing):
             RankError: if a process is gone.
             Interrupted: on Ctrl-C, with the tokens so far.
         """
-        prompts = list(ids)
+        prompts = list(_prompts(ids))
         found: list[list[int]] = [[] for _ in prompts]
         try:
             stream = self.tokens(
@@ -167,7 +167,7 @@ class GenerationRunner(Closing):
         checks.instance(sampling, Sampling, "the sampling", "a planner.Sampling")
         checks.integer(max_new_tokens, "max_new_tokens", least=1)
         call = GenerationCall(sampling, self._stop(stops), failed)
-        call.enter(self.model, list(ids), decoder_ids, max_new_tokens)
+        call.enter(self.model, list(_prompts(ids)), decoder_ids, max_new_tokens)
         return self._run(call)
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
@@ -186,7 +186,9 @@ class GenerationRunner(Closing):
         """Return the function of ids after which a sequence ends, or the caller's own."""
         if callable(stops):
             return stops
-        ids = self.model.stops if stops is None else frozenset(checks.integer(each, "a stop token") for each in stops)
+        given = self.model.stops if stops is None else stops
+        checks.instance(given, Iterable, "stops", "ids, or a function of a sequence's number and its latest token")
+        ids = frozenset(checks.integer(each, "a stop token") for each in given)
         return lambda _, token: token in ids
 
     def _run(self, call: GenerationCall) -> Generator[tuple[int, int], None, None]:
@@ -249,3 +251,9 @@ class GenerationRunner(Closing):
             token = call.choose(group, row, written.result()[self._logits][row])
             if token is not None:
                 yield one.number, token
+
+
+def _prompts(ids: Iterable[Prompt]) -> Iterable[Prompt]:
+    """Check that there are prompts."""
+    checks.instance(ids, Iterable, "the prompts", "a list of ids for each sequence, such as [[1, 2, 3]]")
+    return ids

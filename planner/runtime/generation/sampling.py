@@ -42,10 +42,13 @@ class Sampling:
         return torch.Generator().manual_seed(draw_seed(self.seed, 0, sequence, 0))
 
     def choose(self, logits: torch.Tensor, generator: torch.Generator) -> int:
-        """Return the next token from the logits of one sequence, [vocabulary]."""
+        """Return the next token from the logits of one sequence, [vocabulary]; raise InputError if one is NaN."""
+        best = int(logits.argmax())  # that of the first NaN, if there is one
+        if logits[best].isnan():
+            raise InputError("a logit is NaN, so there is no next token; look at the inputs and weights of the model")
         if not self.temperature:
-            return int(logits.argmax())
-        scores = logits.detach().to("cpu", torch.float32) / self.temperature
+            return best
+        scores = (logits - logits[best]).detach().to("cpu", torch.float32) / self.temperature
         if 0 < self.top_k < len(scores):
             scores = scores.masked_fill(scores < scores.topk(self.top_k).values[-1], -torch.inf)
         if self.top_p < 1:

@@ -18,6 +18,8 @@ from planner.plans.plan import Plan
 GROUP = Tensor("group", (), "int64", Role.INPUT)
 """Which group of sequences a pass is of, besides the inputs of the network."""
 
+NO_ROWS = torch.empty(0, dtype=torch.long)
+
 
 class Caches:
     """The caches of all groups of sequences that are on devices of this process.
@@ -47,18 +49,18 @@ class Caches:
     def joined(self, inputs: Mapping[str, torch.Tensor], phase: int) -> dict[str, torch.Tensor]:
         """Return the inputs of a pass with its group's caches, of as many positions as its phase attends to.
 
-        States that tokens change as a whole become zero in rows whose sequence begins.
+        Caches are zero in rows whose sequence begins: positions that are masked weigh 0, and 0 times NaN is NaN.
         """
         given = dict(inputs)
         held = self.groups[int(given.pop(GROUP.name))]
-        begins = given["active"] & (given["positions"][:, 0] == 0)
         tokens, length = self._phases[phase]
+        begins = (
+            (given["active"] & (given["positions"][:, 0] == 0)).nonzero()[:, 0] if tokens else given.get("row", NO_ROWS)
+        )
         for name, cache in held.items():
-            if name in (self._growing if tokens else self._encoded):
-                cache = cache[:, :, :length]
-            elif name not in self._growing | self._encoded:
+            if len(begins) and (name in self._encoded) == (tokens == 0):
                 cache[begins.to(cache.device)] = 0
-            given[name] = cache
+            given[name] = cache[:, :, :length] if name in (self._growing if tokens else self._encoded) else cache
         return given
 
 

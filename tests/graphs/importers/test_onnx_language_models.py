@@ -392,6 +392,16 @@ REFUSED: list[tuple[str, list[Any], int, dict[str, Any], str]] = [
     ("MatMulNBits", [floats(1, 16), *WEIGHT, None, np.zeros(16, np.int32)], 1, BLOCKS, "g_idx, which is deprecated,"),
     ("MatMulNBits", [floats(1, 16), *WEIGHT], 1, BLOCKS | {"bits": 3}, "bits=3"),
     ("MatMulNBits", [floats(1, 16), *WEIGHT], 1, BLOCKS | {"weight_prepacked": 1}, "weight_prepacked other than 0"),
+    ("MatMulNBits", [floats(1, 16), bytes_(2, 2, 8), WEIGHT[1]], 1, BLOCKS, r"a weight \[2, 2, 8\] of torch.uint8 for"),
+    ("MatMulNBits", [floats(1, 16), *WEIGHT], 1, BLOCKS | {"block_size": 0}, r"a weight .* and block_size=0"),
+    (
+        "GroupQueryAttention",
+        [QUERY] * 3 + [None] * 2 + [ONE, ONE + 1],
+        1,
+        {"num_heads": 0},
+        "num_heads=0 and kv_num_he",
+    ),
+    ("GroupQueryAttention", [QUERY, QUERY] + [None] * 3 + [ONE, ONE + 1], 1, {}, "num_heads=2 .*keys without values"),
     ("GroupQueryAttention", [QUERY] * 3 + [None] * 2 + [ONE, ONE + 1], 1, {"sliding_window_cache": 1}, "sliding_wind"),
     ("GroupQueryAttention", [QUERY] * 3 + [None] * 2 + [ONE, ONE + 1], 1, {"qk_output": 1}, "the scores as an output"),
     (
@@ -422,4 +432,4 @@ def test_what_one_pass_can_not_give_is_refused_with_a_way_out(
     with pytest.raises(
         InputError, match=rf"node 'node' \({DOMAIN}::{kind}, opset 21\): {what}.*optimum-cli export onnx"
     ):
-        run(*fused(kind, operands, n_outputs, **heads, **keys))
+        run(*fused(kind, operands, n_outputs, **(heads | keys)))

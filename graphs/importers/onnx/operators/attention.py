@@ -122,8 +122,7 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, way: Scoring) -> tu
 
 def heads(x: Tensor, n_heads: int) -> Tensor:
     """[batch, steps, heads·width] -> [batch, heads, steps, width]."""
-    batch, n_steps, width = x.shape
-    return x.reshape(batch, n_steps, n_heads, width // n_heads).transpose(1, 2)
+    return x.reshape(*x.shape[:2], n_heads, -1).transpose(1, 2)
 
 
 @operator("RotaryEmbedding")

@@ -194,6 +194,8 @@ def _grouped_heads(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Divide queries, keys and values, which may be in one operand, into heads; ``norms`` are weights of q and k."""
     n_heads, n_shared = node.integer("num_heads", 1), node.integer("kv_num_heads", 1)
+    if (key is None) != (value is None) or n_heads < 1 or n_shared < 1:
+        raise node.unsupported(f"num_heads={n_heads} and kv_num_heads={n_shared}, or keys without values")
     if key is None or value is None:
         width = query.shape[-1] // (n_heads + 2 * n_shared)
         query, key, value = torch.split(query, [n_heads * width, n_shared * width, n_shared * width], -1)

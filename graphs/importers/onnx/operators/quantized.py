@@ -225,7 +225,11 @@ def _product_weight(node: Node, operands: Sequence[Tensor | None]) -> dict[str, 
     if node.integer("weight_prepacked", 0):
         raise node.unsupported("weight_prepacked other than 0")
     bits, block, rows, width = _bits(node), *(node.integer(key, 0) for key in ("block_size", "N", "K"))
-    n_blocks = -(-width // block)
+    n_blocks = -(-width // block) if block else 0
+    if packed.dtype is not torch.uint8 or packed.numel() != rows * n_blocks * (block * bits // 8) or not rows * width:
+        raise node.unsupported(
+            f"a weight {list(packed.shape)} of {packed.dtype} for N={rows}, K={width} and block_size={block}"
+        )
     steps = _unpacked(packed.reshape(rows, n_blocks, -1), bits)
     if zeros is not None and zeros.dtype is torch.uint8:
         zeros = _unpacked(zeros.reshape(rows, -1), bits)[:, :n_blocks]

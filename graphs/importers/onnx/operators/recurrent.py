@@ -31,11 +31,17 @@ def _weights(order: Sequence[int]) -> Prepare:
     ``order`` has for each of PyTorch's gates its index among ONNX's gates.
     """
 
-    def prepare(_node: Node, operands: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    def prepare(node: Node, operands: Sequence[Tensor | None]) -> dict[str, Tensor]:
         # [directions, gates·h, in], [directions, gates·h, h], [directions, 2·gates·h]
         inputs, hidden, biases = operands
         assert inputs is not None
         assert hidden is not None
+        n_directions = {"forward": 1, "reverse": 1, "bidirectional": 2}.get(node.text("direction", "forward"))
+        width = node.integer("hidden_size", hidden.shape[2])
+        if (n_directions, width) != (inputs.shape[0], hidden.shape[2]):
+            raise node.unsupported(
+                f"direction={node.text('direction', 'forward')} and hidden_size={width} with weights {[*hidden.shape]}"
+            )
         if biases is None:
             biases = inputs.new_zeros(inputs.shape[0], 2 * inputs.shape[1])
         prepared = {}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from graphs.common.errors import InputError
 from planner.problem.result import Interrupted
 from planner.runtime.errors import StageError
 from planner.runtime.generation.sampling import Sampling
-from tests.planner.runtime.generation.tiny import CONTEXT, MORE, PROMPTS, WORDS, cut, expected, imported
+from tests.planner.runtime.generation.tiny import CONTEXT, MORE, PROMPTS, WORDS, cut, expected, imported, sources
 from tests.planner.runtime.small import PATIENCE_S, begin
 
 NONE = 2 * WORDS
@@ -98,7 +99,7 @@ def test_logits_that_are_no_numbers_fail_the_sequence_that_draws(
     failures: dict[int, BaseException] = {}
     found = runner.generate(PROMPTS, MORE, sampling=Sampling(1.0), stops=(), failed=failures.__setitem__)
     ((number, error),) = failures.items()
-    assert isinstance(error, RuntimeError)
+    assert "a logit is NaN" in str(error)
     assert (found[number], [*found[:number], *found[number + 1 :]]) == ([], [*wanted[:number], *wanted[number + 1 :]])
 
 
@@ -154,3 +155,29 @@ def test_states_of_a_recurrence_begin_anew_after_a_failure() -> None:
             wanted = [[], *expected("mamba")]
             assert all(found[number] == wanted[number] for number in range(len(prompts)) if number not in failures)
         assert runner.generate(PROMPTS, MORE, stops=()) == expected("mamba")
+
+
+def test_a_source_that_is_no_number_fails_alone_and_leaves_nothing() -> None:
+    """Positions that are masked weigh 0, and 0 times NaN is NaN: a row is cleared for its next sequence."""
+    model, sounds = imported("whisper"), sources("whisper")
+    errors: list[str] = []
+    with planner.GenerationRunner(cut(model, 2), model) as runner:
+        broken = [torch.full_like(sounds[0], torch.nan)] * 4
+        assert runner.generate(broken, MORE, stops=(), failed=lambda _, e: errors.append(str(e))) == [[]] * 4
+        assert runner.generate(sounds, MORE, stops=()) == expected("whisper")
+    assert len(errors) == 4
+    assert "a logit is NaN" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (([1, 2, 3],), "prompt 0 is 1; give a list of ids"),
+        ((7,), "the prompts is 7; give a list of ids"),
+        (([[1]], 5), "stops is 5; give ids"),
+    ],
+)
+def test_what_is_no_list_is_named(given: tuple[Any, ...], named: str) -> None:
+    model = imported("llama")
+    with planner.GenerationRunner(cut(model, 1), model) as runner, pytest.raises(planner.InputError, match=named):
+        runner.generate(given[0], 2, stops=given[1] if len(given) > 1 else None)
