@@ -126,8 +126,18 @@ class Connection:
         except Empty:
             message = Message(Kind.PULSE)
         for piece in torch.split(pack(message), self._out_bytes):
-            self._group.send([piece], self._peer, TAG).wait(self._taken_within)
+            self._take(self._group.send([piece], self._peer, TAG))
         return message.kind is not Kind.BYE and not self._lost.is_set()
+
+    def _take(self, sent: Work) -> None:
+        """Wait until the peer has taken a piece; raise SilentPeer if it does not in time."""
+        begun_s, limit_s = time.monotonic(), self._taken_within.total_seconds()
+        try:
+            sent.wait(self._taken_within)
+        except RuntimeError as error:
+            if time.monotonic() - begun_s < limit_s:
+                raise
+            raise SilentPeer(f"nothing was heard of it for {limit_s:.3g} s") from error
 
     def _receive_next(self) -> bool:
         """Receive one message; return False for the last one. Nothing of it is held while the next one is awaited."""
