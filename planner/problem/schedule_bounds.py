@@ -86,14 +86,17 @@ class _StagedProgram:
         self._held = np.asarray([min((way[j] for way in held if len(way) > j), default=0) for j in range(places)])
         self._stays, self._waits = self._sums(table.op_bytes), self._sums(training.waiting_bytes(step.recompute))
         rounds = ROUNDING_BYTES if (self._waits % 1).any() else 0.0
-        self._room = self.blocks.room_bytes[self._first][:, None] + rounds * self._held
+        room = self.blocks.room_bytes[self._first][:, None] + rounds * self._held
         ahead_s = table.forward_s if step.schedule in SPLIT_BACKWARD else problem.both_s
         self._seconds = [self._sums(each_s)[:, self._first] for each_s in (problem.work_s, problem.both_s, ahead_s)]
         self._weights = self._rows(step.micro_batches)
         # [n_blocks, n_kinds, n_places], bytes of a block there, and whether it fits
         self._bytes = self._stays[:, None] + np.outer(self._waits, self._held)
         runs = np.isfinite(self._seconds[0])[:, :, None]
-        self._fits = runs & (self._bytes[:, None, :] <= self._room)
+        self._fits = runs & (self._bytes[:, None, :] <= room)
+        total = self._bytes.sum(axis=0)
+        self.binds = bool(self._fits.size) and bool((total > room).any())  # whether memory can decide anything
+        self._room = np.clip(room, 0.0, total)  # [n_kinds, n_places], at most the bytes of all blocks
 
     def _sums(self, values: Floats) -> Floats:
         """Return [n_blocks, ...], the sums over the operators of each block."""
@@ -119,11 +122,6 @@ class _StagedProgram:
         """The number of shares of blocks."""
         return self._fits.size
 
-    @property
-    def binds(self) -> bool:
-        """Whether memory can decide anything."""
-        return bool(self._fits.size) and bool((self._bytes.sum(axis=0)[None, :] > self._room).any())
-
     def prices(self, sample: Ints) -> tuple[Floats, Floats] | None:
         """Return the prices of seconds, [n_rows], and of bytes, [n_kinds, n_places]; None without a solution.
 
@@ -142,7 +140,7 @@ class _StagedProgram:
         )
         scale = float(self._seconds[0][sample].min(axis=1).sum()) or 1.0
         part = float(self._bytes[sample].sum()) / (float(self._bytes.sum()) or 1.0)
-        room = np.maximum(self._room, 0.0).ravel() * part
+        room = self._room.ravel() * part
         unit = np.where(room > 0, room, 1.0)
         n_cells, n_rows = kinds * places, len(self._weights[0])
         held = csr_array((self._bytes[own, place] / unit[cell], (cell, column)), shape=(n_cells, len(own)))
@@ -188,8 +186,7 @@ class _StagedProgram:
             rate = np.tensordot(time_price, weight, 1)
             pays += np.where(self._fits, seconds[:, :, None], 0.0) * rate
         pays[~self._fits] = np.inf
-        room = np.where(byte_price > 0, np.maximum(self._room, 0.0), 0.0)  # which is infinite without a limit
-        earns = np.repeat(room * byte_price, self._count, axis=0)
+        earns = np.repeat(self._room * byte_price, self._count, axis=0)
         earned = float(earns[linear_sum_assignment(earns, maximize=True)].sum())
         total = float((self._counts * time_price).sum())
         return max(0.0, float(pays.min(axis=(1, 2)).sum()) - earned) / total if total > 0 else 0.0
