@@ -21,7 +21,7 @@ from planner.generation.fit import fit
 from planner.generation.plan import GenerationPlan, plan_document
 from planner.generation.question import ASKED
 from planner.generation.serve import ServingLimits, ServingTable, serve, serving_document
-from planner.generation.serving_row import PromptGPUs, ServingRow
+from planner.generation.serving_row import ServingGPUs, ServingRow
 from planner.generation.words import (
     DEVICE_HEADS,
     bound_words,
@@ -154,6 +154,6 @@ def _serving_cells(number: int, row: ServingRow) -> Sequence[str]:
     )
 
 
-def _prompt_cells(own: PromptGPUs) -> str:
+def _prompt_cells(own: ServingGPUs) -> str:
     spread = f" over {own.experts}" if own.experts > 1 else ""
     return f"{own.replicas} of {own.tensor}×{own.pipeline}×{own.data}{spread}"

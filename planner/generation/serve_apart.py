@@ -20,7 +20,7 @@ from costmodels.generation.rates import Rates
 from costmodels.generation.serving import PromptPool, Requests, Served, Steady, steady_state_apart
 from costmodels.generation.work import LayerShare, Machine
 from planner.generation.question import GenerationQuestion
-from planner.generation.serving_row import PromptGPUs, ServingRow, batches, ways_of
+from planner.generation.serving_row import ServingGPUs, ServingRow, batches, ways_of
 
 MOST_POOLS = 16  # numbers of GPUs for prompts that are tried, evenly spread
 PLACES = 2  # prompts that a GPU has room for: one that is computed, and one whose cache is on its way
@@ -145,7 +145,7 @@ def _row(apart: _Apart, way: _TokenWay, pool: PromptPool, state: Steady, before_
         tokens_per_s / gpus,
         served.weight_bytes(),
         state.running * served.cache_bytes(apart.question.context),
-        PromptGPUs(
+        ServingGPUs(
             other.devices,
             pool.workers,
             other.share.tensor,

@@ -12,8 +12,17 @@ MOST_SEQUENCES = 4096  # of a data-parallel group
 
 
 @dataclass(frozen=True)
-class PromptGPUs(Brief):
-    """GPUs that compute prompts alone; attributes as for `ServingRow`."""
+class ServingGPUs(Brief):
+    """GPUs with equal replicas of a model.
+
+    Attributes:
+        gpus: of each replica.
+        replicas: of the model.
+        tensor: GPUs that share every product.
+        pipeline: stages of layers.
+        data: groups of GPUs in a replica that have other sequences (data-parallel attention).
+        experts: parts into which experts are divided.
+    """
 
     gpus: int
     replicas: int
@@ -24,16 +33,10 @@ class PromptGPUs(Brief):
 
 
 @dataclass(frozen=True)
-class ServingRow(Brief):
-    """A way to serve.
+class ServingRow(ServingGPUs):
+    """A way to serve, and the GPUs that compute tokens.
 
     Attributes:
-        gpus: of each replica; with ``prompts``, of one that computes tokens.
-        replicas: of the model.
-        tensor: GPUs that share every product.
-        pipeline: stages of layers.
-        data: groups of GPUs in a replica that have other sequences (data-parallel attention).
-        experts: parts into which experts are divided.
         sequences: at once, of all replicas.
         first_token_s: from a request to its first token.
         token_s: between two tokens of a sequence, prompts of others in between.
@@ -43,19 +46,13 @@ class ServingRow(Brief):
         prompts: the GPUs that compute prompts; None if all GPUs compute both.
     """
 
-    gpus: int
-    replicas: int
-    tensor: int
-    pipeline: int
-    data: int
-    experts: int
     sequences: int
     first_token_s: float
     token_s: float
     tokens_per_s_gpu: float
     weight_bytes: float
     cache_bytes: float
-    prompts: PromptGPUs | None = None
+    prompts: ServingGPUs | None = None
 
     @property
     def tokens_per_s_user(self) -> float:
