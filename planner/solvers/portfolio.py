@@ -45,8 +45,8 @@ OPENING_S, OPENING_OP_S = 2.5, 2.7e-3  # of the first local search at least, and
 FEW_PLACEMENTS = UNTIMED  # trying this many takes less time than any other solver
 
 
-class Shift(NamedTuple):
-    """A turn of a search, see `Turn`."""
+class SolverTurn(NamedTuple):
+    """A turn with its solvers, see `Turn`."""
 
     solver: Solver
     share: float = 1.0
@@ -63,12 +63,12 @@ class Turn(NamedTuple):
     opening: bool = False  # whether it takes `opening_s`, however much time there is
     meanwhile: str = ""  # a solver that searches in turns with it, unless it refuses the problem
 
-    def shift(self, known: Mapping[str, Solver], problem: Problem) -> Shift:
-        """Return the turn with the solvers of these names."""
+    def with_solvers(self, known: Mapping[str, Solver], problem: Problem) -> SolverTurn:
+        """Return the turn with the known solvers of its names."""
         other = known.get(self.meanwhile)
         alone = other is None or other.refuses(problem)
         most_s = opening_s(problem) if self.opening else self.most_s
-        return Shift(known[self.solver], self.share, most_s, None if alone else other)
+        return SolverTurn(known[self.solver], self.share, most_s, None if alone else other)
 
 
 def opening_s(problem: Problem) -> float:
@@ -115,7 +115,7 @@ def portfolio_of(table: CostTable) -> Portfolio:  # noqa: ARG001  # kinds of tab
     return Portfolio(SOLVERS, PORTFOLIO, CONTIGUOUS)
 
 
-def turns(problem: Problem, solver: str | Solver) -> list[Shift]:
+def turns(problem: Problem, solver: str | Solver) -> list[SolverTurn]:
     """Return the solvers to run in sequence, each with its share of the time that is left.
 
     Raises:
@@ -126,21 +126,23 @@ def turns(problem: Problem, solver: str | Solver) -> list[Shift]:
         checks.instance(solver, str, "the solver", "the name of one, or a Solver")
     known: Portfolio = portfolio_of(problem.table)
     if not isinstance(solver, str):
-        return [Shift(_able(solver, problem, known.solvers))]
+        return [SolverTurn(_able(solver, problem, known.solvers))]
     if solver == AUTO:
         few = count_placements(problem, FEW_PLACEMENTS) < FEW_PLACEMENTS
         if few and tries_everything(problem):
-            return [Shift(known.solvers["exhaustive"])]
+            return [SolverTurn(known.solvers["exhaustive"])]
         portfolio = (Turn("exhaustive", 1.0),) * few + known.turns[problem.goal]
         if problem.contiguous and problem.goal is not Goal.TRAINING:
             portfolio = tuple(turn for turn in known.contiguous if problem.goal in known.solvers[turn.solver].goals)
         return [
-            turn.shift(known.solvers, problem) for turn in portfolio if not known.solvers[turn.solver].refuses(problem)
+            turn.with_solvers(known.solvers, problem)
+            for turn in portfolio
+            if not known.solvers[turn.solver].refuses(problem)
         ]
     if solver not in known.solvers:
         names = [AUTO, *known.solvers]
         raise InputError(f"there is no solver '{solver}'; known: {', '.join(names)}{nearest(solver, names)}")
-    return [Shift(_able(known.solvers[solver], problem, known.solvers))]
+    return [SolverTurn(_able(known.solvers[solver], problem, known.solvers))]
 
 
 def _able(solver: Solver, problem: Problem, solvers: Mapping[str, Solver]) -> Solver:

@@ -20,7 +20,7 @@ from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import PROOF_TOLERANCE, Interrupted, Result, Status
 from planner.solvers.base import Answer, Budget, Solver, objective_of
 from planner.solvers.exhaustive import Exhaustive
-from planner.solvers.portfolio import AUTO, Shift, opening_s, turns
+from planner.solvers.portfolio import AUTO, SolverTurn, opening_s, turns
 from planner.solvers.single_moves import climbed
 from simulator.placement import Placement
 
@@ -244,7 +244,7 @@ class _SearchState:
         self._left_s = budget.time_limit_s  # by the solvers' own count
         self._runs = Counter[str]()
 
-    def take(self, turns: Sequence[Shift], auto: bool) -> None:
+    def take(self, turns: Sequence[SolverTurn], auto: bool) -> None:
         """Take the turns of a search: single devices, the solvers, and what makes the best placement better.
 
         Each solver has a share of the time that is left. With ``auto``, no solver runs once the placement is good
