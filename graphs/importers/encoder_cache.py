@@ -54,11 +54,11 @@ class Encoded:
         own = tensors_of(both.self_attention_cache, name, context)
         self.positions = int(result.encoder_last_hidden_state.shape[-2])
         encoded = tensors_of(both.cross_attention_cache, name, self.positions)
-        self.tensors = tuple(
-            replace(tensor, shape=(rows, *tensor.shape[1:]), is_encoded=is_encoded)
+        self.own, self.encoded = (
+            tuple(replace(tensor, shape=(rows, *tensor.shape[1:]), is_encoded=is_encoded) for tensor in tensors)
             for tensors, is_encoded in ((own, False), (encoded, True))
-            for tensor in tensors
         )
+        self.tensors = (*self.own, *self.encoded)
         if not all(tensor.kind in ("keys", "values") for tensor in self.tensors):
             raise InputError(
                 f"model '{name}' has an encoder and states besides keys and values; plan for throughput or latency of "
@@ -94,7 +94,7 @@ class EncodedCacheModel(nn.Module):
         """
         caches: Sequence[Tensor] = inputs["caches"]
         rows = Rows(inputs["positions"], inputs["active"], inputs["first"])
-        n_own = sum(not tensor.is_encoded for tensor in self.about.tensors)
+        n_own = len(self.about.own)
         own, encoded = caches[:n_own], caches[n_own:]
         logits, own_after = self._decode(rows, inputs["ids"], inputs["last"], inputs["read"], (own, encoded))
         new = self._encode(inputs["source"], inputs["source_tokens"])
@@ -111,21 +111,19 @@ class EncodedCacheModel(nn.Module):
             given["attention_mask"] = _mask(source_tokens, source.shape[1])
         start = torch.zeros(1, 1, dtype=torch.long, device=source.device)
         cache = self.model(**given, decoder_input_ids=start, use_cache=True).past_key_values.cross_attention_cache
-        encoded = (tensor for tensor in self.about.tensors if tensor.is_encoded)
-        return [getattr(cache.layers[tensor.layer], tensor.kind) for tensor in encoded]
+        return [getattr(cache.layers[tensor.layer], tensor.kind) for tensor in self.about.encoded]
 
     def _decode(
         self, rows: Rows, ids: Tensor, last: Tensor, read: Tensor, caches: tuple[Sequence[Tensor], Sequence[Tensor]]
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the logits and the tensors of the decoder's own cache, the first one; the second is of the sources."""
         own, encoded = caches
-        about = [tensor for tensor in self.about.tensors if not tensor.is_encoded]
+        about = self.about.own
         layers = {tensor.layer: tensor.is_sliding for tensor in about}
         cache = cache_utils.Cache(
             layers=[FixedLayer(rows, _of_layer(about, own, n), self.context, layers[n]) for n in sorted(layers)]
         )
-        others = [tensor for tensor in self.about.tensors if tensor.is_encoded]
-        cross = cache_utils.Cache(layers=[_known(_of_layer(others, encoded, n)) for n in sorted(layers)])
+        cross = cache_utils.Cache(layers=[_known(_of_layer(self.about.encoded, encoded, n)) for n in sorted(layers)])
         length = encoded[0].shape[2]
         hidden = torch.zeros(ids.shape[0], length, self.about.width, dtype=self.model.dtype, device=ids.device)
         ones = torch.ones(ids.shape[0], self.context, dtype=torch.long, device=ids.device)
