@@ -18,7 +18,7 @@ from graphs.importers.onnx.operators.windows import conv
 DOMAIN = "com.microsoft"
 
 
-def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
+def plus(x: Tensor, *others: Tensor | None) -> Tensor:
     """The sum of the operands that are there."""
     for other in others:
         x = x if other is None else x + other
@@ -27,7 +27,7 @@ def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
 
 operator(f"{DOMAIN}::Gelu")(lambda _, x: functional.gelu(x))
 operator(f"{DOMAIN}::BiasGelu")(lambda _, x, bias: functional.gelu(x + bias))
-operator(f"{DOMAIN}::FastGelu")(lambda _, x, bias=None: functional.gelu(_plus(x, bias), approximate="tanh"))
+operator(f"{DOMAIN}::FastGelu")(lambda _, x, bias=None: functional.gelu(plus(x, bias), approximate="tanh"))
 operator(f"{DOMAIN}::QuickGelu")(lambda node, x: x * torch.sigmoid(node.number("alpha", 1.702) * x))
 operator(f"{DOMAIN}::LayerNormalization", ignores=("stash_type",))(layer_norm)
 
@@ -61,7 +61,7 @@ def skip_rms_norm(
 def _skipped(node: Node, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     if node.wants(1) or node.wants(2):
         raise node.unsupported("the mean or the inverse deviation as an output")
-    return _plus(x, skip, bias)
+    return plus(x, skip, bias)
 
 
 @operator(f"{DOMAIN}::EmbedLayerNormalization", ignores=("mask_index_type",))
@@ -124,7 +124,7 @@ def fused_conv(
 ) -> Tensor:
     """A convolution, a sum and an activation."""
     given = [float(value) for value in node.attributes.get("activation_params", [])]
-    return _activated(node, _plus(conv(node, x, weight, bias), added), given)
+    return _activated(node, plus(conv(node, x, weight, bias), added), given)
 
 
 @operator(f"{DOMAIN}::FusedGemm", ignores=("activation_gamma",))

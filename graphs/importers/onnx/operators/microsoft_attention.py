@@ -19,7 +19,7 @@ from graphs.importers.onnx.operators.attention import (
     rotated,
     visible_keys,
 )
-from graphs.importers.onnx.operators.microsoft import DOMAIN
+from graphs.importers.onnx.operators.microsoft import DOMAIN, plus
 from graphs.importers.onnx.operators.registry import Node, operator
 
 
@@ -40,13 +40,12 @@ def _mask(
         if given.dim() not in (2, 3) or given.shape[-1] != n_keys:
             raise node.unsupported(f"a mask {list(given.shape)}")
         visible = given[:, None, None] if given.dim() == 2 else given[:, None]
-        part = (1 - visible.to(query.dtype)) * hidden
-        total = part if total is None else total + part
+        total = plus((1 - visible.to(query.dtype)) * hidden, total)
     if node.flag("unidirectional"):
         if n_keys != n_past + n_steps:
             raise node.unsupported(f"unidirectional=1 with {n_keys} keys for {n_steps} steps")
         later = query.new_full((n_steps, n_keys), float("-inf")).triu(1 + n_past)
-        total = later if total is None else total + later
+        total = plus(later, total)
     return total
 
 
@@ -79,8 +78,7 @@ def projected_attention(
     _refuse_shared(node, past_length)
     if node.flag("do_rotary"):
         raise node.unsupported("do_rotary=1")
-    projected, n_heads = torch.matmul(x, weight), node.integer("num_heads", 1)
-    projected = projected if bias is None else projected + bias
+    projected, n_heads = plus(torch.matmul(x, weight), bias), node.integer("num_heads", 1)
     widths = node.integers("qkv_hidden_sizes") or [projected.shape[-1] // 3] * 3
     query, key, value = (heads(part, n_heads) for part in torch.split(projected, widths, -1))
     if past is not None:
