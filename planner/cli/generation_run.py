@@ -13,7 +13,7 @@ from planner.cli.models import model_of
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.planning.generation import recounted
 from planner.plans.compare import Comparison, Figure, pace_change
-from planner.plans.generation import GenerationPrediction, generation_of
+from planner.plans.generation import GenerationPrediction, generation_of, paced
 from planner.plans.given import generation_for
 from planner.plans.plan import Plan
 
@@ -57,21 +57,27 @@ def generate_with(runner: "GenerationRunner", options: argparse.Namespace, conso
         console.on_step("comparing the tokens with transformers' generate", 0, 0)
         different = compare_tokens(model, prompts, measured.tokens)
     found = generation_of(asked)
-    comparison = Comparison((), (), _totals(found, measured), pace=pace_change(plan, load.paces), spreads=plan.spreads)
+    totals, change = _totals(found, paced(asked, load.paces), measured), pace_change(plan, load.paces)
+    comparison = Comparison((), (), totals, pace=change, spreads=plan.spreads)
     _show(asked, found, measured, comparison, different, console)
     say_doubts(comparison, foreign_cores, "MODEL", console)
     return DIFFERENT if any(not each.within_rounding for each in different or ()) else DONE
 
 
-def _totals(found: GenerationPrediction, measured: "GenerationMeasurement") -> tuple[Figure, ...]:
-    """Return the phases, predicted and measured."""
-    alone = [Figure("first token, one group alone", found.first_token_s, measured.first_token_s, alone=True)]
-    if measured.token_s is not None:
-        alone.append(Figure("each token after it", found.token_s, measured.token_s, alone=True))
-    return (
-        *alone,
-        Figure("first tokens of all", found.all_first_tokens_s, measured.all_first_tokens_s),
-        Figure("all tokens of all", found.all_s, measured.all_s),
+def _totals(
+    found: GenerationPrediction, at_pace: GenerationPrediction, measured: "GenerationMeasurement"
+) -> tuple[Figure, ...]:
+    """Return the phases, predicted and measured; ``at_pace`` is the prediction at the pace of the run."""
+    names = (
+        ("first token, one group alone", "first_token_s"),
+        ("each token after it", "token_s"),
+        ("first tokens of all", "all_first_tokens_s"),
+        ("all tokens of all", "all_s"),
+    )
+    return tuple(
+        Figure(name, predicted_s, seen_s, alone=number < 2, pace=getattr(at_pace, field) / predicted_s)
+        for number, (name, field) in enumerate(names)
+        if (seen_s := getattr(measured, field)) is not None and (predicted_s := getattr(found, field)) > 0
     )
 
 

@@ -24,6 +24,7 @@ class Figure:
     predicted_s: float  # by the simulator
     measured_s: float  # median of the run
     alone: bool = False  # whether one micro-batch runs alone, on one device after another
+    pace: float | None = None  # times as long by the pace of its own operators; None: they are those of the whole plan
 
     @property
     def error(self) -> float:
@@ -79,7 +80,8 @@ class Comparison:
 
     def unexplained(self, figure: Figure) -> float:
         """Return the error that the machine's pace does not explain."""
-        return figure.error_after(self.pace.of(figure.alone) if self.pace else 1.0)
+        whole = self.pace.of(figure.alone) if self.pace else 1.0
+        return figure.error_after(whole if figure.pace is None else figure.pace)
 
 
 def compare(predicted: Timeline, measured: Timeline, totals: tuple[Figure, ...]) -> Comparison:

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.memory.device import lasting_bytes, op_bytes
+from costmodels.operators.pace import Paces
 from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
 from graphs.phases import Phase
+from planner.plans.compare import pace_change
 from planner.plans.plan import Plan
 from planner.plans.ranges import Range
 
@@ -132,6 +134,22 @@ def generation_of(plan: Plan) -> GenerationPrediction:
         work.output,
         (plan.spread(alone=True).factor, plan.spread().factor),
     )
+
+
+def paced(plan: Plan, paces: Paces) -> GenerationPrediction:
+    """Return how fast a plan generates at the pace of a run, see `pace_change`.
+
+    Passes over prompts compute where those of single tokens wait for memory, so each phase has a pace of its own.
+    """
+    found = generation_of(plan)
+    changes = [pace_change(phase_plan(plan, number), paces) for number in range(len(plan.phases))]
+    phases = (
+        each
+        if change is None
+        else replace(each, alone_s=each.alone_s * change.network, period_s=each.period_s * change.contended)
+        for each, change in zip(found.phases, changes, strict=True)
+    )
+    return replace(found, phases=tuple(phases))
 
 
 def held_bytes(plan: Plan) -> tuple[Floats, Floats]:

@@ -30,8 +30,7 @@ from costmodels.cluster.cluster import Cluster
 from costmodels.host.affinity import run_on
 from costmodels.memory.device import lasting_bytes
 from graphs.program.generation import GenerationProgram
-from planner.plans.compare import Figure, pace_change
-from planner.plans.generation import generation_of
+from planner.plans.generation import generation_of, paced
 from planner.runtime.benchmark.generation import measure_generation, random_prompts
 from planner.runtime.benchmark.load import Load
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
@@ -302,21 +301,20 @@ def times(quick: bool) -> Iterator[Bar]:
         model = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model(family, **sizes)).eval()
         program = planner.generation_program(model, rows=2, context=PROMPT + 16, chunks=(16,))
         cluster = planner.calibrate(program).first(1)
-        search = planner.Search(rewrites="none", time_limit_s=5.0)
+        search = planner.Search(time_limit_s=5.0)
         plan = planner.plan(program, cluster=cluster, goal="generation", workload=work, search=search)
         load = Load((), plan)
         with planner.GenerationRunner(plan, program, share_weights=True) as runner:
             prompts = random_prompts(plan, program)
             measured = measure_generation(runner, prompts, 16, 2 if quick else 5, load, lambda *_: None)
-        found, change = generation_of(plan), pace_change(plan, load.paces)
-        pace, foreign = change.network if change else 1.0, load.foreign_cores()
+        found, at_pace, foreign = generation_of(plan), paced(plan, load.paces), load.foreign_cores()
         assert measured.token_s is not None
         figures = (
-            ("first token", found.first_token_s, measured.first_token_s),
-            ("token", found.token_s, measured.token_s),
+            ("first token", found.first_token_s, at_pace.first_token_s, measured.first_token_s),
+            ("token", found.token_s, at_pace.token_s, measured.token_s),
         )
-        for name, predicted_s, measured_s in figures:
-            after = Figure(name, predicted_s, measured_s).error_after(pace)
+        for name, predicted_s, paced_s, measured_s in figures:
+            pace, after = paced_s / predicted_s, measured_s / paced_s - 1
             print(
                 f"{family}: {name} predicted {predicted_s * 1e3:.2f} ms, measured {measured_s * 1e3:.2f} ms, pace "
                 f"{pace:.2f}, {after:+.1%} after it; others used {foreign:.2f} cores",

@@ -11,7 +11,7 @@ import torch
 from graphs.common.brief import Brief
 from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
-from planner.runtime.benchmark.load import Load
+from planner.runtime.benchmark.load import Load, watching
 from planner.runtime.generation.prompts import Prompt
 from planner.runtime.generation.runner import GenerationRunner
 from planner.runtime.verification.deviation import TOLERANCE
@@ -69,8 +69,10 @@ def measure_generation(
     for turn in range(rounds + 1):  # the first one warms up
         step("generating", turn, rounds + 1)
         load.sample_pace()
-        alone.append(_timed(runner, prompts[:rows], new_tokens)[0])
-        times, tokens = _timed(runner, prompts, new_tokens)
+        with watching(load.meter, runner, 1):
+            alone.append(_timed(runner, prompts[:rows], new_tokens)[0])
+        with watching(load.meter, runner, runner.plan.n_used):
+            times, tokens = _timed(runner, prompts, new_tokens)
         together.append(times)
     load.sample_pace()
     first_s, end_s = (median(times[end] for times in alone[1:]) for end in (0, 1))

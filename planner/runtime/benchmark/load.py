@@ -2,8 +2,11 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from costmodels.calibrate.pace import PaceMeter
 from costmodels.operators.pace import Paces
@@ -13,6 +16,24 @@ from planner.plans.plan import Plan
 TURN_S = 0.6  # of one contender on a steady host
 STEADY, LONGEST = 0.05, 2.0
 """Up to which spread of its pace a host is steady, and how many times as long a turn is at most on another."""
+
+
+class Watched(Protocol):
+    """A runner whose devices call a function after their stages."""
+
+    def watch(self, behind: Callable[[], object] | None) -> None:
+        """Set the function; None for nothing."""
+        ...
+
+
+@contextmanager
+def watching(meter: PaceMeter | None, runner: Watched, n_devices: int) -> Iterator[None]:
+    """Measure the pace of a runner's devices in the midst of their work, while ``n_devices`` compute at once."""
+    runner.watch(partial(meter.watch, n_devices) if meter is not None else None)
+    try:
+        yield
+    finally:
+        runner.watch(None)
 
 
 class Load:

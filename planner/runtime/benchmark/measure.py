@@ -28,7 +28,7 @@ from graphs.common.errors import running
 from graphs.importers.tracing_guards import without_caches
 from graphs.program.program import Program
 from planner.problem.result import Interrupted
-from planner.runtime.benchmark.load import Load
+from planner.runtime.benchmark.load import Load, watching
 from planner.runtime.inference.runner import Runner
 from simulator.timeline import Timeline
 
@@ -117,7 +117,7 @@ class PlannedContender:
         """Stream micro-batches; the first and the last ones fill and drain the devices, and do not count."""
         margin = self._runner.plan.workload.in_flight
         self._runner.record()
-        with self._watched(self._runner.plan.n_used):
+        with watching(self._meter, self._runner, self._runner.plan.n_used):
             start_s = time.perf_counter()
             for _ in self._runner.replay(self._batch, count + 2 * margin):
                 pass
@@ -128,18 +128,8 @@ class PlannedContender:
 
     def single(self, count: int) -> list[float]:
         """Run micro-batches; the next one enters when the last one has left."""
-        with self._watched(1):
+        with watching(self._meter, self._runner, 1):
             return [timed(lambda: self._runner(*self._batch[0], **self._batch[1])) for _ in range(count)]
-
-    @contextmanager
-    def _watched(self, n_devices: int) -> Iterator[None]:
-        """Measure the pace of devices while ``n_devices`` of them compute at once."""
-        if self._meter is not None:
-            self._runner.watch(partial(self._meter.watch, n_devices))
-        try:
-            yield
-        finally:
-            self._runner.watch(None)
 
 
 class Eager:

@@ -14,6 +14,7 @@ an encoder reads the sources of its rows first, one in a pass.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from graphs.common.promises import Promise
@@ -79,20 +80,17 @@ def pass_inputs(model: GenerationProgram, group: RowGroup, phase: Phase) -> dict
     """Return the inputs of the next pass of a group by the names of `GenerationProgram`; `GROUP` is for its caches."""
     if not phase.tokens:
         return _source_inputs(model, group, phase.length)
-    ids = torch.zeros(model.rows, phase.tokens, dtype=torch.long)
-    positions = torch.arange(phase.tokens).repeat(model.rows, 1)
-    last = torch.zeros(model.rows, dtype=torch.long)
-    active = torch.zeros(model.rows, dtype=torch.bool)
-    read = torch.ones(model.rows, dtype=torch.long)
+    ids = np.zeros((model.rows, phase.tokens), np.int64)
+    begin, last, read = (np.full(model.rows, least) for least in (0, 0, 1))
+    active = np.zeros(model.rows, np.bool_)
     for row, one in group.active:
         tokens = one.pending[: phase.tokens]
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        positions[row] += one.position
-        last[row] = len(tokens) - 1
-        active[row] = True
-        read[row] = one.read
+        ids[row, : len(tokens)] = tokens
+        begin[row], last[row], read[row], active[row] = one.position, len(tokens) - 1, one.read, True
+    positions = begin[:, None] + np.arange(phase.tokens)
     given = {"ids": ids, "positions": positions, "last": last, "active": active, "read": read}
-    return {**given, "first": positions[0, 0].clone(), GROUP.name: torch.tensor(group.number)}
+    small = {"first": torch.tensor(begin[0]), GROUP.name: torch.tensor(group.number)}
+    return {name: torch.from_numpy(array) for name, array in given.items()} | small  # as many operators take 0.2 ms
 
 
 def _source_inputs(model: GenerationProgram, group: RowGroup, length: int) -> dict[str, torch.Tensor]:

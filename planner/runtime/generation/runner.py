@@ -11,7 +11,7 @@ model are the copies of a network that the engine knows, and a pass goes through
 """
 
 import queue
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -181,6 +181,11 @@ class GenerationRunner(Closing):
         number, caches = self.plan.cluster.index[device], self._engine.caches
         assert caches is not None, "it has got them at the start"
         return tuple({n: t for n, t in group.items() if caches.home[n] == number} for group in caches.groups)
+
+    def watch(self, behind: Callable[[], object] | None) -> None:
+        """Let each device's thread in this process call `behind` after its stages; None for nothing."""
+        if isinstance(self._engine, Engine):
+            self._engine.behind = behind
 
     def _stop(self, stops: Stops | None) -> Stop:
         """Return the function of ids after which a sequence ends, or the caller's own."""

@@ -18,8 +18,6 @@ from planner.plans.plan import Plan
 GROUP = Tensor("group", (), "int64", Role.INPUT)
 """Which group of sequences a pass is of, besides the inputs of the network."""
 
-NO_ROWS = torch.empty(0, dtype=torch.long)
-
 
 class Caches:
     """The caches of all groups of sequences that are on devices of this process.
@@ -45,6 +43,11 @@ class Caches:
             {name: _empty(graph.tensor[name], place) for name, place in places.items()}
             for _ in range(plan.workload.in_flight)
         )
+        self._attended = {
+            (group, phase): {name: self._positions(name, held[name], *self._phases[phase]) for name in held}
+            for group, held in enumerate(self.groups)
+            for phase in range(len(self._phases))
+        }
 
     def joined(self, inputs: Mapping[str, torch.Tensor], phase: int) -> dict[str, torch.Tensor]:
         """Return the inputs of a pass with its group's caches, of as many positions as its phase attends to.
@@ -52,16 +55,19 @@ class Caches:
         Caches are zero in rows whose sequence begins: positions that are masked weigh 0, and 0 times NaN is NaN.
         """
         given = dict(inputs)
-        held = self.groups[int(given.pop(GROUP.name))]
-        tokens, length = self._phases[phase]
-        begins = (
-            (given["active"] & (given["positions"][:, 0] == 0)).nonzero()[:, 0] if tokens else given.get("row", NO_ROWS)
-        )
-        for name, cache in held.items():
-            if len(begins) and (name in self._encoded) == (tokens == 0):
-                cache[begins.to(cache.device)] = 0
-            given[name] = cache[:, :, :length] if name in (self._growing if tokens else self._encoded) else cache
-        return given
+        group = int(given.pop(GROUP.name))
+        tokens = self._phases[phase].tokens
+        begun = (given["active"] & (given["positions"][:, 0] == 0)).nonzero() if tokens else given.get("row")
+        begins = [] if begun is None else begun.flatten().tolist()
+        for name, cache in self.groups[group].items() if begins else ():
+            if (name in self._encoded) == (tokens == 0):
+                for row in begins:
+                    cache[row].zero_()
+        return given | self._attended[group, phase]
+
+    def _positions(self, name: str, cache: torch.Tensor, tokens: int, length: int) -> torch.Tensor:
+        """Return the part of a cache that a phase attends to."""
+        return cache[:, :, :length] if name in (self._growing if tokens else self._encoded) else cache
 
 
 def _empty(tensor: Tensor, place: torch.device) -> torch.Tensor:

@@ -17,8 +17,9 @@ from graphs.phases import Phase
 from graphs.rewrites.split import Split
 from planner.planning.generation import passes_of
 from planner.planning.question import OpenWorkload, possible_rows
+from planner.plans.compare import pace_change
 from planner.plans.files import plan_from_dict, plan_to_dict
-from planner.plans.generation import generation_of, held_bytes
+from planner.plans.generation import generation_of, held_bytes, paced, phase_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
@@ -216,3 +217,16 @@ def test_several_groups_keep_operators_whole() -> None:
     cluster = split_plan("gemma2").cluster
     two = Workload("generation", 2, 2, prompt=20, output=10, context=CONTEXT)
     assert not any(isinstance(each, Split) for each in planned(cluster, two, rewrites="split").rewrites)
+
+
+def test_each_phase_has_a_pace_of_its_own() -> None:
+    """Prompts are products of many rows, which compute; single tokens read the same weights, which takes memory."""
+    usual_pace = {"computing": 1.0, "memory": 1.0}
+    plan, slow = replace(usual(), pace={"cpu": usual_pace}), [{"computing": 2.0, "memory": 1.0}] * 4
+    found = generation_of(plan)
+    for number, (before, after) in enumerate(zip(found.phases, paced(plan, slow).phases, strict=True)):
+        change = pace_change(phase_plan(plan, number), slow)
+        assert change is not None
+        assert after.alone_s == before.alone_s * change.network > before.alone_s
+        assert after.period_s == before.period_s * change.contended
+    assert paced(plan, []) == found  # nobody has measured it

@@ -97,6 +97,7 @@ def test_the_pace_explains_a_part_of_an_error() -> None:
     slow = Comparison((), (), (figure,), pace=PaceChange(1.6, 1.6, {"computing": 1.6, "streaming": 1.0}))
     assert not slow.off
     assert replace(slow, pace=None).off
+    assert slow.unexplained(replace(figure, pace=1.1)) == pytest.approx(0.5)  # that of its own operators
 
 
 def test_the_pace_of_a_plan() -> None:
