@@ -100,6 +100,7 @@ LLAMA = {
     "vocab_size": 151_936,
     "tie_word_embeddings": True,
 }
+OPT = {"num_hidden_layers": 4, "num_attention_heads": 8, "max_position_embeddings": 512, "pad_token_id": 0}
 PROMPT, ROUNDS = 64, 3
 ONE_OVER_EAGER, TWO_OVER_ONE, GROWN, OFF = 1.5, 1.6, 0.02, 0.1
 KINDS, LONGEST, CALLERS = 50, 24, 4  # of a stream: prompts, tokens after one, threads
@@ -294,6 +295,8 @@ def times(quick: bool) -> Iterator[Bar]:
         "gpt2": {**gpt2, "eos_token_id": 0},
         "llama": {**small, **heads},
         "qwen3": {**small, **heads, "num_hidden_layers": 6},
+        "gemma2": {**small, **heads, "sliding_window": 32},
+        "opt": {"hidden_size": 512, "ffn_dim": 2048, "word_embed_proj_dim": 512, "vocab_size": 8000, **OPT},
     }
     work = planner.OpenWorkload(prompt=PROMPT, output=16, sequences=2, rows=2)
     for family, sizes in list(networks.items())[: 1 if quick else None]:
