@@ -6,18 +6,21 @@
                                       up[1/2] ──► gelu[1/2] ──► down[1/2] ────┘           down by input features
 
 Parts read slices of the model's own parameters. Where neighbours divide a tensor in the same way nothing stands between
-them; else slices, concatenations and sums do. A tensor that is put together has its own name again.
+them; else slices, concatenations and sums do. A tensor that is put together has its own name again. A cache that all
+operators divide alike becomes several caches.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import gcd
 
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
-from graphs.ir import Attr, Graph, Op
+from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.rewrites.cache_shardings import Cache, caches_with_users, shard_of_cache
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
@@ -66,6 +69,7 @@ class SplitGraph(Brief):
     graph: Graph  # the new graph
     slices: Mapping[str, Slice]  # parameters and buffers that are parts of the network's, by name
     parts: Mapping[str, Origin]  # where operators come from, by name; slices, concatenations and sums come from none
+    caches: Mapping[str, Layout] = field(default_factory=dict)  # divided caches of the network, and their successors
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,9 @@ def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
         for reader in (graph.ops[number] for number in flow.readers):
             if {writer.name, reader.name} <= chosen.keys() and _meet(writer, reader, flow.tensor, chosen):
                 group[root(reader.name)] = root(writer.name)
+    for cache, ops in caches_with_users(graph).items():
+        if _divide_alike(cache, ops, chosen):
+            group.update({root(op.name): root(ops[0].name) for op in ops})
     units: dict[str, int] = {}
     for name, choice in chosen.items():
         units[root(name)] = gcd(units.get(root(name), 0), choice.sharding.units)
@@ -183,6 +190,16 @@ def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, _Chosen]) ->
     return written is not None and written == read and one.parts == other.parts and other.sharding.halo is None
 
 
+def _divide_alike(cache: Cache, ops: Sequence[Op], chosen: Mapping[str, _Chosen]) -> bool:
+    """Return whether all operators that use a cache divide it along the same loop, and one of them writes it anew."""
+    choices = [chosen.get(op.name) for op in ops]
+    ways = {
+        choice and (choice.parts, shard_of_cache(op, choice.sharding, cache))
+        for op, choice in zip(ops, choices, strict=True)
+    }
+    return len(ways) == 1 and all(way and way[1] for way in ways) and any(cache[1] in op.outputs for op in ops)
+
+
 @dataclass
 class _Splitting:
     """One pass over the operators of a graph."""
@@ -194,6 +211,8 @@ class _Splitting:
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
 
     def result(self) -> SplitGraph:
+        divided = dict(self._divided_caches())
+        self.writer.layouts.update(divided)
         for op in self.graph.ops:
             self.writer.module = op.module
             if op.name in self.chosen:
@@ -204,14 +223,47 @@ class _Splitting:
             else:
                 self._add_whole(op)
         self.writer.module = ""
+        divided |= {after: self.writer.layouts[after] for cache, after in self.graph.caches if cache in divided}
+
+        def held(name: str) -> tuple[str, ...]:
+            return divided[name].names if name in divided else (name,)
+
         for name in self.graph.outputs:
-            self.writer.piece(name, None, Reader())
+            if name not in divided:
+                self.writer.piece(name, None, Reader())
+        inputs, outputs = (
+            tuple(chain.from_iterable(map(held, each))) for each in (self.graph.inputs, self.graph.outputs)
+        )
+        caches = tuple(
+            chain.from_iterable(zip(held(one), held(after), strict=True) for one, after in self.graph.caches)
+        )
         used = {name for op in self.writer.ops for name in (*op.inputs, *op.outputs)}
-        used.update(self.graph.inputs, self.graph.outputs)
+        used.update(inputs, outputs)
         tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
         kept = tuple(tensor for name, tensor in tensors.items() if name in used)
-        graph = replace(self.graph, ops=tuple(self.writer.ops), tensors=kept)
-        return SplitGraph(graph, self.writer.slices, self.parts)
+        graph = Graph(self.graph.name, tuple(self.writer.ops), kept, inputs, outputs, caches)
+        return SplitGraph(graph, self.writer.slices, self.parts, divided)
+
+    def _divided_caches(self) -> Iterator[tuple[str, Layout]]:
+        """Yield the caches that all their users divide alike, with their parts, and describe these."""
+        for pair, ops in caches_with_users(self.graph).items():
+            if not _divide_alike(pair, ops, self.chosen):
+                continue
+            whole = self.graph.tensor[pair[0]]
+            layouts = {self._regions_of_cache(pair, op) for op in ops}
+            regions = layouts.pop()
+            if layouts:
+                continue  # their borders could not be aligned
+            names = tuple(part_name(whole.name, part, len(regions)) for part in range(len(regions)))
+            for name, region in zip(names, regions, strict=True):
+                self.writer.tensors[name] = Tensor(name, region.shape(whole.shape), whole.dtype, Role.CACHE)
+            yield whole.name, Layout(names, regions)
+
+    def _regions_of_cache(self, pair: Cache, op: Op) -> tuple[Indices, ...]:
+        """Return the region of a cache that each part of an operator which divides it uses."""
+        choice, shape = self.chosen[op.name], self.graph.tensor[pair[0]].shape
+        shard = shard_of_cache(op, choice.sharding, pair)
+        return tuple(filter(None, (choice.region(shard, shape, part) for part in range(choice.parts))))
 
     def _add_whole(self, op: Op) -> None:
         """Add an operator as it is; its inputs are put together under the names that it knows."""
