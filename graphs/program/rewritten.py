@@ -59,7 +59,7 @@ def _split(program: Program, split: SplitGraph) -> Program:
     tensor_of = {node.name: name for name, node in nodes.items()}
     slices = {name: one for name, one in split.slices.items() if name in nodes}
     sources = {one.source: program.state[one.source] for one in slices.values()}
-    named = {"graph": graph, "calls": calls, "tensor_of": tensor_of, "state": state}
+    named: dict[str, Any] = {"graph": graph, "calls": calls, "tensor_of": tensor_of, "state": state}
     return replace(program, **named, slices=slices, sources=sources, **_divided_ends(program, split.caches))
 
 

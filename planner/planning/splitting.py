@@ -28,9 +28,10 @@ from graphs.common.arrays import Floats
 from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph, Op
 from graphs.rewrites.cache_shardings import caches_with_users, shard_of_cache
+from graphs.rewrites.choices import can_be_split, nearest_split
 from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
-from graphs.rewrites.split import Origin, Split, can_be_split, nearest_split, part_number
+from graphs.rewrites.split import Origin, Split, part_number
 from planner.planning.candidates import Candidate, best_of
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
