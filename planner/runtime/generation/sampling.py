@@ -9,7 +9,6 @@ from graphs.common.checks import check_fields, integer
 from graphs.common.errors import InputError
 from planner.runtime.stages.random_generators import check_seed, draw_seed
 
-
 PIECE = 2**14  # numbers that torch converts on the calling thread
 
 
@@ -70,5 +69,5 @@ def _largest(logits: torch.Tensor) -> int:
     """
     if not logits.is_cpu:
         return int(logits.argmax())
-    pieces = (logits,) if logits.dtype.itemsize > 2 else tuple(piece.float() for piece in logits.split(PIECE))
+    pieces = (logits,) if logits.dtype.itemsize > 2 else tuple(piece.float() for piece in torch.split(logits, PIECE))
     return int(np.concatenate([piece.detach().numpy() for piece in pieces]).argmax())
