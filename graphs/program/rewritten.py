@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError
 from graphs.ir import Attr, Op
 from graphs.program.calls import known_operator
 from graphs.program.pieces import sliced
-from graphs.program.program import Call, Program
+from graphs.program.program import Call, Leaf, Program
 from graphs.program.traced_strides import lying_as_traced
-from graphs.rewrites.layouts import Slice
+from graphs.rewrites.layouts import Layout, Slice
 from graphs.rewrites.rewrite import Rewrite
 from graphs.rewrites.split import Split, SplitGraph
 
@@ -57,7 +59,32 @@ def _split(program: Program, split: SplitGraph) -> Program:
     tensor_of = {node.name: name for name, node in nodes.items()}
     slices = {name: one for name, one in split.slices.items() if name in nodes}
     sources = {one.source: program.state[one.source] for one in slices.values()}
-    return replace(program, graph=graph, calls=calls, tensor_of=tensor_of, state=state, slices=slices, sources=sources)
+    named: dict[str, Any] = {"graph": graph, "calls": calls, "tensor_of": tensor_of, "state": state}
+    return replace(program, **named, slices=slices, sources=sources, **_divided_ends(program, split.caches))
+
+
+def _divided_ends(program: Program, caches: Mapping[str, Layout]) -> dict[str, Any]:
+    """Return the ends of a program that takes and returns a list of its parts for each divided cache."""
+    if not caches:
+        return {}
+    examples: list[torch.Tensor] = []
+    for name, example in zip(program.graph.inputs, program.example_inputs, strict=True):
+        regions = caches[name].regions if name in caches else (None,)
+        examples += (sliced(example, Slice(name, region)) for region in regions)
+
+    in_leaves, in_spec = _in_parts(program.in_leaves, program.in_spec, caches)
+    out_leaves, out_spec = _in_parts(program.out_leaves, program.out_spec, caches)
+    ends = {"in_leaves": in_leaves, "in_spec": in_spec, "out_leaves": out_leaves, "out_spec": out_spec}
+    return {**ends, "example_inputs": tuple(examples)}
+
+
+def _in_parts(
+    leaves: Iterable[Leaf], spec: pytree.TreeSpec, caches: Mapping[str, Layout]
+) -> tuple[tuple[Leaf, ...], pytree.TreeSpec]:
+    """Return leaves and their structure with a list of names where the name of a divided cache was."""
+    parts = [[*caches[leaf].names] if isinstance(leaf, str) and leaf in caches else [leaf] for leaf in leaves]
+    stars = [["*"] * len(each) if len(each) > 1 else "*" for each in parts]
+    return tuple(chain.from_iterable(parts)), pytree.tree_structure(pytree.tree_unflatten(stars, spec))
 
 
 def _rebound(

@@ -4,14 +4,23 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from graphs.caches import users
 from graphs.ir import Graph, Op
+from graphs.rewrites.cache_shardings import Cache, caches_with_users, shard_of_cache
 from graphs.rewrites.sharding import REPLICATED, Shard, Sharding
 from graphs.rewrites.sharding_rules import shardings
 
 
 def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
-    """Return the shardings of all operators by name, with those in runs that match a neighbour's."""
+    """Return the shardings of all operators by name, with those in runs that match a neighbour's.
+
+    Operators that use a cache have none: its caller holds the whole of it.
+    """
+    cached = {op.name for ops in caches_with_users(graph).values() for op in ops}
+    return MappingProxyType({name: () if name in cached else each for name, each in _shardings(graph).items()})
+
+
+def _shardings(graph: Graph) -> dict[str, tuple[Sharding, ...]]:
+    """Return the shardings of all operators, whatever they use."""
     found = {op.name: list(shardings(graph, op)) for op in graph.ops}
     near: dict[str, set[str]] = {op.name: set() for op in graph.ops}
     for flow in graph.flows:
@@ -30,26 +39,27 @@ def network_shardings(graph: Graph) -> Mapping[str, tuple[Sharding, ...]]:
         if len(known) > before:
             found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
             left.extend(near[name])
-    return MappingProxyType({name: tuple(each) for name, each in found.items()})
+    return {name: tuple(each) for name, each in found.items()}
 
 
 def phase_shardings(graphs: Sequence[Graph]) -> Mapping[str, tuple[Sharding, ...]]:
     """Return the shardings of a language model's operators that its phases have alike, by name.
 
-    They divide no axis of tokens, which has other lengths in other phases, and operators that use a cache stay whole
-    with it.
+    They divide no axis of tokens, which has other lengths in other phases, and operators that use a cache divide it.
     """
-    first, *others = [network_shardings(graph) for graph in graphs]
-    cached = {graphs[0].ops[number].name for group in users(graphs[0]) for number in group}
+    first, *others = [_shardings(graph) for graph in graphs]
+    caches: dict[str, list[Cache]] = {}
+    for cache, ops in caches_with_users(graphs[0]).items():
+        for op in ops:
+            caches.setdefault(op.name, []).append(cache)
 
     def alike(op: Op, one: Sharding) -> bool:
         divided = [(name, shard.axis) for name, shard in _at(op, [one])]
         lengths = {tuple(graph.tensor[name].shape[axis] for name, axis in divided) for graph in graphs}
-        return len(lengths) == 1 and all(one in other[op.name] for other in others)
+        divides = all(shard_of_cache(op, one, cache) for cache in caches.get(op.name, ()))
+        return divides and len(lengths) == 1 and all(one in other[op.name] for other in others)
 
-    return MappingProxyType(
-        {op.name: () if op.name in cached else tuple(o for o in first[op.name] if alike(op, o)) for op in graphs[0].ops}
-    )
+    return MappingProxyType({op.name: tuple(o for o in first[op.name] if alike(op, o)) for op in graphs[0].ops})
 
 
 def _everywhere(one: Sharding) -> tuple[object, ...]:

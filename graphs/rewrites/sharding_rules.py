@@ -306,6 +306,40 @@ def _pad(graph: Graph, op: Op) -> Iterator[Sharding]:
     return loops(graph, op, [axes], [axes])
 
 
+# --- writes into a tensor --------------------------------------------------------------------------------------------
+
+
+def _index_put(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Yield the axes that are not indexed. New values have them where indexing puts them (NumPy's advanced indexing).
+
+    ::
+
+        cache [rows, heads, positions, width], indices [rows, None, positions]  ◄──  [rows, positions, heads, width]
+    """
+    cache, *indices, _ = op.inputs
+    if any(graph.tensor[name].dtype == "bool" for name in indices):
+        return  # a mask stands for several axes
+    given = op.attrs.get("indices") or ("tensor",) * len(indices)
+    at = [axis for axis, each in enumerate(given) if each is not None] if isinstance(given, tuple) else []
+    if len(at) != len(indices) or not at:
+        return
+    axes = ["" if axis in at else name for axis, name in enumerate(numbered(rank_of(graph, cache)))]
+    before = at[0] if at[-1] - at[0] == len(at) - 1 else 0
+    free = [name for name in axes if name]
+    written = [*free[:before], *[""] * max(rank_of(graph, name) for name in indices), *free[before:]]
+    values = written[len(written) - rank_of(graph, op.inputs[-1]) :]
+    yield from loops(graph, op, [axes, *([""] * rank_of(graph, name) for name in indices), values], [axes])
+
+
+def _index_copy(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Yield the axes of both tensors besides the one of which indices are written."""
+    rank = rank_of(graph, op.inputs[0])
+    (dim,) = dims_of(op.attrs.get("dim", 0), rank)
+    axes = ["" if axis == dim else name for axis, name in enumerate(numbered(rank))]
+    if rank_of(graph, op.inputs[2]) == rank:
+        yield from loops(graph, op, [axes, [""] * rank_of(graph, op.inputs[1]), axes], [axes])
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 UNARY = (
@@ -352,6 +386,8 @@ RULES: Mapping[str, Rule] = _table(
         "split chunk split_with_sizes": _pieces,
         "cat stack": _cat,
         "pad constant_pad_nd": _pad,
+        "index_put": _index_put,
+        "index_copy index_add": _index_copy,
     }
 )
 """The rule of each kind, without its overload."""

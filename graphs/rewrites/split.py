@@ -6,22 +6,25 @@
                                       up[1/2] ──► gelu[1/2] ──► down[1/2] ────┘           down by input features
 
 Parts read slices of the model's own parameters. Where neighbours divide a tensor in the same way nothing stands between
-them; else slices, concatenations and sums do. A tensor that is put together has its own name again.
+them; else slices, concatenations and sums do. A tensor that is put together has its own name again. A cache that all
+operators divide alike becomes several caches.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd
+from itertools import chain
 
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
-from graphs.ir import Attr, Graph, Op
+from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.rewrites.cache_shardings import caches_with_users
+from graphs.rewrites.choices import Choice, aligned, choice_of, parts_of_cache
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
-from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
-from graphs.rewrites.sharding_rules import VIEWS, shardings
+from graphs.rewrites.sharding import REPLICATED, Range, Sharding
+from graphs.rewrites.sharding_rules import VIEWS
 
 RESHAPE, MM = "aten.reshape.default", "aten.mm.default"
 PART = re.compile(r"(.*)\[(\d+)/\d+\](?:\.\d+)?")  # a name by `part_name`, perhaps of one group of its filters
@@ -66,6 +69,7 @@ class SplitGraph(Brief):
     graph: Graph  # the new graph
     slices: Mapping[str, Slice]  # parameters and buffers that are parts of the network's, by name
     parts: Mapping[str, Origin]  # where operators come from, by name; slices, concatenations and sums come from none
+    caches: Mapping[str, Layout] = field(default_factory=dict)  # divided caches of the network, and their successors
 
 
 @dataclass(frozen=True)
@@ -89,98 +93,8 @@ class Split:
             raise InputError(f"a split of no operator changes nothing in '{graph.name}'; leave it out")
         if fused := next((op.name for op in graph.ops if op.members), ""):
             raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
-        chosen = {name: _chosen(graph, name, *choice) for name, choice in self.choices.items()}
-        return _Splitting(graph, _aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A sharding, a number of parts, and the units that are divided together."""
-
-    sharding: Sharding
-    parts: int
-    grain: int = 1
-
-    @property
-    def shares(self) -> tuple[Range, ...]:
-        """[parts], in units."""
-        if self.sharding.name == REPLICATED:
-            return ((0, 1),) * self.parts
-        divided = shares(self.sharding.units // self.grain, self.parts)
-        return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
-
-    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Wanted:
-        """Return the region of a tensor that a part has; None for the whole tensor."""
-        if shard is None:
-            return None
-        return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
-
-
-def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
-    if name not in graph.index:
-        raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
-    op = graph.ops[graph.index[name]]
-    own = {one.name: one for one in shardings(graph, op)}
-    if sharding not in own and not can_be_split(graph, op):
-        raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {nearest_split(graph, op)}")
-    found = sharding_named(own, sharding)
-    if found is None:
-        raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
-    if not 2 <= parts <= found.units:
-        raise InputError(
-            f"operator '{name}' ({op.kind}) can be divided by {found.name} into 2 to {found.units} parts, not {parts}"
-        )
-    return _Chosen(found, parts)
-
-
-def can_be_split(graph: Graph, op: Op) -> bool:
-    """Return whether parts of an operator can compute less than all of it."""
-    return any(one.name != REPLICATED for one in shardings(graph, op))
-
-
-def nearest_split(graph: Graph, op: Op) -> str:
-    """Return the operator nearest to another that can be split, in words."""
-    at = graph.index[op.name]
-    for other in sorted(graph.ops, key=lambda each: abs(graph.index[each.name] - at)):
-        if own := [one.name for one in shardings(graph, other) if one.name != REPLICATED]:
-            return f"the nearest that can be is '{other.name}' ({other.kind}), by {', '.join(own)}"
-    return "no operator of this network can be"
-
-
-def _aligned(graph: Graph, chosen: Mapping[str, _Chosen]) -> dict[str, _Chosen]:
-    """Return the choices with borders at the same places wherever one operator divides a tensor as the next one does.
-
-    So the output features before an attention are divided as its heads are.
-    """
-    group = {name: name for name in chosen}
-
-    def root(name: str) -> str:
-        while group[name] != name:
-            name = group[name]
-        return name
-
-    for flow in graph.flows:
-        writer = graph.ops[flow.writer]
-        for reader in (graph.ops[number] for number in flow.readers):
-            if {writer.name, reader.name} <= chosen.keys() and _meet(writer, reader, flow.tensor, chosen):
-                group[root(reader.name)] = root(writer.name)
-    units: dict[str, int] = {}
-    for name, choice in chosen.items():
-        units[root(name)] = gcd(units.get(root(name), 0), choice.sharding.units)
-    return {
-        name: replace(choice, grain=choice.sharding.units // units[root(name)])
-        if units[root(name)] >= choice.parts
-        else choice
-        for name, choice in chosen.items()
-    }
-
-
-def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, _Chosen]) -> bool:
-    """Return whether two neighbours divide the tensor between them along the same loop."""
-    one, other = chosen[writer.name], chosen[reader.name]
-    written = one.sharding.outputs[writer.outputs.index(tensor)]
-    read = other.sharding.inputs[reader.inputs.index(tensor)]
-    return written is not None and written == read and one.parts == other.parts and other.sharding.halo is None
+        chosen = {name: choice_of(graph, name, *choice) for name, choice in self.choices.items()}
+        return _Splitting(graph, aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
 
 
 @dataclass
@@ -188,12 +102,14 @@ class _Splitting:
     """One pass over the operators of a graph."""
 
     graph: Graph
-    chosen: Mapping[str, _Chosen]
+    chosen: Mapping[str, Choice]
     writer: LayoutWriter
     parts: dict[str, Origin] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
 
     def result(self) -> SplitGraph:
+        divided = dict(self._divided_caches())
+        self.writer.layouts.update(divided)
         for op in self.graph.ops:
             self.writer.module = op.module
             if op.name in self.chosen:
@@ -204,14 +120,36 @@ class _Splitting:
             else:
                 self._add_whole(op)
         self.writer.module = ""
+        divided |= {after: self.writer.layouts[after] for cache, after in self.graph.caches if cache in divided}
+
+        def held(name: str) -> tuple[str, ...]:
+            return divided[name].names if name in divided else (name,)
+
         for name in self.graph.outputs:
-            self.writer.piece(name, None, Reader())
+            if name not in divided:
+                self.writer.piece(name, None, Reader())
+        inputs, outputs = (
+            tuple(chain.from_iterable(map(held, each))) for each in (self.graph.inputs, self.graph.outputs)
+        )
+        caches = tuple(
+            chain.from_iterable(zip(held(one), held(after), strict=True) for one, after in self.graph.caches)
+        )
         used = {name for op in self.writer.ops for name in (*op.inputs, *op.outputs)}
-        used.update(self.graph.inputs, self.graph.outputs)
+        used.update(inputs, outputs)
         tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
         kept = tuple(tensor for name, tensor in tensors.items() if name in used)
-        graph = replace(self.graph, ops=tuple(self.writer.ops), tensors=kept)
-        return SplitGraph(graph, self.writer.slices, self.parts)
+        graph = Graph(self.graph.name, tuple(self.writer.ops), kept, inputs, outputs, caches)
+        return SplitGraph(graph, self.writer.slices, self.parts, divided)
+
+    def _divided_caches(self) -> Iterator[tuple[str, Layout]]:
+        """Yield the caches that all their users divide alike, with their parts, and describe these."""
+        for pair, ops in caches_with_users(self.graph).items():
+            whole, regions = self.graph.tensor[pair[0]], parts_of_cache(self.graph, pair, ops, self.chosen)
+            names = tuple(part_name(whole.name, part, len(regions)) for part in range(len(regions)))
+            for name, region in zip(names, regions, strict=True):
+                self.writer.tensors[name] = Tensor(name, region.shape(whole.shape), whole.dtype, Role.CACHE)
+            if regions:
+                yield whole.name, Layout(names, regions)
 
     def _add_whole(self, op: Op) -> None:
         """Add an operator as it is; its inputs are put together under the names that it knows."""
@@ -224,7 +162,7 @@ class _Splitting:
         self.parts[op.name] = Origin(op.name)
         self.writer.ops.append(op)
 
-    def _add_part(self, op: Op, choice: _Chosen, part: int) -> None:
+    def _add_part(self, op: Op, choice: Choice, part: int) -> None:
         sharding, reader = choice.sharding, Reader(part, choice.parts)
         left_out = sharding.once if part else ()
         inputs = [self._read(op, choice, reader, number) for number in range(len(op.inputs)) if number not in left_out]
@@ -241,7 +179,7 @@ class _Splitting:
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
-    def _add_filters(self, op: Op, choice: _Chosen, part: int) -> None:
+    def _add_filters(self, op: Op, choice: Choice, part: int) -> None:
         """Some filters of a convolution in groups: whole groups together, those of a divided group alone."""
         x, *weights = op.inputs
         groups, reader = op.attrs["groups"], Reader(part, choice.parts)
@@ -263,12 +201,12 @@ class _Splitting:
             self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
         self.writer.cat(written, names, 1)
 
-    def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
+    def _regions(self, op: Op, choice: Choice, part: int) -> Iterator[Wanted]:
         """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
 
-    def _read(self, op: Op, choice: _Chosen, reader: Reader, number: int) -> str:
+    def _read(self, op: Op, choice: Choice, reader: Reader, number: int) -> str:
         """Return the tensor that a part reads as one of its inputs."""
         name, shard, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
         shape = self.graph.tensor[name].shape
@@ -281,7 +219,7 @@ class _Splitting:
             return self.writer.piece(name, wanted, reader)
         return self.writer.padded(name, wanted, reader, padding, halo)
 
-    def _lay(self, op: Op, choice: _Chosen) -> None:
+    def _lay(self, op: Op, choice: Choice) -> None:
         """Remember the layouts of an operator's outputs."""
         regions = [list(self._regions(op, choice, part)) for part in range(choice.parts)]
         for number, name in enumerate(op.outputs):
@@ -291,7 +229,7 @@ class _Splitting:
             self.moved.add(name)
 
 
-def _has_filters_in_groups(op: Op, choice: _Chosen) -> bool:
+def _has_filters_in_groups(op: Op, choice: Choice) -> bool:
     """Return whether a convolution in groups is divided by its filters, which may divide groups."""
     weights = choice.sharding.inputs[1:]
     return "groups" in op.attrs and op.attrs["groups"] != 1 and choice.sharding.inputs[0] is None and any(weights)
@@ -308,14 +246,14 @@ def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, 
             at = end
 
 
-def _part_name(tensor: str, choice: _Chosen, part: int) -> str:
+def _part_name(tensor: str, choice: Choice, part: int) -> str:
     """Return the name of a tensor that a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
     return part_name(tensor, part, choice.parts)
 
 
-def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
+def _changed(op: Op, choice: Choice, part: int, shape: Sequence[int]) -> Op:
     """Return a part with the arguments for its share, which writes a tensor of this shape."""
     kind, sharding = plain(op.kind).removeprefix("aten."), choice.sharding
     start, stop = choice.shares[part]

@@ -12,9 +12,10 @@ operator, with a bound (Alpa's problem: Zheng et al., OSDI 2022); the split netw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 from operator import attrgetter
 
@@ -26,9 +27,11 @@ from costmodels.table import SURE, CostTable, Source
 from graphs.common.arrays import Floats
 from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph, Op
+from graphs.rewrites.cache_shardings import caches_with_users, shard_of_cache
+from graphs.rewrites.choices import can_be_split, nearest_split
 from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
-from graphs.rewrites.split import Origin, Split, can_be_split, nearest_split, part_number
+from graphs.rewrites.split import Origin, Split, part_number
 from planner.planning.candidates import Candidate, best_of
 from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
@@ -111,8 +114,22 @@ class SplitSearch:
                 left = layouts
             for reader in flow.readers:
                 edges.append(Edge((source, reader), self._between(left, self._read(reader, flow.tensor), n_bytes)))
+        edges += self._ties()
         live, limit = self._memory()
         return StrategyProblem(tuple(node_cost), tuple(edges), live, limit)
+
+    def _ties(self) -> Iterator[Edge]:
+        """Yield a tie for each two neighbours among the operators of a cache, which all divide it alike or none."""
+        for cache, ops in caches_with_users(self.graph).items():
+            numbers = [self.graph.index[op.name] for op in ops]
+            shards = [
+                [shard_of_cache(op, one, cache) for one in self.strategies[n]]
+                for op, n in zip(ops, numbers, strict=True)
+            ]
+            written = any(cache[1] in op.outputs for op in ops)
+            for (a, ours), (b, theirs) in pairwise(zip(numbers, shards, strict=True)):
+                alike = [[one == other and (written or one is None) for other in theirs] for one in ours]
+                yield Edge((a, b), np.where(alike, 0.0, inf))
 
     def found(self, time_limit_s: float) -> Split | None:
         """Return the fastest split; None if it gains less than `LEAST_GAIN`."""
@@ -134,10 +151,15 @@ class SplitSearch:
             part_s = min(launch_s, whole_s) + max(0.0, whole_s - launch_s) * self._share(number, sharding)
             part_s *= 1 + self.slowdown[number] if sharding else 1.0
             part_s = self.known.get((op.name, sharding.name), part_s) if sharding else part_s
-            for name in {*op.outputs} & {*self.graph.outputs}:
+            for name in ({*op.outputs} & {*self.graph.outputs}) - self._kept:
                 part_s += self.team.relaid_s(_layout(op, sharding, name), WHOLE, self.graph.tensor[name].n_bytes)
             own.append(part_s)
         return np.array(own)
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """The successors of caches, which no caller gets."""
+        return frozenset(after for _, after in self.graph.caches)
 
     def _share(self, number: int, sharding: Sharding | None) -> float:
         """Return the time of the largest part as a share of the whole operator's, by a roofline."""

@@ -14,6 +14,7 @@ from graphs.program.arguments import arguments_of, by_name
 from graphs.program.generation import GenerationProgram, unlike
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
+from graphs.rewrites.split import undivided
 from planner.plans.given import ModelName, NamedModel, generation_for, given_model, runnable
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
@@ -80,7 +81,8 @@ def phases_for(plan: Plan, model: GenerationProgram) -> GenerationProgram:
                 f"the plan's rewrites change the network for {phase.tokens} tokens in another way than for 1: "
                 f"{difference}; plan with search=Search(rewrites='none')"
             )
-    return replace(model, phases=programs)
+    growing = frozenset(name for name, _ in plan.graph.caches if undivided(name) in model.growing)
+    return replace(model, phases=programs, growing=growing)
 
 
 def check_types(plan: object, program: object) -> None:

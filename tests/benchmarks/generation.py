@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -26,7 +25,6 @@ import torch
 import transformers
 
 import planner
-from costmodels.cluster.cluster import Cluster
 from costmodels.host.affinity import run_on
 from costmodels.memory.device import lasting_bytes
 from graphs.program.generation import GenerationProgram
@@ -35,7 +33,7 @@ from planner.runtime.benchmark.generation import measure_generation, random_prom
 from planner.runtime.benchmark.load import Load
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 from tests.planner.runtime.generation.tiny import cut, distinct
-from tests.planner.runtime.small import cpu, desk
+from tests.planner.runtime.small import cpu
 
 hf: Any = transformers
 WORDS = 61
@@ -179,12 +177,15 @@ def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
     context = PROMPT + more + 16
     one, two = (planner.generation_program(model, rows=rows, context=context, chunks=(PROMPT,)) for rows in (1, 2))
     four = planner.generation_program(model, rows=4, context=context, chunks=(PROMPT,))
-    runners = {
-        "one": planner.GenerationRunner(planned(one, 1), one, share_weights=True),
-        "four": planner.GenerationRunner(planned(four, 1), four, share_weights=True),
-        "groups on two": planner.GenerationRunner(planned(two, 2), two, share_weights=True),
-        "four on two": planner.GenerationRunner(divided(four, more), four, share_weights=True),
+    plans = {
+        "one": (one, planned(one, 1, more)),
+        "four": (four, planned(four, 1, more)),
+        "groups on two": (two, planned(two, 2, more)),
+        "four on two": (four, planned(four, 2, more)),
     }
+    runners = {each: planner.GenerationRunner(plan, own, share_weights=True) for each, (own, plan) in plans.items()}
+    for each, (_, plan) in plans.items():
+        print(f"{each}: {len(plan.stages)} stages, {sent(plan)} messages a pass", flush=True)
     static = {"max_new_tokens": more, "cache_implementation": "static", **GREEDY}
 
     def eager(rows: int) -> Callable[[], Any]:
@@ -216,36 +217,22 @@ def _turns(name: str, model: Any, more: int) -> Iterator[Bar]:
     )
 
 
-def cores(n_devices: int) -> Cluster:
-    """Return devices of one core each with quick kernels, for weights of any size."""
-    cluster = desk(n_devices)
-    devices = tuple(
-        replace(device, cores=(number,), kernels="quick", memory_bytes=1e11)
-        for number, device in enumerate(cluster.devices)
+def planned(program: GenerationProgram, n_devices: int, more: int) -> planner.Plan:
+    """Return a plan for four sequences, or the only one, on some cores; what a core and a message cost is measured."""
+    sequences = 1 if program.rows == 1 else 4
+    work = planner.OpenWorkload(
+        prompt=PROMPT, output=more, sequences=sequences, rows=program.rows, context=program.context
     )
-    return replace(cluster, devices=devices)
-
-
-def planned(program: GenerationProgram, n_devices: int) -> planner.Plan:
-    """Return a plan for passes that stream over so many cores, by estimated costs, with as many groups in flight."""
-    workload = planner.Workload(batch=program.rows, in_flight=n_devices)
-    search = planner.Search(rewrites="none", time_limit_s=5.0)
-    return planner.plan(program.decode, cluster=cores(n_devices), goal="throughput", workload=workload, search=search)
-
-
-def divided(program: GenerationProgram, more: int) -> planner.Plan:
-    """Return a plan for all sequences in one group on two cores, which read each weight once: operators are split."""
-    cluster = cores(2)
-    devices = tuple(
-        replace(device, flops_per_s={"float32": 5e10, "bfloat16": 5e10}, memory_bytes_per_s=1e10)
-        for device in cluster.devices
-    )
-    rows, context = program.rows, program.context
-    work = planner.OpenWorkload(prompt=PROMPT, output=more, sequences=rows, rows=rows, context=context)
-    search = planner.Search(rewrites="split", time_limit_s=5.0)
+    cluster = planner.calibrate().first(n_devices)
     return planner.plan(
-        program, cluster=replace(cluster, devices=devices), goal="generation", workload=work, search=search
+        program, cluster=cluster, goal="generation", workload=work, search=planner.Search(time_limit_s=5.0)
     )
+
+
+def sent(plan: planner.Plan) -> int:
+    """Return how many tensors a pass sends from one device to another."""
+    home = plan.placement.device
+    return sum(len({home[reader] for reader in flow.readers} - {home[flow.writer]}) for flow in plan.graph.flows)
 
 
 def stream(count: int) -> Iterator[Bar]:

@@ -60,6 +60,14 @@ def check(program: Program, op: str, sharding: Sharding, parts: int) -> None:
 
 attention = functional.scaled_dot_product_attention
 F: Any = functional
+AT = torch.arange(2)
+
+
+def put(*indices: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function that writes values to indices of a tensor."""
+    return lambda x, values: torch.ops.aten.index_put(x, indices, values)
+
+
 CASES: dict[str, Case] = {
     "linear": (F.linear, [(3, 4, 6)], [(7, 6), (7,)], ["output features", "batch", "sequence", "input features"]),
     "linear of rows": (F.linear, [(3, 6)], [(7, 6)], ["output features", "batch", "input features"]),
@@ -179,6 +187,12 @@ CASES: dict[str, Case] = {
     "stack": (lambda x, y: torch.stack([x, y], 1), [(2, 4), (2, 4)], [], ["axis 0", "axis 2"]),
     "pad": (lambda x: F.pad(x, (1, 2)), [(2, 4, 3)], [], ["axis 0", "axis 1"]),
     "dropout": (lambda x: F.dropout(x, 0.5, False), [(2, 4)], [], ["axis 0", "axis 1"]),
+    "keys of some positions": (put(AT[:, None], None, AT), [(2, 4, 5, 3), (2, 2, 4, 3)], [], ["axis 1", "axis 3"]),
+    "rows and columns": (put(None, AT, AT + 1), [(3, 4, 5, 6), (3, 2, 6)], [], ["axis 0", "axis 3"]),
+    "one value for all": (put(AT), [(3, 4, 5), (5,)], [], ["axis 1", "axis 2"]),
+    "a mask": (put(AT > 0), [(2, 4), (4,)], [], ["replicated"]),
+    "index copy": (lambda x, y: x.index_copy(1, AT, y), [(2, 4, 3), (2, 2, 3)], [], ["axis 0", "axis 2"]),
+    "index add": (lambda x, y: x.index_add(-1, AT, y), [(2, 4, 3), (2, 4, 2)], [], ["axis 0", "axis 1"]),
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 import planner
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.generation_costs import PhaseCosts, mean_pass
+from costmodels.memory.device import lasting_bytes
 from costmodels.workload import Workload
 from graphs.caches import users
 from graphs.common.errors import InputError
@@ -198,9 +199,9 @@ def test_one_group_is_split_so_that_each_weight_is_read_once() -> None:
     plan, model = split_plan("gemma2"), imported("gemma2")
     split = plan.rewrites[0]
     assert isinstance(split, Split)
-    cached = {plan.graph.ops[number].name for group in users(plan.graph) for number in group}
-    assert cached.isdisjoint(split.choices)  # a cache has one home
-    assert len({plan.placement.device[plan.graph.index[name]] for name in cached}) == 1
+    homes = [{plan.placement.device[number] for number in group} for group in users(plan.graph)]
+    assert homes == [{0}, {1}] * len(model.decode.graph.caches)  # half of each cache and all that use it
+    assert held_bytes(plan)[1].tolist() == [lasting_bytes(model.decode.graph).sum() / 2] * 2
     whole = planner.plan(
         model,
         cluster=plan.cluster,

@@ -16,12 +16,13 @@ from graphs.common.errors import InputError
 from graphs.program.files import reading_program
 from graphs.program.generation import GenerationProgram
 from graphs.program.generation_files import phases_from_dict
+from planner.plans.generation import held_bytes
 from planner.plans.plan import Plan
 from planner.runtime.checkpoint.shards import read_model_shard, write_shards
 from planner.runtime.errors import RankError, StageError
 from planner.runtime.stages.caches import GROUP
 from tests.planner.runtime.distributed.ranks import Others, coordinated
-from tests.planner.runtime.generation.tiny import MORE, PROMPTS, WORDS, cut, expected, imported, split_plan
+from tests.planner.runtime.generation.tiny import MORE, PROMPTS, WORDS, cut, expected, imported, sources, split_plan
 
 
 @contextmanager
@@ -57,14 +58,28 @@ def test_tokens_are_those_of_generate_and_caches_stay(family: str, n_devices: in
         assert threads.generate(PROMPTS, MORE, sampling=planner.Sampling(1.0, seed=3), stops=()) == drawn
 
 
-def test_a_split_model_generates_in_threads_and_in_processes() -> None:
-    """GPT-2's products have an axis of rows and tokens, whose halves are others in each phase: it stays whole."""
-    plan, model = split_plan("gpt2"), imported("gpt2")
-    assert plan.placement.used == (0, 1)
+@pytest.mark.parametrize(
+    ("family", "n_devices", "beside"),
+    [("gpt2", 3, True), ("llama", 2, False), ("gemma2", 2, True), ("mixtral", 2, False), ("whisper", 2, True)],
+)
+def test_caches_in_parts_generate_in_threads_and_in_processes(family: str, n_devices: int, beside: bool) -> None:
+    """GPT-2's four heads are two and one and one for three devices; whisper's encoder writes to parts."""
+    plan, model = split_plan(family, n_devices), imported(family)
+    assert plan.placement.used == tuple(range(n_devices))
+    assert len(plan.graph.caches) == n_devices * len(model.decode.graph.caches)
+    planned = held_bytes(plan)[1].tolist()
+    assert all(planned)
+    assert sum(planned) == lasting_bytes(model.decode.graph).sum()
     with planner.GenerationRunner(plan, model) as threads:
-        assert threads.generate(PROMPTS, MORE, stops=()) == expected("gpt2")
-    with generating(plan, model, beside=True) as (runner, _):
-        assert runner.generate(PROMPTS, MORE, stops=()) == expected("gpt2")
+        assert threads.generate(sources(family), MORE, stops=()) == expected(family)
+        held = [threads.caches(device.name) for device in plan.cluster.devices]
+        assert [sum(t.nbytes for group in each for t in group.values()) for each in held] == planned
+    with generating(plan, model, beside) as (runner, others):
+        assert runner.generate(sources(family), MORE, stops=()) == expected(family)
+        ranks = [others.coordinator._rank, *(worker._rank for worker in others.workers)]
+        kept = [rank.engine.caches for rank in ranks]
+        here = [t.nbytes for each in kept if each for group in each.groups for t in group.values()]
+        assert sum(here) == sum(planned)
 
 
 def test_a_shard_has_all_phases_and_the_weights_of_its_device(tmp_path: Path) -> None:

@@ -118,9 +118,9 @@ def cut(model: GenerationProgram, n_devices: int, in_flight: int = 2) -> Plan:
 
 
 @cache
-def split_plan(family: str) -> Plan:
-    """The plan for one group of two sequences on two equal devices that read weights slowly: operators are split."""
-    cluster = desk(2)
+def split_plan(family: str, n_devices: int = 2) -> Plan:
+    """The plan for one group of two sequences on equal devices that read weights slowly: operators are split."""
+    cluster = desk(n_devices)
     devices = tuple(replace(device, memory_bytes_per_s=1e7, launch_s=1e-6) for device in cluster.devices)
     work = planner.OpenWorkload(prompt=20, output=MORE, sequences=2, rows=2, context=CONTEXT)
     return planner.plan(
