@@ -18,7 +18,8 @@ from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
-from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
+from graphs.rewrites.experts import GROUPED_PRODUCTS, named_by_rows
+from graphs.rewrites.layouts import BETWEEN, Experts, Indices, Layout, LayoutWriter, Reader, Region, Slice
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import VIEWS, shardings
@@ -109,10 +110,12 @@ class _Chosen:
         divided = shares(self.sharding.units // self.grain, self.parts)
         return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
 
-    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Wanted:
+    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Region:
         """Return the region of a tensor that a part has; None for the whole tensor."""
         if shard is None:
             return None
+        if shard.ends:
+            return Experts(shard.axis, shard.ends, *self.shares[part])
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
@@ -123,7 +126,7 @@ def _chosen(graph: Graph, name: str, sharding: str, parts: int) -> _Chosen:
     own = {one.name: one for one in shardings(graph, op)}
     if sharding not in own and not can_be_split(graph, op):
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {nearest_split(graph, op)}")
-    found = sharding_named(own, sharding)
+    found = sharding_named(own, sharding) or named_by_rows(graph, op, own, sharding)
     if found is None:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
     if not 2 <= parts <= found.units:
@@ -247,7 +250,7 @@ class _Splitting:
         groups, reader = op.attrs["groups"], Reader(part, choice.parts)
         assert isinstance(groups, int)
         (output,), (region,) = op.outputs, self._regions(op, choice, part)
-        assert region
+        assert isinstance(region, Indices)
         shape, n_read = self.graph.tensor[output].shape, self.graph.tensor[x].shape[1] // groups
         segments = list(_filters(region.ranges, shape[1] // groups))
         name, written = part_name(op.name, part, choice.parts), _part_name(output, choice, part)
@@ -263,7 +266,7 @@ class _Splitting:
             self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
         self.writer.cat(written, names, 1)
 
-    def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Wanted]:
+    def _regions(self, op: Op, choice: _Chosen, part: int) -> Iterator[Region]:
         """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
@@ -322,6 +325,8 @@ def _changed(op: Op, choice: _Chosen, part: int, shape: Sequence[int]) -> Op:
     attrs: dict[str, Attr] = {}
     if plain(op.kind) in VIEWS:
         return _as_reshape(op, shape)
+    if plain(op.kind) in GROUPED_PRODUCTS:
+        return replace(op, kind=GROUPED_PRODUCTS[plain(op.kind)], attrs={"first": start})
     if kind == "addmm" and part and sharding.once:
         return replace(op, kind=MM, attrs={})
     if kind == "expand":
