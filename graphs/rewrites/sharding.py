@@ -91,6 +91,11 @@ class Sharding(Brief):
         """The tensor with the ends of the rows of each unit, if values divide the rows; otherwise empty."""
         return next((shard.ends for shard in (*self.inputs, *self.outputs) if shard and shard.ends), "")
 
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether a part computes as many rows as the whole, of which its own count."""
+        return bool(self.ends) and all(shard is None or shard.ends for shard in self.inputs)
+
 
 def shares(units: int, parts: int) -> tuple[Range, ...]:
     """Return the range of units of each part, as equal as possible.
