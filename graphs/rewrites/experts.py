@@ -10,7 +10,7 @@ The values of the ends are known when the network runs, so a part has as many ro
 Operators that treat each row by itself are divided along with the products.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -58,3 +58,27 @@ def named_by_rows(graph: Graph, op: Op, own: Mapping[str, Sharding], name: str) 
     base, _, ends = name.rpartition(BY)
     known = base in own and ends in graph.tensor and len(graph.tensor[ends].shape) == 1
     return by_rows(graph, op, own[base], ends) if known else None
+
+
+def part_by_part(ops: Iterable[Op], part_of: Mapping[str, int]) -> Iterator[Op]:
+    """Yield the operators, those of one part after those of another, so that few of their results are kept at once.
+
+    Operators that are no parts, or that read what a later part writes, wait for all parts that come before them.
+
+    Args:
+        ops: in a topological order.
+        part_of: the number of the part of some operators, by name.
+    """
+    waiting: dict[int, list[Op]] = {}
+    writer: dict[str, int] = {}  # tensor -> the part whose operator waits
+    for op in ops:
+        part = part_of.get(op.name, -1)
+        if any(writer.get(name, part) > part for name in op.inputs):
+            yield from (each for number in sorted(waiting) for each in waiting[number])
+            waiting, writer = {}, {}
+        if part < 0:
+            yield op
+        else:
+            waiting.setdefault(part, []).append(op)
+            writer.update(dict.fromkeys(op.outputs, part))
+    yield from (each for number in sorted(waiting) for each in waiting[number])

@@ -18,7 +18,7 @@ from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
-from graphs.rewrites.experts import GROUPED_PRODUCTS, named_by_rows
+from graphs.rewrites.experts import GROUPED_PRODUCTS, named_by_rows, part_by_part
 from graphs.rewrites.layouts import BETWEEN, Experts, Indices, Layout, LayoutWriter, Reader, Region, Slice
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
@@ -194,6 +194,7 @@ class _Splitting:
     chosen: Mapping[str, _Chosen]
     writer: LayoutWriter
     parts: dict[str, Origin] = field(default_factory=dict)
+    part_of: dict[str, int] = field(default_factory=dict)  # parts by rows of experts, by name of the operator
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
 
     def result(self) -> SplitGraph:
@@ -213,7 +214,7 @@ class _Splitting:
         used.update(self.graph.inputs, self.graph.outputs)
         tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
         kept = tuple(tensor for name, tensor in tensors.items() if name in used)
-        graph = replace(self.graph, ops=tuple(self.writer.ops), tensors=kept)
+        graph = replace(self.graph, ops=tuple(part_by_part(self.writer.ops, self.part_of)), tensors=kept)
         return SplitGraph(graph, self.writer.slices, self.parts)
 
     def _add_whole(self, op: Op) -> None:
@@ -241,6 +242,7 @@ class _Splitting:
         first = shapes[outputs[0]]
         new = _changed(new, choice, part, first)
         self.parts[name] = Origin(op.name, left_out)
+        self.part_of |= {name: part} if sharding.ends else {}
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 

@@ -36,10 +36,10 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def mixture(family: str, dtype: torch.dtype = torch.float32) -> Any:
+def mixture(family: str, dtype: torch.dtype = torch.float32, **sizes: Any) -> Any:
     """A model whose router has distinct scores, so that the order of sums decides on no expert."""
     torch.manual_seed(0)
-    config = hf.AutoConfig.for_model(family, **{**COMMON, **MIXTURES[family]})
+    config = hf.AutoConfig.for_model(family, **{**COMMON, **MIXTURES[family], **sizes})
     model = hf.AutoModelForCausalLM.from_config(config).to(dtype).eval()
     for parameter in model.parameters():
         parameter.data *= 3 if parameter.dim() > 1 else 1
@@ -55,7 +55,7 @@ def tokens(rows: int = 2, length: int = 7, seed: int = 0) -> torch.Tensor:
 
 
 @cache
-def imported(family: str, training: bool = False) -> Program:
+def imported(family: str, training: bool = False, **sizes: Any) -> Program:
     """The network for the tokens."""
     inputs = {"input_ids": tokens(), "use_cache": False}
-    return program_from_module(mixture(family), inputs, name=family, training=training)
+    return program_from_module(mixture(family, **sizes), inputs, name=family, training=training)
