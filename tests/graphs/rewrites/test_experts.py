@@ -11,8 +11,6 @@ from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.split import Split
 from tests.graphs.rewrites.mixtures import MIXTURES, imported, tokens
 
-GROUPED = [family for family in MIXTURES if family != "llama4_text"]
-
 
 def by_experts(program: Program, parts: int) -> Split:
     """The split of all operators that can be divided by rows of experts."""
@@ -22,7 +20,7 @@ def by_experts(program: Program, parts: int) -> Split:
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("family", GROUPED)
+@pytest.mark.parametrize("family", MIXTURES)
 def test_experts_apart_give_the_same_numbers(family: str, parts: int) -> None:
     program = imported(family)
     apart = experts_apart(program.graph, parts)
@@ -35,7 +33,7 @@ def test_experts_apart_give_the_same_numbers(family: str, parts: int) -> None:
             assert torch.equal(divided.run(input_ids=given, use_cache=False).logits, expected)
 
 
-@pytest.mark.parametrize("family", GROUPED)
+@pytest.mark.parametrize("family", MIXTURES)
 def test_parts_hold_ranges_of_the_weights(family: str) -> None:
     program = imported(family)
     split = experts_apart(program.graph, 3)
