@@ -28,13 +28,13 @@ WORK = Workload("generation", 2, 1, prompt=20, output=MORE, context=CONTEXT)
 
 @cache
 def imported(family: str, **sizes: int) -> GenerationProgram:
-    return planner.generation_program(mixture(family, **sizes), rows=2, context=CONTEXT, chunks=(8,))
+    return planner.generation_program(mixture(family, torch.float32, **sizes), rows=2, context=CONTEXT, chunks=(8,))
 
 
 @cache
 def expected(family: str, **sizes: int) -> list[list[int]]:
     options = {"max_new_tokens": MORE, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    model = mixture(family, **sizes)
+    model = mixture(family, torch.float32, **sizes)
     return [model.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
 
 
