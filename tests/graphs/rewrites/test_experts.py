@@ -26,6 +26,9 @@ def test_experts_apart_give_the_same_numbers(family: str, parts: int) -> None:
     apart = experts_apart(program.graph, parts)
     assert apart is not None
     for split in (apart, by_experts(program, parts)):
+        if not split.choices:  # the experts have equal numbers of rows
+            assert family == "llama4_text"
+            continue
         divided = rewritten_program(program, [split])
         for seed in range(3):  # other tokens find other experts
             given = tokens(seed=seed)
