@@ -36,6 +36,7 @@ from graphs.common.arrays import Floats, Ints
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Role, unfused
+from graphs.rewrites.scans import unrolled
 
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import LearnedModel
@@ -194,8 +195,9 @@ def operator_times(
     are, see `Profile.slowdown`. Copies with quick kernels were measured as they run two micro-batches at once; fewer in
     flight run one by one. In inference, operators that begin and end a micro-batch also take the time of a request (see
     `Device.request_s`). A backward pass that was neither measured nor estimated is as many passes forward as it has
-    products, unless learned (see `costmodels.learning.in_training`).
+    products, unless learned (see `costmodels.learning.in_training`). A scan takes as long as its operators together.
     """
+    whole, (graph, starts) = graph, unrolled(graph)
     operators = _OperatorWork(graph, workload.trains)
     known: dict[object, OperatorTimes] = {}
     equals = Counter(device.profile for device in cluster.devices)
@@ -210,7 +212,31 @@ def operator_times(
         columns.append(vars(known[alike]))
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
     times = _by_reference(times, operators, cluster)
+    times = times if len(graph.ops) == len(whole.ops) else _together(times, starts)
     return times if workload.trains else replace(times, backward_s=np.zeros(0))
+
+
+def _together(times: OperatorTimes, starts: Sequence[int]) -> OperatorTimes:
+    """Return the times of scans, whose first operators have the indices ``starts``, as operators of a graph are.
+
+    Shares are means, weighted by time, and a sum is known as its operator with the longest time is.
+    """
+    both_s = np.maximum(times.forward_s + times.backward_s, np.finfo(float).tiny)
+    total_s = np.add.reduceat(both_s, starts)
+    bounds = [*starts[1:], len(both_s)]
+    longest = np.array([start + both_s[start:stop].argmax(axis=0) for start, stop in zip(starts, bounds, strict=True)])
+
+    def mean(shares: Floats) -> Floats:
+        return np.asarray(np.add.reduceat(shares * both_s, starts) / total_s)
+
+    return OperatorTimes(
+        np.add.reduceat(times.forward_s, starts),
+        np.take_along_axis(times.source, longest, axis=0),
+        np.add.reduceat(times.backward_s, starts),
+        mean(times.spread),
+        mean(times.slowdown),
+        mean(times.copies_slowdown),
+    )
 
 
 def _by_reference(times: OperatorTimes, operators: _OperatorWork, cluster: Cluster) -> OperatorTimes:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from costmodels.estimates.autocast import NARROWING, Autocast, runs_in_autocast, under_autocast
 from costmodels.operators.flops import Work, work_of
+from costmodels.operators.formulas import EXPERTS_PRODUCTS, experts_hit, experts_share
 from costmodels.operators.views import STRIDING_KINDS, bases, operation
 from graphs.common.arrays import Floats
 from graphs.ir import ITEM_BYTES, Graph, Op, Tensor
@@ -61,8 +62,9 @@ _CONVOLUTIONS = _aten(
 )
 _SLICES = _aten("slice narrow split split_with_sizes chunk tensor_split")
 _CONTIGUOUS = _aten("linear layer_norm native_layer_norm rms_norm")
+_EXPERTS = frozenset(name if "." in name else f"aten.{name}" for name in EXPERTS_PRODUCTS.split())
 _KINDS: dict[KernelKind, frozenset[str]] = {
-    "product": _aten("linear mm bmm matmul mv dot addmm baddbmm addbmm addmv einsum bilinear inner _grouped_mm"),
+    "product": _aten("linear mm bmm matmul mv dot addmm baddbmm addbmm addmv einsum bilinear inner") | _EXPERTS,
     "attention": _aten(
         "scaled_dot_product_attention _scaled_dot_product_flash_attention "
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
@@ -257,9 +259,17 @@ def _contraction(op: Op, inputs: list[Tensor], outputs: list[Tensor]) -> Sizes:
     return m, n, max(1.0, prod(letters.values()) / max(1, outputs[0].n_elements)), count
 
 
+def _experts(_: Op, inputs: list[Tensor], outputs: list[Tensor]) -> Sizes:
+    """The products of the experts that have rows, each with as many."""
+    rows, n = (float(size) for size in outputs[0].shape[-2:])
+    count = max(1.0, inputs[1].shape[0] * experts_hit(inputs))
+    return rows * experts_share(inputs) / count, n, float(inputs[0].shape[-1]), count
+
+
 _PRODUCT_SIZES: dict[str, Callable[[Op, list[Tensor], list[Tensor]], Sizes]] = {
     "aten.linear": _linear,
     "aten.einsum": _contraction,
+    **dict.fromkeys(_EXPERTS, _experts),
 }
 
 

@@ -22,6 +22,7 @@ from graphs.caches import users
 from graphs.common.arrays import Floats
 from graphs.common.groups import least_members
 from graphs.ir import STATE, Graph, Role
+from graphs.rewrites.scans import unrolled
 
 GROWS = ("cat", "concat", "slice_scatter", "index_copy", "index_put", "scatternd", "tensorscatter")  # kinds, of a cache
 LOOSE_BYTES = 4096  # the loss, its gradient, and the scalars of an optimizer's step
@@ -141,7 +142,7 @@ def working_bytes(graph: Graph, workload: Workload, parts: Mapping[str, float] =
     that are not saved, gradients of activations and temporaries of one micro-batch, or the step of the optimizer.
     """
     if not workload.trains:
-        return float(inference_bytes(graph) * workload.in_flight)
+        return float(inference_bytes(unrolled(graph)[0]) * workload.in_flight)
     sizes = [round(graph.tensor[name].n_bytes * parts.get(name, 1.0)) for name in Footprints(graph).parameters]
     step_bytes = OPTIMIZERS[workload.optimizer].step_bytes(sizes)
     passing_bytes = training_passes(graph, accumulating=workload.micro_batches > 1).passing_bytes

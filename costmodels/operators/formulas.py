@@ -5,11 +5,14 @@ are counted in proportion to these: 1 FLOP for each simple element, `FUNCTION` f
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphs.ir import ITEM_BYTES, Attr, Tensor
+
+EXPERTS_PRODUCTS = "_grouped_mm transformers.grouped_mm_fallback placement_planner.experts_mm"
+"""Kinds of products of rows that are sorted by expert: [rows, k], a matrix [k, n] for each expert, ends of the rows."""
 
 FUNCTION = 20
 """FLOP of one element of exp, tanh, erf and similar functions: a polynomial of about ten terms of two FLOP."""
@@ -45,6 +48,24 @@ def _each_read(flop: float) -> Formula:
 def _product(number: int = 0) -> Formula:
     """[.., m, k] by [.., k, n], where the input of this number ends with the summed dimension."""
     return lambda operands: 2.0 * operands.elements * operands.inputs[number].shape[-1]
+
+
+def experts_share(inputs: Sequence[Tensor]) -> float:
+    """The share of all experts that a product of rows has, if it has a range of them: [rows, k], [own, k, n], [all]."""
+    return inputs[1].shape[0] / max(inputs[2].shape[0], 1) if len(inputs) > 2 and len(inputs[1].shape) == 3 else 1.0
+
+
+def experts_hit(inputs: Sequence[Tensor]) -> float:
+    """The share of a product's experts that have rows, if each row's expert is any of all with the same chance."""
+    if len(inputs) < 3 or len(inputs[1].shape) < 3:
+        return 1.0
+    rows, experts = inputs[0].shape[0], max(inputs[2].shape[0], 1)
+    return float(1 - (1 - 1 / experts) ** rows)
+
+
+def _experts(operands: Operands) -> float:
+    """The rows of the product's own experts, their share of all rows: tokens choose experts alike."""
+    return _product()(operands) * experts_share(operands.inputs)
 
 
 def _convolution(transposed: bool = False) -> Formula:
@@ -140,7 +161,8 @@ FORMULAS: Mapping[str, Formula] = _table(
     [
         (_convolution(), "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
         (_convolution(transposed=True), "conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (_product(), "linear mm bmm matmul mv dot inner vdot _grouped_mm transformers.grouped_mm_fallback"),
+        (_product(), "linear mm bmm matmul mv dot inner vdot"),
+        (_experts, EXPERTS_PRODUCTS),
         (_product(), "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
         (_product(1), "addmm baddbmm addbmm addmv"),
         (
@@ -194,7 +216,7 @@ FORMULAS: Mapping[str, Formula] = _table(
             "add sub rsub mul div neg abs relu relu6 leaky_relu prelu maximum minimum sign floor ceil round trunc frac "
             "floor_divide remainder fmod reciprocal square eq ne lt le gt ge logical_not logical_and logical_or "
             "logical_xor bitwise_not bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__ isnan isinf isfinite "
-            "where outer ger kron dist normalize",
+            "where outer ger kron dist normalize placement_planner.experts_rows",
         ),
         (
             _each(FUNCTION),
@@ -251,8 +273,16 @@ def _sequence(n_states: int) -> Formula:
     return n_bytes
 
 
+def _hit(operands: Operands) -> float:
+    """The own rows, the weights of the experts that have rows, and the ends of all."""
+    rows, weight, *others = operands.inputs
+    n_bytes = rows.n_bytes * experts_share(operands.inputs) + weight.n_bytes * experts_hit(operands.inputs)
+    return n_bytes + sum(each.n_bytes for each in others)
+
+
 READS: Mapping[str, Formula] = _table(
     [
+        (_hit, EXPERTS_PRODUCTS),
         (_rows, "embedding index index_select gather take take_along_dim"),
         (_bags, "embedding_bag"),
         (_sequence(2), "lstm"),

@@ -1,5 +1,6 @@
 """Rewrites a traced graph so that every operator is a function, which reads tensors and writes new ones."""
 
+import operator
 from copy import deepcopy
 from typing import Any, TypeAlias
 
@@ -217,14 +218,20 @@ def _functional_variant(node: fx.Node) -> OpOverload | None:
     return variant if variant(*args, **kwargs).dtype == node.meta["val"].dtype else None
 
 
-def _takes(operator: OpOverload) -> list[tuple[str, str]]:
+def _takes(function: OpOverload) -> list[tuple[str, str]]:
     """Type and name of each argument, the first without its name; ``pow.Scalar`` differs from ``pow_.Scalar`` here."""
-    arguments = operator._schema.arguments
+    arguments = function._schema.arguments
     return [(str(argument.type), argument.name if number else "") for number, argument in enumerate(arguments)]
 
 
 def _shown(node: fx.Node, shown: Storages, undeclared: frozenset[str] = UNDECLARED_VIEWS) -> frozenset[fx.Node]:
-    """The nodes whose storages this node may share: itself, and the storages that a view shares."""
+    """The nodes whose storages this node may share: itself, and the storages that a view shares.
+
+    The results of an operator that is no view are tensors of their own.
+    """
+    source = node.args[0] if node.target is operator.getitem else None
+    if isinstance(source, fx.Node) and not is_view(source, undeclared):
+        return frozenset(other for other in source.users if other.args[1:] == node.args[1:])
     if not is_view(node, undeclared):
         return frozenset([node])
     return frozenset([node]).union(*(shown[parent] for parent in node.all_input_nodes))

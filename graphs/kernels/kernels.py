@@ -21,6 +21,7 @@ from graphs.kernels.kernel import Kernel, Read, as_it_is, by_pytorch
 from graphs.kernels.onednn import lstm_kernel
 from graphs.kernels.quick import quick_kernel
 from graphs.program.program import Program
+from graphs.rewrites.fuse import KIND
 
 VERSION = 27
 """Version of kernels, of the handling of memory and weights, and of the pace references: measurements depend on it."""
@@ -39,7 +40,8 @@ def kernels_of(
     """
     if not op.members:
         return (kernel_of(program, op, torch_device, inference),)
-    if torch_device.type == "cpu" and inference == "quick" and (quick := _built(quick_kernel, program, op)):
+    alone = op.kind == KIND and torch_device.type == "cpu" and inference == "quick"
+    if alone and (quick := _built(quick_kernel, program, op)):
         return (quick,)
     return tuple(kernel_of(program, member, torch_device, inference) for member in op.members)
 

@@ -14,6 +14,8 @@ from torch._ops import OpOverload
 
 from graphs.common.errors import InputError
 from graphs.ir import Op, unfused
+from graphs.program import experts as experts  # defines operators
+from graphs.rewrites.experts import GROUPED_PRODUCTS
 
 VALUES = (type(None), bool, int, float, complex, str, torch.device, torch.dtype, torch.layout, torch.memory_format)
 """The types of an operator's arguments, besides tensors, lists and tuples."""
@@ -88,7 +90,8 @@ def known_operator(op: Op) -> OpOverload:
 
 def modules_of_operators(ops: Iterable[Op]) -> set[str]:
     """The modules that define operators in Python, which another process has to import before it can call them."""
-    kinds = {op.kind for op in unfused(ops)}
+    inner = {part: whole for whole, part in GROUPED_PRODUCTS.items()}
+    kinds = {inner.get(op.kind, op.kind) for op in unfused(ops)}
     defined = (OPDEFS.get("::".join(kind.split(".")[:2])) for kind in kinds)
     return {one._init_fn.__module__ for one in defined if one is not None}
 

@@ -69,7 +69,7 @@ def _divided_ends(program: Program, caches: Mapping[str, Layout]) -> dict[str, A
         return {}
     examples: list[torch.Tensor] = []
     for name, example in zip(program.graph.inputs, program.example_inputs, strict=True):
-        regions = caches[name].regions if name in caches else (None,)
+        regions = caches[name].indices if name in caches else (None,)
         examples += (sliced(example, Slice(name, region)) for region in regions)
 
     in_leaves, in_spec = _in_parts(program.in_leaves, program.in_spec, caches)

@@ -7,7 +7,8 @@ from math import gcd
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op
 from graphs.rewrites.cache_shardings import Cache, caches_with_users, shard_of_cache
-from graphs.rewrites.layouts import Indices, Wanted
+from graphs.rewrites.experts import named_by_rows
+from graphs.rewrites.layouts import Experts, Indices, Region
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import shardings
 
@@ -28,10 +29,12 @@ class Choice:
         divided = shares(self.sharding.units // self.grain, self.parts)
         return tuple((start * self.grain, stop * self.grain) for start, stop in divided)
 
-    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Wanted:
+    def region(self, shard: Shard | None, shape: Sequence[int], part: int) -> Region:
         """Return the region of a tensor that a part has; None for the whole tensor."""
         if shard is None:
             return None
+        if shard.ends:
+            return Experts(shard.axis, shard.ends, *self.shares[part])
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
@@ -43,7 +46,7 @@ def choice_of(graph: Graph, name: str, sharding: str, parts: int) -> Choice:
     own = {one.name: one for one in shardings(graph, op)}
     if sharding not in own and not can_be_split(graph, op):
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split; {nearest_split(graph, op)}")
-    found = sharding_named(own, sharding)
+    found = sharding_named(own, sharding) or named_by_rows(graph, op, own, sharding)
     if found is None:
         raise InputError(f"operator '{name}' ({op.kind}) cannot be split by {sharding}; it can by {', '.join(own)}")
     if not 2 <= parts <= found.units:
@@ -124,6 +127,7 @@ def parts_of_cache(graph: Graph, cache: Cache, ops: Sequence[Op], chosen: Mappin
     for op in ops:
         choice = chosen[op.name]
         shard = shard_of_cache(op, choice.sharding, cache)
-        layouts.add(tuple(filter(None, (choice.region(shard, shape, part) for part in range(choice.parts)))))
+        found = (choice.region(shard, shape, part) for part in range(choice.parts))
+        layouts.add(tuple(region for region in found if isinstance(region, Indices)))
     regions = layouts.pop()
     return () if layouts else regions  # borders at different places where they cannot be aligned

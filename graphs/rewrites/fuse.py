@@ -17,7 +17,8 @@ from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
 from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, behind_border, chain, constants, plain
 
-KIND = "fused"
+KIND, SCAN = "fused", "scan"
+"""The kinds of operators that one kernel may compute, and of loops whose members always run one after another."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class Fuse:
 
     Attributes:
         groups: names of the operators of each group, in their order.
+        kind: of the operators that the groups become, `KIND` or `SCAN`.
     """
 
     groups: tuple[tuple[str, ...], ...]
+    kind: str = KIND
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with an operator for each group, where the last member of the group was.
@@ -48,7 +51,7 @@ class Fuse:
             if graph.ops[graph.index[name]].members:
                 raise InputError(f"operator '{name}' is fused already; fuse the network as it was imported")
         read = Readers.in_graph(graph).of
-        fused = {_place(graph, group): _fused(graph, group, read) for group in self.groups}
+        fused = {_place(graph, group): _fused(graph, group, read, self.kind) for group in self.groups}
         ops = (
             fused.get(number, op) for number, op in enumerate(graph.ops) if op.name not in group_of or number in fused
         )
@@ -95,7 +98,7 @@ def _place(graph: Graph, group: Sequence[str]) -> int:
     return min(numbers) if all(graph.tensor[name].role in STATE for name in read) else max(numbers)
 
 
-def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]) -> Op:
+def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]], kind: str) -> Op:
     members = tuple(graph.ops[graph.index[name]] for name in sorted(group, key=graph.index.__getitem__))
     numbers = {graph.index[op.name] for op in members}
     written = [name for op in members for name in op.outputs]
@@ -106,4 +109,4 @@ def _fused(graph: Graph, group: Sequence[str], read: Mapping[str, Sequence[int]]
     extra = max((op.footprint.inference.extra_bytes for op in members if op.footprint), default=0)
     run = Run(tuple(graph.tensor[name].n_bytes for name in outputs), inner_bytes + extra)
     leading = next((op for op in members if _is_anchor(graph, op)), members[0])
-    return Op(leading.name, KIND, inputs, outputs, leading.module, {}, members, Footprint(run))
+    return Op(leading.name, kind, inputs, outputs, leading.module, {}, members, Footprint(run))

@@ -7,6 +7,7 @@
     terms     a    +    b  ──slice, add───►  (a + b)[0:2]         a reduce-scatter
     divided   rows         ──slice, cat───►  columns              an all-to-all
     parameter              ──────────────►   parameter[0:2]       a slice of the model's own
+    rows of experts        ──rows, add───►   all rows             an all-reduce of what each expert has, zero elsewhere
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from graphs.ir import STATE, Attr, Graph, Op, Role, Tensor
+from graphs.rewrites.experts import EXPERTS_ROWS
 from graphs.rewrites.sharding import Halo, Range
 
 SLICE, CAT, ADD, PAD = "aten.slice.Tensor", "aten.cat.default", "aten.add.Tensor", "aten.pad.default"
-BETWEEN = frozenset({SLICE, CAT, ADD, PAD})
+BETWEEN = frozenset({SLICE, CAT, ADD, PAD, EXPERTS_ROWS})
 """The kinds of operators that make one layout of another."""
 
 
@@ -42,8 +44,24 @@ class Indices(NamedTuple):
         return (*whole[: self.axis], self.extent, *whole[self.axis + 1 :])
 
 
+class Experts(NamedTuple):
+    """The rows of some experts, in a tensor with the rows of all."""
+
+    axis: int
+    ends: str  # the tensor with the end of each expert's rows
+    first: int
+    last: int  # the expert after the last one
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the tensor, which has all rows."""
+        return tuple(whole)
+
+
 Wanted: TypeAlias = Indices | None
 """The part of a tensor that a reader needs; None for the whole."""
+
+Region: TypeAlias = Indices | Experts | None
+"""The part of a tensor that a part of an operator reads or writes; None for the whole."""
 
 
 class Reader(NamedTuple):
@@ -63,8 +81,13 @@ class Layout:
     """How a tensor lies in the graph."""
 
     names: tuple[str, ...]  # the tensors of the parts
-    regions: tuple[Wanted, ...]  # what each part holds; None for the whole
+    regions: tuple[Region, ...]  # what each part holds; None for the whole
     summed: bool = False  # whether the parts are terms of a sum
+
+    @property
+    def indices(self) -> tuple[Indices, ...]:
+        """The regions of a tensor that has fixed parts alone, such as a cache."""
+        return tuple(region for region in self.regions if isinstance(region, Indices))
 
 
 class Slice(NamedTuple):
@@ -98,8 +121,17 @@ class LayoutWriter:
         self.ops.append(op)
         self.written.update(op.outputs)
 
-    def piece(self, name: str, wanted: Wanted, reader: Reader) -> str:
+    def piece(self, name: str, wanted: Region, reader: Reader) -> str:
         """Return the name of a tensor that holds the wanted part of another; write it if there is none."""
+        if isinstance(wanted, Experts):
+            held = (
+                dict(zip(self.layouts[name].regions, self.layouts[name].names, strict=True))
+                if name in self.layouts
+                else {}
+            )
+            if wanted in held:
+                return held[wanted]
+            wanted = None
         pieces, axis = self._pieces(name, wanted, reader)
         return self.cat(self._named(name, wanted, reader), pieces, axis)
 
@@ -121,10 +153,11 @@ class LayoutWriter:
             return [self._held(whole, wanted, reader)], 0
         layout = self.layouts.get(name, Layout((name,), (None,)))
         own = reader.part if len(layout.names) == reader.parts else 0
-        if layout.summed:
-            terms = [self._sliced(term, wanted) for term in layout.names]
-            return [self._sum(self._named(name, wanted, reader), terms)], 0
         region = layout.regions[own]
+        if layout.summed or isinstance(region, Experts):
+            held = [self._own_rows(*pair) for pair in zip(layout.names, layout.regions, strict=True)]
+            terms = [self._sliced(term, wanted) for term in held]
+            return [self._sum(self._named(name, wanted, reader), terms)], 0
         if region is None:
             return [self._sliced(layout.names[own], wanted)], 0
         along = wanted.ranges if wanted and wanted.axis == region.axis else ((0, whole.shape[region.axis]),)
@@ -178,6 +211,16 @@ class LayoutWriter:
         )
         return name
 
+    def _own_rows(self, name: str, region: Region) -> str:
+        """Return the name of a tensor whose rows of other experts are zero; of itself if it has no such rows."""
+        if not isinstance(region, Experts):
+            return name
+        result = f"{name} + rows of {region.first}:{region.last}"
+        attrs: dict[str, Attr] = {"dim": region.axis, "first": region.first, "last": region.last}
+        ends = self.piece(region.ends, None, Reader())
+        self._add(Op(result, EXPERTS_ROWS, (name, ends), (result,), attrs=attrs), self.tensor(name).shape)
+        return result
+
     def _sum(self, name: str, terms: Sequence[str]) -> str:
         total = terms[0]
         for number, term in enumerate(terms[1:], 2):
@@ -192,7 +235,7 @@ class LayoutWriter:
             self.add(replace(op, module=self.module), {op.outputs[0]: shape}, op.inputs[:1])
 
 
-def _cover(regions: Sequence[Wanted], wanted: Sequence[Range], own: int) -> Iterator[tuple[int, tuple[Range, ...]]]:
+def _cover(regions: Sequence[Region], wanted: Sequence[Range], own: int) -> Iterator[tuple[int, tuple[Range, ...]]]:
     """Yield the parts that hold the wanted indices, in their order, with what to take of each by its own count.
 
     Where several parts hold the same, the reader's ``own`` part comes first.
@@ -216,10 +259,10 @@ def _cover(regions: Sequence[Wanted], wanted: Sequence[Range], own: int) -> Iter
     yield from ((part, tuple(local)) for part, local in found)
 
 
-def _place(region: Wanted, index: int) -> tuple[int, int] | None:
+def _place(region: Region, index: int) -> tuple[int, int] | None:
     """Where a part holds an index by its own count, and how many follow; None if it does not."""
     before = 0
-    for start, stop in region.ranges if region else ():
+    for start, stop in region.ranges if isinstance(region, Indices) else ():
         if start <= index < stop:
             return before + index - start, stop - index
         before += stop - start

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from graphs.ir import Graph, Op
 from graphs.rewrites.cache_shardings import Cache, caches_with_users, shard_of_cache
+from graphs.rewrites.experts import by_rows
 from graphs.rewrites.sharding import REPLICATED, Shard, Sharding
 from graphs.rewrites.sharding_rules import shardings
 
@@ -34,7 +35,7 @@ def _shardings(graph: Graph) -> dict[str, tuple[Sharding, ...]]:
         wanted = [_at(graph.ops[graph.index[other]], found[other]) for other in near[name]]
         known = {_everywhere(one): one for one in found[name]}
         before = len(known)
-        for one in (one for shards in wanted for one in _matching(op, found[name], shards)):
+        for one in (one for shards in wanted for one in _matching(graph, op, found[name], shards)):
             known.setdefault(_everywhere(one), one)
         if len(known) > before:
             found[name] = sorted(known.values(), key=lambda one: one.name == REPLICATED)
@@ -54,7 +55,7 @@ def phase_shardings(graphs: Sequence[Graph]) -> Mapping[str, tuple[Sharding, ...
             caches.setdefault(op.name, []).append(cache)
 
     def alike(op: Op, one: Sharding) -> bool:
-        divided = [(name, shard.axis) for name, shard in _at(op, [one])]
+        divided = [(shard.ends, 0) if shard.ends else (name, shard.axis) for name, shard in _at(op, [one])]
         lengths = {tuple(graph.tensor[name].shape[axis] for name, axis in divided) for graph in graphs}
         divides = all(shard_of_cache(op, one, cache) for cache in caches.get(op.name, ()))
         return divides and len(lengths) == 1 and all(one in other[op.name] for other in others)
@@ -72,10 +73,14 @@ def _at(op: Op, each: Sequence[Sharding]) -> set[tuple[str, Shard]]:
     return {(name, shard) for names, shards in sides for name, shard in zip(names, shards, strict=True) if shard}
 
 
-def _matching(op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
-    """Yield the refined shardings of an operator that divide a tensor as a neighbour does."""
+def _matching(graph: Graph, op: Op, own: Sequence[Sharding], wanted: set[tuple[str, Shard]]) -> Iterator[Sharding]:
+    """Yield the shardings of an operator, in runs or by rows of experts, that divide a tensor as a neighbour does."""
     for one in own:
         for tensor, shard in _at(op, [one]):
-            for name, (axis, runs) in wanted:
-                if (name, axis) == (tensor, shard.axis) and runs % shard.runs == 0 and one.refines(runs // shard.runs):
+            for runs, ends in [
+                (near.runs, near.ends) for name, near in wanted if (name, near.axis) == (tensor, shard.axis)
+            ]:
+                if ends and (rows := by_rows(graph, op, one, ends)) is not None:
+                    yield rows
+                elif not ends and runs % shard.runs == 0 and one.refines(runs // shard.runs):
                     yield one.refined(runs // shard.runs)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
+from graphs.common.checks import one_of
 from graphs.common.errors import InputError
 from graphs.ir import Graph
-from graphs.rewrites.fuse import Fuse
+from graphs.rewrites.fuse import KIND, SCAN, Fuse
 from graphs.rewrites.split import Split
 
 Rewrite: TypeAlias = Fuse | Split
@@ -30,7 +31,8 @@ def rewritten(graph: Graph, rewrites: Iterable[Rewrite]) -> Graph:
 def rewrite_to_dict(rewrite: Rewrite) -> dict[str, Any]:
     """Return a rewrite as a JSON document."""
     if isinstance(rewrite, Fuse):
-        return {"rewrite": "fuse", "groups": [list(group) for group in rewrite.groups]}
+        groups = [list(group) for group in rewrite.groups]
+        return {"rewrite": "fuse", "groups": groups} | ({"kind": SCAN} if rewrite.kind == SCAN else {})
     choices = {name: [sharding, parts] for name, (sharding, parts) in rewrite.choices.items()}
     return {"rewrite": "split", "choices": choices} | ({"shared": True} if rewrite.shared else {})
 
@@ -44,7 +46,8 @@ def rewrite_from_dict(document: Mapping[str, Any]) -> Rewrite:
     """
     match document["rewrite"]:
         case "fuse":
-            return Fuse(tuple(tuple(map(str, group)) for group in document["groups"]))
+            kind = one_of(document.get("kind", KIND), "the kind of a fusion", (KIND, SCAN))
+            return Fuse(tuple(tuple(map(str, group)) for group in document["groups"]), kind)
         case "split":
             choices = {str(name): (str(how), int(parts)) for name, (how, parts) in document["choices"].items()}
             return Split(choices, bool(document.get("shared", False)))

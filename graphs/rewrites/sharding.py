@@ -31,10 +31,14 @@ class Shard(NamedTuple):
 
     The 2304 output features of GPT-2's first projection are queries, keys and values of 768 each: to divide the heads
     is to divide each of three runs.
+
+    Rows that are sorted by expert are divided by the tensor of their ``ends``, whose values are known when the network
+    runs. So each part has the shape of the whole, and its own rows count.
     """
 
     axis: int
     runs: int = 1
+    ends: str = ""
 
 
 class Halo(NamedTuple):
@@ -71,7 +75,7 @@ class Sharding(Brief):
         """Return the sharding that divides each of several runs of the loop; neighbours may need it."""
 
         def shard(one: Shard | None) -> Shard | None:
-            return one and Shard(one.axis, one.runs * runs)
+            return one and one._replace(runs=one.runs * runs)
 
         name = f"{self.name} in {runs} runs"
         shards = tuple(map(shard, self.inputs)), tuple(map(shard, self.outputs))
@@ -80,7 +84,17 @@ class Sharding(Brief):
     def refines(self, runs: int) -> bool:
         """Return whether `refined` can divide the loop into this number of runs."""
         divisible = self.units % runs == 0 and self.units > runs > 1
-        return divisible and self.halo is None and self.name != REPLICATED
+        return divisible and self.halo is None and self.name != REPLICATED and not self.ends
+
+    @property
+    def ends(self) -> str:
+        """The tensor with the ends of the rows of each unit, if values divide the rows; otherwise empty."""
+        return next((shard.ends for shard in (*self.inputs, *self.outputs) if shard and shard.ends), "")
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether a part computes as many rows as the whole, of which its own count."""
+        return bool(self.ends) and all(shard is None or shard.ends for shard in self.inputs)
 
 
 def shares(units: int, parts: int) -> tuple[Range, ...]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
+from graphs.rewrites.experts import EXPERTS, GROUPED_PRODUCTS
 from graphs.rewrites.letters import Shape, dims_of, leading, loops, numbered, rank_of
 from graphs.rewrites.patterns import changes, plain
 from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
@@ -68,6 +69,14 @@ def _matmul(graph: Graph, op: Op) -> Iterator[Sharding]:
     pairs = ([rows, INPUT_FEATURES], [INPUT_FEATURES, OUTPUT_FEATURES], [rows, OUTPUT_FEATURES])
     x, y, result = ([*own, *pair] for own, pair in zip(before, pairs, strict=True))
     yield from loops(graph, op, [x, y], [result])
+
+
+def _grouped_product(graph: Graph, op: Op) -> Iterator[Sharding]:
+    """Yield the sharding of rows that are sorted by expert, each expert with a matrix of its own, by experts."""
+    shapes = [graph.tensor[name].shape for name in op.inputs]
+    if [len(shape) for shape in shapes] == [2, 3, 1] and not any(value is not None for value in op.attrs.values()):
+        rows = Shard(0, ends=op.inputs[2])
+        yield Sharding(EXPERTS, shapes[1][0], (rows, Shard(0), None), (rows,))
 
 
 def _convolution(graph: Graph, op: Op) -> Iterator[Sharding]:
@@ -360,7 +369,8 @@ VIEWS = frozenset(f"aten.{kind}" for kind in _VIEWS.split())
 
 
 def _table(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    return MappingProxyType({f"aten.{kind}": rule for kinds, rule in rules.items() for kind in kinds.split()})
+    named = ((kind, rule) for kinds, rule in rules.items() for kind in kinds.split())
+    return MappingProxyType({kind if "." in kind else f"aten.{kind}": rule for kind, rule in named})
 
 
 RULES: Mapping[str, Rule] = _table(
@@ -368,6 +378,7 @@ RULES: Mapping[str, Rule] = _table(
         "linear": _linear,
         "addmm": _addmm,
         "mm matmul bmm": _matmul,
+        " ".join(GROUPED_PRODUCTS): _grouped_product,
         "conv1d conv2d conv3d": _convolution,
         "scaled_dot_product_attention": _attention,
         "embedding": _embedding,

@@ -21,7 +21,8 @@ from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.cache_shardings import caches_with_users
 from graphs.rewrites.choices import Choice, aligned, choice_of, parts_of_cache
-from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
+from graphs.rewrites.experts import GROUPED_PRODUCTS, part_by_part
+from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Region, Slice
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Sharding
 from graphs.rewrites.sharding_rules import VIEWS
@@ -105,6 +106,7 @@ class _Splitting:
     chosen: Mapping[str, Choice]
     writer: LayoutWriter
     parts: dict[str, Origin] = field(default_factory=dict)
+    part_of: dict[str, int] = field(default_factory=dict)  # parts by rows of experts, by name of the operator
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
 
     def result(self) -> SplitGraph:
@@ -138,7 +140,8 @@ class _Splitting:
         used.update(inputs, outputs)
         tensors = {tensor.name: tensor for tensor in self.graph.tensors} | self.writer.tensors
         kept = tuple(tensor for name, tensor in tensors.items() if name in used)
-        graph = Graph(self.graph.name, tuple(self.writer.ops), kept, inputs, outputs, caches)
+        ops = tuple(part_by_part(self.writer.ops, self.part_of))
+        graph = Graph(self.graph.name, ops, kept, inputs, outputs, caches)
         return SplitGraph(graph, self.writer.slices, self.parts, divided)
 
     def _divided_caches(self) -> Iterator[tuple[str, Layout]]:
@@ -176,6 +179,7 @@ class _Splitting:
         first = shapes[outputs[0]]
         new = _changed(new, choice, part, first)
         self.parts[name] = Origin(op.name, left_out)
+        self.part_of |= {name: part} if sharding.ends else {}
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
@@ -185,7 +189,7 @@ class _Splitting:
         groups, reader = op.attrs["groups"], Reader(part, choice.parts)
         assert isinstance(groups, int)
         (output,), (region,) = op.outputs, self._regions(op, choice, part)
-        assert region
+        assert isinstance(region, Indices)
         shape, n_read = self.graph.tensor[output].shape, self.graph.tensor[x].shape[1] // groups
         segments = list(_filters(region.ranges, shape[1] // groups))
         name, written = part_name(op.name, part, choice.parts), _part_name(output, choice, part)
@@ -201,7 +205,7 @@ class _Splitting:
             self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
         self.writer.cat(written, names, 1)
 
-    def _regions(self, op: Op, choice: Choice, part: int) -> Iterator[Wanted]:
+    def _regions(self, op: Op, choice: Choice, part: int) -> Iterator[Region]:
         """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
@@ -260,6 +264,8 @@ def _changed(op: Op, choice: Choice, part: int, shape: Sequence[int]) -> Op:
     attrs: dict[str, Attr] = {}
     if plain(op.kind) in VIEWS:
         return _as_reshape(op, shape)
+    if plain(op.kind) in GROUPED_PRODUCTS:
+        return replace(op, kind=GROUPED_PRODUCTS[plain(op.kind)], attrs={"first": start})
     if kind == "addmm" and part and sharding.once:
         return replace(op, kind=MM, attrs={})
     if kind == "expand":

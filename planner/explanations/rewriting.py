@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from costmodels.operators.flops import work_of
 from graphs.common.brief import brief
 from graphs.ir import unfused
+from graphs.rewrites.experts import BY, EXPERTS
+from graphs.rewrites.fuse import KIND
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.split import Split, part_number
 from planner.plans.plan import Plan
@@ -40,14 +42,15 @@ def divided(plan: Plan) -> DividedOperators | None:
     if not choices:
         return None
     parts = max(count for _, count in choices)
+    names = Counter(EXPERTS if BY in name else name for name, _ in choices)
     numbers = [number for number, op in enumerate(plan.graph.ops) if part_number(op.name) is not None]
     on = [[number for number in numbers if plan.placement.device[number] == d] for d in plan.placement.used]
     seconds = max(float(plan.costs.forward_s[here, d].sum()) for here, d in zip(on, plan.placement.used, strict=True))
-    return DividedOperators(tuple(Counter(name for name, _ in choices).most_common()), parts, seconds)
+    return DividedOperators(tuple(names.most_common()), parts, seconds)
 
 
 def fused(plan: Plan) -> tuple[FusedOperators, ...]:
-    """Return the fusions of a plan, the longest time first."""
+    """Return the fusions of a plan that one kernel may compute, the longest time first."""
     graph = plan.graph
     work = work_of(graph).n_bytes
     members = tuple(unfused(graph.ops))
@@ -55,7 +58,7 @@ def fused(plan: Plan) -> tuple[FusedOperators, ...]:
     apart = dict(zip((op.name for op in members), bytes_apart, strict=True))
     found: dict[tuple[str, ...], FusedOperators] = {}
     for number, op in enumerate(graph.ops):
-        if op.members:
+        if op.kind == KIND:
             kinds = tuple(plain(member.kind).rpartition(".")[2] for member in op.members)
             before = found.get(kinds, FusedOperators(kinds, 0, 0.0, 0.0))
             found[kinds] = replace(

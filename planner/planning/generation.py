@@ -6,7 +6,7 @@ planned for with all sequences in one group, and with as many groups as devices,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,14 +22,16 @@ from graphs.ir import Graph
 from graphs.phases import Phase
 from graphs.rewrites.network_shardings import phase_shardings
 from graphs.rewrites.rewrite import Rewrite, rewritten
+from graphs.rewrites.sharding import Sharding
 from graphs.rewrites.split import Split
+from planner.planning.apart import splits_of_experts, with_experts_apart
 from planner.planning.make_plan import Search, paces_of, search_plan
 from planner.planning.rewriting import COPIES, FUSE, SPLIT, allows, rewrites_for, stay_as_imported
-from planner.planning.splitting import LEAST_GAIN, SPLITS_S, Splits, SplitSearch
+from planner.planning.splitting import LEAST_GAIN, SPLITS_S, Splits, SplitSearch, with_costs_of_parts
 from planner.plans.plan import PlacementTask, Plan
 from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal
-from planner.problem.result import Status
+from planner.problem.result import NoPlanError, Status
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.generation import GenerationProgram
@@ -53,14 +55,40 @@ def plan_generation(
     check_fits(model, workload)
     model_costs = GenerationCosts(model, cluster, workload, constraints, search.rewrites)
     whole = model_costs.task()
-    plan = _simulated(search_plan(whole, search))
+
+    def found() -> Plan:
+        return _whole_or_in_step(model_costs, whole, search)
+
+    def apart(split: Split) -> Plan:
+        return _simulated(search_plan(model_costs.divided(split, whole), search))
+
+    return with_experts_apart(found, whole, search.rewrites, model_costs.splits_of_experts, apart)
+
+
+def _whole_or_in_step(model_costs: GenerationCosts, whole: PlacementTask, search: Search) -> Plan:
+    """Return the better plan: of the whole network, or with operators in parts side by side.
+
+    Raises:
+        NoPlanError, Interrupted: as `plan_generation`.
+    """
+    refused: NoPlanError | None = None
+    plan: Plan | None = None
+    try:
+        plan = _simulated(search_plan(whole, search))
+    except NoPlanError as error:
+        refused = error
+    in_step: Plan | None = None
     try:
         in_step = _in_step(model_costs, whole, min(search.time_limit_s, SPLITS_S))
     except Exception as error:  # a plan of the whole operators is as good
         stay_as_imported(search.rewrites, SPLIT, error)
-        return plan
-    gains = in_step is not None and in_step.predicted_s < (1 - LEAST_GAIN) * plan.predicted_s
-    return in_step if in_step is not None and gains else plan
+    if plan is None and in_step is None:
+        assert refused is not None
+        raise refused
+    if plan is None or (in_step is not None and in_step.predicted_s < (1 - LEAST_GAIN) * plan.predicted_s):
+        assert in_step is not None
+        return in_step
+    return plan
 
 
 @dataclass(frozen=True)
@@ -118,37 +146,54 @@ class GenerationCosts:
             phases=phases,
         )
 
+    @cached_property
+    def decode(self) -> Graph:
+        """The phase of one token at the whole context."""
+        return self.graphs[Phase(1, self.model.context)]
+
+    @cached_property
+    def shardings(self) -> Mapping[str, Sequence[Sharding]]:
+        """The shardings that all phases have."""
+        return phase_shardings([self.decode, *(graph for graph in self.graphs.values() if graph is not self.decode)])
+
+    def splits_of_experts(self) -> Iterator[Split]:
+        """Yield the splits of the experts that change all phases alike."""
+        return filter(self.alike, splits_of_experts(self.decode, self.shardings))
+
+    def alike(self, split: Split) -> bool:
+        """Return whether a split makes the same operators of all phases."""
+        from graphs.program.generation import unlike
+
+        first, *others = (split(graph) for graph in self.graphs.values())
+        return all(unlike(other, first) is None for other in others)
+
+    def divided(self, split: Split, whole: PlacementTask) -> PlacementTask:
+        """Return the task of a split network, whose costs follow from those of the whole one."""
+        tables = {each.phase: each.table for each in whole.phases}
+
+        def known(phase: Phase, divided: PlacementTask) -> PlacementTask:
+            graph = self.graphs[phase]
+            parts = split.applied(graph).parts
+            return with_costs_of_parts(divided, parts, rewritten(graph, whole.rewrites), tables[phase])
+
+        return self.task(split, known)
+
 
 def _in_step(model_costs: GenerationCosts, whole: PlacementTask, time_limit_s: float) -> Plan | None:
     """Return the plan with operators in parts side by side; None if none pays, or groups keep the devices busy.
 
     All sequences are in one group, so that its pass reads the weights once, and each device reads a part of them.
     """
-    from graphs.program.generation import unlike
-
     grouped = model_costs.workload.in_flight > 1
     if grouped or whole.constraints or not allows(model_costs.asked, SPLIT):
         return None
-    decode = Phase(1, model_costs.model.context)
-    graphs = model_costs.graphs
-    order = [decode, *(phase for phase in graphs if phase != decode)]
-    known = phase_shardings([graphs[phase] for phase in order])
-    search = SplitSearch.of(graphs[decode], whole.graph, whole.table, whole.cluster, known)
+    decode, known = model_costs.decode, model_costs.shardings
+    search = SplitSearch.of(decode, whole.graph, whole.table, whole.cluster, known)
     splits = Splits.found(search, whole.graph, whole.table, time_limit_s) if search else None
-    if splits is None:
+    if splits is None or not model_costs.alike(splits.split):
         return None
-    tables = {each.phase: each.table for each in whole.phases}
-
-    def with_known(phase: Phase, divided: PlacementTask) -> PlacementTask:
-        applied = splits.split.applied(graphs[phase])
-        of_phase = rewritten(graphs[phase], whole.rewrites)
-        return replace(
-            splits, graph=applied.graph, parts=applied.parts, whole=of_phase, table=tables[phase]
-        ).with_costs(divided)
-
-    plan = splits.in_step(model_costs.task(splits.split, with_known))
-    alike = all(unlike(splits.split(graph), splits.graph) is None for graph in graphs.values())
-    return plan if alike and plan.evaluation.feasible else None
+    plan = splits.in_step(model_costs.divided(splits.split, whole))
+    return plan if plan.evaluation.feasible else None
 
 
 def _simulated(plan: Plan) -> Plan:

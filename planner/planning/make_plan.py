@@ -14,6 +14,8 @@ from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.ir import Graph
 from graphs.rewrites.rewrite import Rewrite, rewritten
+from graphs.rewrites.split import Split
+from planner.planning.apart import splits_of_experts, with_experts_apart
 from planner.planning.candidates import Candidate, best_of
 from planner.planning.copies import Copies
 from planner.planning.last_moves import SCATTER_MARGIN, settled
@@ -27,7 +29,7 @@ from planner.planning.rewriting import (
     rewrites_for,
     stay_as_imported,
 )
-from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split
+from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split, with_costs_of_parts
 from planner.plans.plan import PlacementTask, Plan, step_of
 from planner.problem.constraints import CollisionError, Constraint
 from planner.problem.deadline import Deadline
@@ -122,6 +124,12 @@ def make_plan(
         asked = PlacementTask(own, cluster, workload, table, goal, constraints, pace, pace_spread, rewrites)
         return replace(asked, network=graph.fingerprint)
 
+    def apart(split: Split) -> Plan:
+        """Return the plan of the network with experts apart, whose costs follow from those of the whole one."""
+        applied = split.applied(graph)
+        divided = task(applied.graph, split)
+        return search_plan(with_costs_of_parts(divided, applied.parts, whole.graph, whole.table), search)
+
     whole = task(graph)
     in_step: Plan | None = None
     try:
@@ -131,7 +139,11 @@ def make_plan(
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
     except Exception as error:  # a plan of the whole operators is as good
         stay_as_imported(search.rewrites, SPLIT, error)
-    return _better(whole, in_step, search) if in_step else search_plan(whole, search)
+
+    def found() -> Plan:
+        return _better(whole, in_step, search) if in_step else search_plan(whole, search)
+
+    return with_experts_apart(found, whole, search.rewrites, partial(splits_of_experts, graph), apart)
 
 
 def check_goal(goal: Goal, workload: Workload) -> None:

@@ -6,8 +6,9 @@ from costmodels.cluster.cluster import Device
 from graphs.common import checks
 from graphs.common.errors import InputError, warn_once
 from graphs.ir import Graph
-from graphs.rewrites.fuse import find_fusions
-from graphs.rewrites.rewrite import REWRITES, Rewrite
+from graphs.rewrites.fuse import SCAN, Fuse, find_fusions
+from graphs.rewrites.rewrite import REWRITES, Rewrite, rewritten
+from graphs.rewrites.scans import find_scans
 
 AUTO_REWRITES, NO_REWRITES = "auto", "none"
 COPIES, FUSE, SPLIT = "copies", "fuse", "split"
@@ -40,31 +41,35 @@ def stay_as_imported(asked: str, name: str, error: Exception) -> None:
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
     """Return the rewrites of a graph for some devices; those that change nothing are left out.
 
-    "auto" fuses the operators of one kernel for inference if all devices are CPUs with quick kernels: other devices
-    would run the members one after another.
+    "auto" makes each recurrent scan one operator, which changes no bits, and fuses the operators of one kernel for
+    inference if all devices are CPUs with quick kernels: other devices would run the members one after another.
 
     Raises:
         InputError: if the user names a rewrite that the devices or training do not support.
     """
-    exact = [device.name for device in devices if not device.quick]
-    if not allows(asked, FUSE) or (asked == AUTO_REWRITES and (trains or exact)):
+    if not allows(asked, FUSE) or (asked == AUTO_REWRITES and trains):
         return ()
     if trains:
         raise InputError("the rewrite 'fuse' is for inference, and the goal is training; leave --rewrites out")
-    if exact:
+    found: list[Rewrite] = []
+    try:
+        if scans := find_scans(graph):
+            found.append(Fuse(scans, SCAN))
+        if not (exact := [device.name for device in devices if not device.quick]):
+            fusions = find_fusions(rewritten(graph, found))
+            found += [fusions] if fusions.groups else []
+        rewritten(graph, found)
+    except Exception as error:  # whatever the graph has that nobody thought of
+        stay_as_imported(asked, FUSE, error)
+        return ()
+    if exact and not found and asked != AUTO_REWRITES:
         raise InputError(
             f"the rewrite 'fuse' is for CPUs with quick kernels, and '{exact[0]}' has none; calibrate with "
             "--kernels quick, or leave --rewrites out"
         )
-    try:
-        fusions = find_fusions(graph)
-        fusions(graph)
-    except Exception as error:  # whatever the graph has that nobody thought of
-        stay_as_imported(asked, FUSE, error)
-        return ()
-    if asked == FUSE and not fusions.groups:
+    if asked == FUSE and not found:
         raise InputError(
             f"the rewrite 'fuse' changes nothing: no kernel computes several operators of '{graph.name}' at once; "
             "leave it out"
         )
-    return (fusions,) if fusions.groups else ()
+    return tuple(found)

@@ -29,6 +29,7 @@ from graphs.common.errors import InputError
 from graphs.ir import STATE, Graph, Op
 from graphs.rewrites.cache_shardings import caches_with_users, shard_of_cache
 from graphs.rewrites.choices import can_be_split, nearest_split
+from graphs.rewrites.experts_apart import experts_apart
 from graphs.rewrites.network_shardings import network_shardings
 from graphs.rewrites.sharding import REPLICATED, Sharding, shares
 from graphs.rewrites.split import Origin, Split, part_number
@@ -163,7 +164,7 @@ class SplitSearch:
 
     def _share(self, number: int, sharding: Sharding | None) -> float:
         """Return the time of the largest part as a share of the whole operator's, by a roofline."""
-        if sharding is None or sharding.name == REPLICATED:
+        if sharding is None or sharding.name == REPLICATED or sharding.has_all_rows:
             return 1.0
         op, device = self.graph.ops[number], self.team.device
         share = max(stop - start for start, stop in shares(sharding.units, self.team.size)) / sharding.units
@@ -297,34 +298,47 @@ class Splits:
         return found if found and found.split != self.split else None
 
     def with_costs(self, divided: PlacementTask) -> PlacementTask:
-        """Return the task of the split network, in which unmeasured parts take their share of the measured whole.
-
-        The share is that of a roofline: operators in parts are seldom quite as fast as the whole.
-        """
-        table, known, graph = divided.table, self.table, self.whole
-        forward_s, source, spread = table.forward_s.copy(), table.source.copy(), table.spread.copy()
-        slowdown = table.slowdown.copy()
-        group_of = {member.name: number for number, op in enumerate(graph.ops) for member in op.members or (op,)}
-        work = work_of(divided.graph), work_of(graph)
-        for device_number, device in enumerate(divided.cluster.devices):
-            part_s, whole_s = (roofline_s(each, device) for each in work)
-            for number, op in enumerate(divided.graph.ops):
-                part = self.parts.get(op.name)
-                at = (group_of[part.op] if part else 0), device_number
-                if not part or known.source[at] not in SURE or source[number, device_number] in SURE:
-                    continue
-                share = min(1.0, float(part_s[number] / whole_s[at[0]])) if whole_s[at[0]] else 1.0
-                here = number, device_number
-                forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
-                source[here], spread[here] = Source.LEARNED, PART_SPREAD
-        contention = table.contention and replace(table.contention, slowdown=slowdown, copies_slowdown=slowdown)
-        costs = replace(table, forward_s=forward_s, source=source, spread=spread, contention=contention)
-        return replace(divided, table=costs)
+        """Return the task of the split network with costs that follow from those of the whole one."""
+        return with_costs_of_parts(divided, self.parts, self.whole, self.table)
 
     def in_step(self, divided: PlacementTask) -> Plan:
         """Return a plan for the split network with the parts side by side."""
         placement = Placement(side_by_side(divided.graph, self.search.team))
         return divided.plan(placement, Status.FEASIBLE, SPLIT, lower_bound(divided.problem))
+
+
+def with_costs_of_parts(
+    divided: PlacementTask, parts: Mapping[str, Origin], graph: Graph, known: CostTable
+) -> PlacementTask:
+    """Return the task of a split network, in which unmeasured parts take their share of the measured whole.
+
+    The share is that of a roofline: operators in parts are seldom quite as fast as the whole.
+
+    Args:
+        divided: the task of the split network.
+        parts: where its operators come from.
+        graph: the whole network, perhaps fused.
+        known: its costs.
+    """
+    table = divided.table
+    forward_s, source, spread = table.forward_s.copy(), table.source.copy(), table.spread.copy()
+    slowdown = table.slowdown.copy()
+    group_of = {member.name: number for number, op in enumerate(graph.ops) for member in op.members or (op,)}
+    work = work_of(divided.graph), work_of(graph)
+    for device_number, device in enumerate(divided.cluster.devices):
+        part_s, whole_s = (roofline_s(each, device) for each in work)
+        for number, op in enumerate(divided.graph.ops):
+            part = parts.get(op.name)
+            at = (group_of[part.op] if part else 0), device_number
+            if not part or known.source[at] not in SURE or source[number, device_number] in SURE:
+                continue
+            share = min(1.0, float(part_s[number] / whole_s[at[0]])) if whole_s[at[0]] else 1.0
+            here = number, device_number
+            forward_s[here], slowdown[here] = share * known.forward_s[at], known.slowdown[at]
+            source[here], spread[here] = Source.LEARNED, PART_SPREAD
+    contention = table.contention and replace(table.contention, slowdown=slowdown, copies_slowdown=slowdown)
+    costs = replace(table, forward_s=forward_s, source=source, spread=spread, contention=contention)
+    return replace(divided, table=costs)
 
 
 def best_in_step(splits: Splits, task: Callable[[Graph, Split], PlacementTask], time_limit_s: float) -> Plan:
@@ -361,7 +375,7 @@ def splits_for(asked: str, graph: Graph, whole: PlacementTask, time_limit_s: flo
     if problem and asked != AUTO_REWRITES:
         raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
     largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
-    if asked != AUTO_REWRITES and len(whole.cluster.devices) > 1:
+    if asked != AUTO_REWRITES and len(whole.cluster.devices) > 1 and experts_apart(graph, 2) is None:
         _check_team(whole.cluster)
         if not any(can_be_split(graph, op) for op in graph.ops):
             kinds = ", ".join(sorted({op.kind for op in graph.ops})[:NAMED])

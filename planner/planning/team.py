@@ -60,9 +60,14 @@ class Team:
         return self.device.launch_s + 2 * n_bytes / self.device.memory_bytes_per_s
 
     def relaid_s(self, written: Held, read: Held, n_bytes: float) -> float:
-        """Return the seconds to bring a tensor from one layout into another."""
+        """Return the seconds to bring a tensor from one layout into another.
+
+        Rows of experts have the shape of the whole, so that a reader adds them up.
+        """
         if written in (read, EVERYWHERE):
             return 0.0
+        written = SUMMED if isinstance(written, Shard) and written.ends else written
+        read = EVERYWHERE if isinstance(read, Shard) and read.ends else read
         others = (self.size - 1) / self.size
         if isinstance(read, Overlapping) and read.shard == written:
             return self.send_s(n_bytes * read.common) + self.copy_s(n_bytes / self.size)

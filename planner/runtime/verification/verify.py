@@ -155,6 +155,12 @@ def compile_alone(program: Program, op: int, device: Device, random: bool, train
 EMPTY = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose results have no values yet."""
 
+PARTLY = frozenset(
+    {"slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"}
+    | {"index_put", "index_copy", "scatter", "masked_scatter"}
+)
+"""Operators that return their first argument with some elements replaced."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -264,13 +270,14 @@ def _compared(plan: Plan, network: Program, training: bool, tolerance: float | N
 
 
 def _unset(program: Program) -> set[str]:
-    """Return the tensors without values of their own, which no operator reads."""
+    """Return the tensors without values of their own, which no operator reads, and those with some such elements."""
     unset: set[str] = set()
     for op in program.graph.ops:
         node = program.calls[op.name].node
         assert isinstance(node.target, OpOverload)
-        makes = node.target._schema.name.removeprefix("aten::") in EMPTY
-        if makes or (op.inputs and unset.issuperset(op.inputs) and is_view(node)):
+        name = node.target._schema.name.removeprefix("aten::")
+        partly = name in PARTLY and op.inputs[0] in unset
+        if name in EMPTY or partly or (op.inputs and unset.issuperset(op.inputs) and is_view(node)):
             unset.update(op.outputs)
     return unset
 

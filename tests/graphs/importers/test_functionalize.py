@@ -96,6 +96,16 @@ class TestRewritten:
 
         assert is_rewritten(function)
 
+    def test_one_of_several_outputs_while_another_is_read_later(self) -> None:
+        """As mixtures normalise the scores of the experts that they have chosen."""
+
+        def function(x: torch.Tensor) -> torch.Tensor:
+            values, places = torch.topk(x, 2)
+            values /= values.sum(-1, keepdim=True)
+            return values + places
+
+        assert is_rewritten(function)
+
     def test_eval_dropout_between(self) -> None:
         assert is_rewritten(lambda x: torch.dropout(x * 2, 0.5, False).relu_())
         assert is_rewritten(lambda x: torch.dropout_(x * 2, 0.5, False).relu_())

@@ -50,7 +50,7 @@ def check(program: Program, chosen: Mapping[str, tuple[str, int]]) -> Program:
     layouts = Split(chosen).applied(program.graph).caches
     parts: list[torch.Tensor] = []
     for name, whole in zip(program.graph.inputs, inputs, strict=True):
-        parts += [sliced(whole, Slice(name, r)) for r in layouts[name].regions] if name in layouts else [whole]
+        parts += [sliced(whole, Slice(name, r)) for r in layouts[name].indices] if name in layouts else [whole]
     logits, caches = split.run(**split.arguments_of(parts).kwargs)
     torch.testing.assert_close(logits, expected[0], rtol=1e-5, atol=1e-5)
     for got, want in zip(caches, expected[1], strict=True):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
+import transformers.integrations.moe  # noqa: F401  # defines an operator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -76,6 +77,12 @@ CASES: dict[str, Case] = {
     "bmm": (torch.bmm, [(2, 4, 6), (2, 6, 5)], [], ["batch", "rows", "output features", "input features"]),
     "matmul": (torch.matmul, [(2, 3, 4, 6), (2, 3, 6, 5)], [], ["batch", "heads", "rows", "input features"]),
     "broadcast": (torch.matmul, [(2, 3, 4, 6), (3, 6, 5)], [], ["batch", "heads", "rows", "input features"]),
+    "experts": (
+        lambda x, w, c: torch.ops.transformers.grouped_mm_fallback(x * c, w, (c[:, 0] * 1.2).cumsum(0).int()[:4]) * c,
+        [(7, 6)],
+        [(4, 6, 5), (7, 1)],
+        ["experts", "axis 0 by slice_1"],
+    ),
     "conv1d": (F.conv1d, [(2, 4, 9)], [(6, 4, 3), (6,)], ["batch", "output channels", "input channels"]),
     "conv2d": (
         lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=(1, 2)),

@@ -8,6 +8,7 @@ import torch
 
 from graphs.common.errors import InputError
 from graphs.program.rewritten import rewritten_program
+from graphs.rewrites.experts_apart import experts_apart
 from graphs.rewrites.split import Split
 from planner.plans.plan import Plan
 from planner.runtime.start import train
@@ -17,8 +18,10 @@ from planner.runtime.training.prepare import stage_layout
 from planner.runtime.training.states import join_states, state_of
 from planner.runtime.training.trainer import Trainer
 from planner.runtime.verification.verify import verify
+from tests.graphs.rewrites.mixtures import imported as mixture
 from tests.planner.runtime.training.loops import OPTIMIZERS, assert_state, loop
 from tests.planner.runtime.training.nets import BATCH, Case, main_loss, plan_for, program_of, samples, training_plan
+from tests.planner.runtime.verification.test_verify import training_plan as verified_plan
 
 CASE = Case("skips", "1f1b", 2, devices=3, stages=3)
 COLUMN, ROW = "output features", "input features"
@@ -70,6 +73,20 @@ def test_refuses_parts_that_would_be_trained_apart() -> None:
     shared = split_plan(Split({"linear": ("batch", 2)}, shared=True))
     one = replace(shared, placement=type(shared.placement)((0,) * len(shared.graph.ops)))
     train(one, program_of("skips"), loss=main_loss, optimizer=OPTIMIZERS["adam"]).close()
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_on_two_devices_have_the_networks_gradients(family: str) -> None:
+    program = mixture(family, training=True)
+    split = experts_apart(program.graph, 2)
+    assert split is not None
+    divided = rewritten_program(program, [split])
+    second = max(number for number, op in enumerate(divided.graph.ops) if op.name.endswith("[0/2]")) + 1
+    n_devices = [0] * second + [1] * (len(divided.graph.ops) - second)  # the last layer's experts are apart
+    plan = replace(verified_plan(divided, *n_devices), rewrites=(split,))
+    found = verify(plan, program)
+    assert found.equal
+    assert found.n_gradients
 
 
 def test_processes_train_the_parts_and_a_state_goes_there_and_back() -> None:
