@@ -23,7 +23,7 @@ SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
     "intermediate_size",
 )
-"""What nearly every config.json of a decoder says."""
+"""Sizes that nearly every config.json of a decoder has."""
 TRAINED = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len", "n_ctx")
 
 

@@ -89,8 +89,8 @@ def _pixels(module: Any, batch: int) -> Tensor:
 
 def _features(module: Any, batch: int) -> Tensor:
     """A spectrogram [batch, bands, frames]."""
-    positions = _first(module, ("max_source_positions",))
-    frames = 2 * positions if positions else FRAMES  # Whisper's first convolution halves them
+    positions = _first(module, ("max_source_positions",)) or FRAMES // 2
+    frames = 2 * int(positions)  # Whisper's first convolution halves them
     return torch.zeros(batch, _needed(module, MELS), frames, dtype=module.dtype)
 
 
@@ -120,7 +120,7 @@ MAKERS: Mapping[str, Callable[[Any, int], Tensor | None]] = {
     "past_values": _series,
     "bbox": _boxes,
 }
-"""What makes an input, by its name."""
+"""The function that makes an input, by the name of the input."""
 
 
 def _with_patches(module: Any, inputs: Inputs, accepted: Mapping[str, Any], batch: int) -> Inputs:
@@ -133,7 +133,8 @@ def _with_patches(module: Any, inputs: Inputs, accepted: Mapping[str, Any], batc
         return inputs
     config = getattr(module.config, "vision_config", module.config)
     side = SIDE * int(getattr(config, "spatial_merge_size", 1))
-    channels = getattr(config, "in_channels", None) or getattr(config, "num_channels", 3)
+    named: Any = [getattr(config, name, None) for name in ("in_channels", "num_channels")]
+    channels = int(next((count for count in named if count), 3))
     size = channels * int(getattr(config, "temporal_patch_size", 1)) * int(config.patch_size) ** 2
     patches = torch.zeros(batch * side**2, size, dtype=module.dtype)
     name = "pixel_values" if "pixel_values" in accepted else "hidden_states"
@@ -174,17 +175,18 @@ def _with_placeholders(module: Any, inputs: Inputs) -> Inputs:
     tokens = inputs.get("input_ids")
     if tokens is None:
         return inputs
-    start, batch = 1, tokens.shape[0]
+    start, batch, tokens = 1, tokens.shape[0], tokens.clone()  # which other forms of the inputs have, too
     kinds = torch.zeros_like(tokens)
     for number, mode in enumerate(MODES, 1):
         token = getattr(module.config, f"{mode}_token_id", getattr(module.config, f"{mode}_token_index", None))
-        count = _n_features(module, mode, inputs) if isinstance(token, int) else 0
-        if count and count % batch == 0:
+        count = _n_features(module, mode, inputs)
+        if isinstance(token, int) and count and count % batch == 0:
             stop = start + count // batch
             if stop >= tokens.shape[1]:
                 rest = tokens.new_zeros(batch, stop + 1 - tokens.shape[1])
                 tokens, kinds = torch.cat([tokens, rest], 1), torch.cat([kinds, rest], 1)
-            tokens[:, start:stop], kinds[:, start:stop] = token, number
+            tokens[:, start:stop].fill_(token)
+            kinds[:, start:stop].fill_(number)
             start = stop
     typed = "mm_token_type_ids" in inspect.signature(module.forward).parameters
     return inputs | {"input_ids": tokens} | ({"mm_token_type_ids": kinds} if typed else {})
@@ -198,7 +200,7 @@ def _n_features(module: Any, mode: str, inputs: Inputs) -> int:
     given = {name: inputs[name] for name in inspect.signature(own).parameters if name in inputs}
     with suppress(Exception), torch.no_grad(), quiet():  # whatever a foreign network raises: it has none of these
         found = own(**given)
-        found = getattr(found, "pooler_output", found)
-        leaves = [each for each in pytree.tree_leaves(found) if isinstance(each, Tensor)]
-        return sum(each.numel() for each in leaves) // module.get_input_embeddings().weight.shape[1]
+        leaves = pytree.tree_leaves(getattr(found, "pooler_output", found))
+        width = int(module.get_input_embeddings().weight.shape[1])
+        return sum(each.numel() for each in leaves if isinstance(each, Tensor)) // width
     return 0

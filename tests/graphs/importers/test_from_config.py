@@ -16,7 +16,8 @@ import torch
 import transformers
 
 from graphs.common.errors import InputError
-from graphs.importers.from_config import build, example_inputs, read_config
+from graphs.importers.config_inputs import example_inputs
+from graphs.importers.from_config import build, read_config
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Role
 from graphs.program.program import Program
