@@ -15,6 +15,12 @@ Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
     """Write a header with the type and shape of each tensor."""
+    path.write_bytes(safetensors_bytes(tensors))
+    return path
+
+
+def safetensors_bytes(tensors: Tensors) -> bytes:
+    """Return the header of a .safetensors."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (kind, shape) in tensors.items():
@@ -22,8 +28,7 @@ def write_safetensors(path: Path, tensors: Tensors) -> Path:
         entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     header = json.dumps(entries).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
-    return path
+    return struct.pack("<Q", len(header)) + header
 
 
 def write_index(folder: Path, shards: Mapping[str, Tensors]) -> Path:

@@ -34,8 +34,8 @@ def model_of_config(document: Mapping[str, Any], name: str = "") -> ModelDescrip
     module: Any = headed_module({key: value for key, value in document.items() if key not in QUANTISED})
     name = name or str(document.get("_name_or_path") or model_type)
     tensors = list(_tensors(module))
-    facts = ConfigFacts(name, module.config, tied=_is_tied(module))
-    model = assembled(tensors, facts)
+    facts = ConfigFacts(name, module.config, tied=_is_tied(module), document=document)
+    model = facts.assumed(assembled(tensors, facts))
     about = next((document[key] for key in QUANTISED if document.get(key)), None)
     return model if about is None else Quantised.of(about, name).applied(model)
 

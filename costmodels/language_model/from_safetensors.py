@@ -33,8 +33,8 @@ def model_of_safetensors(path: Path, document: Mapping[str, Any], name: str) -> 
     own = {key: value for key, value in document.items() if key not in QUANTISED}
     about: Mapping[str, Any] = next((document[key] for key in QUANTISED if isinstance(document.get(key), Mapping)), {})
     config = config_of(own)
-    facts = ConfigFacts(name, own if config is None else config)
-    model = assembled(unpacked(read_safetensors(path), _packing(about, facts.hidden)), facts)
+    facts = ConfigFacts(name, own if config is None else config, document=own)
+    model = facts.assumed(assembled(unpacked(read_safetensors(path), _packing(about, facts.hidden)), facts))
     _check(model)
     return model
 

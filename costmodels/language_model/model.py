@@ -105,6 +105,7 @@ class ModelDescription(Brief):
     tied: bool = False  # whether the head is the embedding's weights, which are there once
     trained_tokens: int = 0  # context that the model was trained for; 0 if the file does not say
     architecture: Architecture | None = None  # what costs do not depend on, if it is known
+    assumed: tuple[str, ...] = ()  # defaults of transformers for sizes that its config.json leaves out
 
     def __post_init__(self) -> None:
         check_fields(self, "the language model")

@@ -3,9 +3,9 @@
 Nothing is allocated and nothing is downloaded, so a network of any size can be imported, planned and simulated.
 """
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from graphs.common.documents import read_json
-from graphs.common.errors import InputError, first_line, nearest, one_line
+from graphs.common.errors import InputError, nearest, one_line
 from graphs.importers.config_checks import check_architecture, check_config, check_no_code
+from graphs.importers.config_inputs import example_inputs
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 
 META, CPU = torch.device("meta"), torch.device("cpu")
-SAMPLES = 16_000  # samples of one second of speech
-SEQUENCE = 512  # tokens of one sample, unless the model has fewer positions
 
 
 def read_config(path: Path, batch: int | None = None, training: bool = False, weights: bool = False) -> Program:
@@ -139,9 +138,28 @@ def module_of(document: Mapping[str, Any], device: torch.device, head: bool = Fa
             with_head = head and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
             config.architectures = config.architectures or []  # the first of several networks, as of Funnel's
             auto: Any = transformers.AutoModelForCausalLM if with_head else transformers.AutoModel
-            module = auto.from_config(config, trust_remote_code=False)
+            own = with_head or "auto_map" in document or type(config) in transformers.MODEL_MAPPING
+            part = None if own else _part_of(config)
+            module = part._from_config(config) if part else auto.from_config(config, trust_remote_code=False)
     evaluated: nn.Module = module.eval()
     return evaluated
+
+
+def _part_of(config: Any) -> Any:
+    """The first network of a config that is part of another model's, such as that of its texts; None if none has it."""
+    import transformers
+
+    family = import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    classes: list[Any] = [each for each in vars(family).values() if isinstance(each, type)]
+    networks = [
+        each
+        for each in classes
+        if issubclass(each, transformers.PreTrainedModel)
+        and each.config_class is type(config)
+        and each.forward is not nn.Module.forward
+    ]
+    models = [each for each in networks if each.__name__.endswith(("Model", "Encoder", "Decoder"))]
+    return next(iter(models or networks), None)
 
 
 def _why(error: Exception, document: Mapping[str, Any]) -> str:
@@ -151,68 +169,3 @@ def _why(error: Exception, document: Mapping[str, Any]) -> str:
             if value in error.args:
                 return f"{pytree.keystr(path)} is {value!r}, which it does not know"
     return one_line(error)
-
-
-def example_inputs(module: nn.Module, batch: int) -> dict[str, torch.Tensor]:
-    """Keyword arguments with the shapes that the config asks for, on the current default device.
-
-    Raise InputError if the network takes other inputs than tokens, images, videos, audio or time series.
-    """
-    try:
-        return _example_inputs(module, batch)
-    except AttributeError as error:  # configs have no common names for their sizes
-        raise InputError(
-            f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
-            "give it as package.module:factory"
-        ) from error
-
-
-def _example_inputs(module: Any, batch: int) -> dict[str, torch.Tensor]:
-    config = module.config
-    accepted = inspect.signature(module.forward).parameters
-    text = getattr(config, "text_config", config)
-    inputs: dict[str, torch.Tensor] = {}
-    if "input_ids" in accepted:
-        inputs["input_ids"] = _tokens(module, text, batch)
-    if "pixel_values" in accepted:
-        inputs["pixel_values"] = _pixels(getattr(config, "vision_config", config), batch, module.dtype)
-    if "input_features" in accepted:
-        frames = 2 * int(config.max_source_positions)  # Whisper's first convolution halves them
-        inputs["input_features"] = torch.zeros(batch, config.num_mel_bins, frames, dtype=module.dtype)
-    if "input_values" in accepted:
-        inputs["input_values"] = _audio(config, batch, module.dtype)
-    if "past_values" in accepted:
-        series = (batch, config.context_length, config.num_input_channels)
-        inputs["past_values"] = torch.zeros(series, dtype=module.dtype)
-    if not inputs:
-        raise InputError(f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory")
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
-        inputs["decoder_input_ids"] = _tokens(module, text, batch)
-    return inputs
-
-
-def _tokens(module: nn.Module, config: Any, batch: int) -> torch.Tensor:
-    limits = [
-        getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")
-    ]
-    limits += [  # RoBERTa's positions begin after that of padding
-        table.num_embeddings - table.padding_idx - 1
-        for name, table in module.named_modules()
-        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
-    ]
-    length = min([SEQUENCE, *(int(limit) for limit in limits if limit)])
-    return torch.zeros(batch, length, dtype=torch.long)
-
-
-def _pixels(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
-    size = getattr(config, "image_size", None) or 224  # convolutional networks take any size; 224 is usual
-    height, width = (size, size) if isinstance(size, int) else size
-    frames = [config.num_frames] if hasattr(config, "num_frames") else []  # of a video
-    return torch.zeros(batch, *frames, getattr(config, "num_channels", 3), height, width, dtype=dtype)
-
-
-def _audio(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
-    """A spectrogram if the config has its size, else a second of audio."""
-    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
-        return torch.zeros(batch, config.max_length, config.num_mel_bins, dtype=dtype)
-    return torch.zeros(batch, SAMPLES, dtype=dtype)

@@ -12,7 +12,8 @@ from torch.export import ExportedProgram
 
 from graphs.common.checks import instance, integer, path
 from graphs.common.errors import InputError
-from graphs.importers.from_config import config_document, example_inputs, headed_module
+from graphs.importers.config_inputs import example_inputs
+from graphs.importers.from_config import config_document, headed_module
 from graphs.importers.from_torch import program_from_exported
 from graphs.importers.source_location import untraceable
 from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing

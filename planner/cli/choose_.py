@@ -180,7 +180,6 @@ def _document(
         "bound_s": found.bound_s,
         "gap": max(0.0, 1 - found.bound_s / best_s),
         **attributes(found, "shapes", "left_out"),
-        "wall_s": round(found.wall_s, 3),
         "rows": [
             {
                 "number": number,

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from costmodels.language_model.model import ModelDescription
 from costmodels.units import format_bytes, format_seconds
 from graphs.common.errors import InputError
 from planner.cli.console import Console
@@ -80,6 +81,7 @@ def show_division(plan: GenerationPlan, output: Path | None, console: Console) -
     """Write a division to a file, if there is one, and print it; return the exit status."""
     if plan.question.beyond_training:
         console.note(_beyond(plan))
+    _note_assumed(plan.question.model, console)
     if plan.speeds is None:
         if console.json:
             console.tell(plan_document(plan), ())
@@ -89,6 +91,14 @@ def show_division(plan: GenerationPlan, output: Path | None, console: Console) -
         plan.save(output)
     console.tell(plan_document(plan), _lines(plan))
     return DONE
+
+
+def _note_assumed(model: ModelDescription, console: Console) -> None:
+    if model.assumed:
+        console.note(
+            f"note: the config leaves out sizes, and transformers' defaults were taken: {', '.join(model.assumed)}; "
+            "add those that differ"
+        )
 
 
 def _beyond(plan: GenerationPlan) -> str:
@@ -113,6 +123,7 @@ def _serve(options: argparse.Namespace, asked: dict[str, object], console: Conso
             raise InputError(f"--{name} writes one division, and --serve finds many; leave one of them out")
     limits = ServingLimits(options.ttft, options.tpot)
     found = serve(options.model, cluster=options.cluster, limits=limits, **asked)
+    _note_assumed(found.question.model, console)
     if not found.rows:
         if console.json:
             console.tell(serving_document(found), ())

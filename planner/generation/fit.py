@@ -1,6 +1,5 @@
 """fit: whether a language model fits on devices, how it is divided, and how fast it is; nothing is loaded or run."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,19 +47,16 @@ def fit(
     Raises:
         InputError: for a model that cannot be read, an unknown format or engine, or a context that is too short.
     """
-    start_s = time.perf_counter()
     checks.instance(advise, bool, "advise", "True or False")
     read = model if isinstance(model, ModelDescription) else read_language_model(model)
     question = generation_question(read, given_cluster(cluster), **asked)
-    plan = plan_of(question, start_s)
+    plan = plan_of(question)
     if plan.speeds is not None or not advise:
         return plan
-    changes = changes_that_fit(question, lambda other: plan_of(other, time.perf_counter()))
-    wall_s = time.perf_counter() - start_s
-    return GenerationPlan(**{**vars(plan), "changes": changes, "wall_s": wall_s})
+    return GenerationPlan(**{**vars(plan), "changes": changes_that_fit(question, plan_of)})
 
 
-def plan_of(question: GenerationQuestion, start_s: float) -> GenerationPlan:
+def plan_of(question: GenerationQuestion) -> GenerationPlan:
     """Return the best division of a question, without advice."""
     problem = split_problem(question)
     divided = divide_model(problem)
@@ -79,7 +75,6 @@ def plan_of(question: GenerationQuestion, start_s: float) -> GenerationPlan:
         _other(problem, divided.alone),
         short_bytes(problem) if best is None else 0.0,
         (),
-        time.perf_counter() - start_s,
     )
 
 

@@ -128,7 +128,6 @@ class GenerationPlan(Brief):
         alone: the best on a single device.
         short_bytes: by how much nothing fits; 0 if something does.
         changes: of the question that make it fit, the fastest first.
-        wall_s: seconds that the search took.
     """
 
     question: GenerationQuestion
@@ -142,7 +141,6 @@ class GenerationPlan(Brief):
     alone: Alternative | None
     short_bytes: float
     changes: tuple[FittingChange, ...]
-    wall_s: float
 
     @property
     def gap(self) -> float:
@@ -185,6 +183,7 @@ def plan_document(plan: GenerationPlan) -> dict[str, object]:
         "model": question.model.name,
         "parameters": question.model.parameters,
         "weights_bytes": question.model.bytes,
+        "assumed": list(question.model.assumed),
         "cluster": question.cluster.name,
         "engine": question.engine.name,
         **{name: getattr(question, name) for name in ("context", "sequences", "cache", "prompt", "output")},
@@ -202,7 +201,6 @@ def plan_document(plan: GenerationPlan) -> dict[str, object]:
         "next_best": _alternative(plan.next_best),
         "one_device": _alternative(plan.alone),
         "changes": [_record(change, "text tokens_per_s first_token_s") for change in plan.changes],
-        "wall_s": round(plan.wall_s, 3),
     }
     if speeds is not None:
         low, high = speeds.decode_range
@@ -240,7 +238,7 @@ def generation_document(plan: GenerationPlan) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        **{key: value for key, value in plan_document(plan).items() if key != "wall_s"},
+        **plan_document(plan),
         "layers": len(model.layers),
         "tied": model.tied,
         "modules": {

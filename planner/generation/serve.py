@@ -10,7 +10,6 @@ powers of 2 that memory has room for: every one is priced, so a row that is not 
 model of costs. Data-parallel attention with spread experts is how DeepSeek's models are usually served.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -45,7 +44,6 @@ class ServingTable(Brief):
         advice: what to change if there are no rows; else empty.
         origin: whether the figures of the GPUs are fitted to them.
         token_range: factors between which 80 % of measured times of a token lie.
-        wall_s: seconds that it took.
     """
 
     question: GenerationQuestion
@@ -55,7 +53,6 @@ class ServingTable(Brief):
     advice: str
     origin: str
     token_range: tuple[float, float]
-    wall_s: float
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,6 @@ def serve(
     Raises:
         InputError: for unlike devices, an engine that does not batch, or what `planner.fit` refuses.
     """
-    start_s = time.perf_counter()
     own = checks.instance(limits or ServingLimits(), ServingLimits, "the limits", "a ServingLimits")
     read = model if isinstance(model, ModelDescription) else read_language_model(model)
     bounded = asked.get("sequences") is not None
@@ -134,7 +130,6 @@ def serve(
         advice,
         rates.origin,
         question.engine.decode_range,
-        time.perf_counter() - start_s,
     )
 
 
@@ -171,7 +166,6 @@ def serving_document(table: ServingTable) -> dict[str, object]:
         "advice": table.advice,
         "origin": table.origin,
         "token_range": list(table.token_range),
-        "wall_s": round(table.wall_s, 3),
     }
 
 

@@ -15,8 +15,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SLICE_S, PATIENCE_S = 60.0, 300.0
+BUSY = 10  # times as long by the clock as of processor time, on a machine that others use, too
+LONGER = {
+    "problems": 10,
+    "networks": 5,
+    "trainings": 5,
+}  # times as long a slice: they compile or load for half a minute
 FAULTS_S = 8.0  # in which most commands end
-WANTED = {"readers": 1_000_000, "options": 1_000_000, "problems": 20_000, "networks": 20_000, "faults": 200}
+WANTED = {
+    "readers": 1_000_000,
+    "options": 1_000_000,
+    "problems": 20_000,
+    "networks": 20_000,
+    "trainings": 2_000,
+    "faults": 200,
+}
 """How many there should be: files and command lines together, problems, networks, and faults of each command."""
 
 
@@ -33,6 +46,7 @@ def targets() -> list[tuple[str, str]]:
         *(("options", name) for name in (*LIGHT, *heavy)),
         ("problems", "all"),
         ("networks", "all"),
+        ("trainings", "all"),
         *(("faults", name) for name in COMMANDS),
     ]
 
@@ -79,14 +93,20 @@ def run(hours: float, corpus: Corpus, slice_s: float = SLICE_S) -> None:
             if time.monotonic() >= end_s:
                 return
             first = corpus.counts.get(f"{kind} {name}", 0)
-            corpus.keep(kind, name, _in_a_process(kind, name, first, slice_s))
+            corpus.keep(kind, name, _in_a_process(kind, name, first, slice_s * LONGER.get(kind, 1)))
 
 
 def _in_a_process(kind: str, name: str, first: int, slice_s: float) -> Mapping[str, object]:
     command = [sys.executable, "-m", "tests.attacks.campaign", kind, name, str(first), str(slice_s)]
+    limit_s = slice_s + PATIENCE_S
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=slice_s + PATIENCE_S, check=True
+            ["prlimit", f"--cpu={limit_s:.0f}", *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=BUSY * limit_s,
+            check=True,
         )
         found: Mapping[str, object] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.SubprocessError as error:
@@ -150,6 +170,17 @@ def _networks(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
+def _trainings(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
+    from tests.planner.runtime.training import random_steps
+
+    def attack(seed: int) -> tuple[str, str]:
+        said = random_steps.failure(seed)
+        step = random_steps.drawn(seed) if said else None
+        return said or "", f"{step.words} with {step.case.schedule}" if step else ""
+
+    return attack
+
+
 def _faults(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
     from tests.attacks import faults
     from tests.attacks.readers import readers
@@ -169,6 +200,7 @@ ATTACKS: Mapping[str, Callable[[str, Path], Callable[[int], tuple[str, str]]]] =
     "options": _options,
     "problems": _problems,
     "networks": _networks,
+    "trainings": _trainings,
     "faults": _faults,
 }
 

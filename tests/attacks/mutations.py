@@ -1,14 +1,13 @@
 """Break a file: any bytes, or a document whose grammar stays right and whose content does not."""
 
 import json
+import marshal
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any
 
-Path: TypeAlias = tuple[Any, ...]
-"""Keys and indices that lead to a value of a document."""
-
+DEEPER = 0.85  # how often the way to a value goes on into it
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 2**31, 2**63, -(2**63) - 1, 10**40, 0.5, -0.0, 1e-320, 1e308, -1e308),
     *(
@@ -69,28 +68,26 @@ def _shorten(data: bytearray, at: int, _: int, rng: random.Random) -> None:
 
 def broken_document(document: Any, rng: random.Random) -> Any:
     """Change a few values of a document: replace, remove, repeat, swap or rename."""
-    made = json.loads(json.dumps(document))
+    made = marshal.loads(marshal.dumps(document))
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        paths = [*_paths(made)]
-        if not paths:
+        place = _place(made, rng)
+        if place is None:
             return deepcopy(rng.choice(ODD))
-        path = rng.choice(paths)
-        holder, key = _at(made, path[:-1]), path[-1]
+        holder, key = place
         rng.choice((_replaced, _replaced, _replaced, _removed, _doubled, _swapped, _renamed))(made, holder, key, rng)
     return made
 
 
-def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield (*path, key)
-        yield from _paths(inner, (*path, key))
+def _place(document: Any, rng: random.Random) -> tuple[Any, Any] | None:
+    """Return a random value's holder and key; None if the document is one value.
 
-
-def _at(document: Any, path: Path) -> Any:
-    for key in path:
-        document = document[key]
-    return document
+    The way down ends sooner or later by chance, so that a field counts as much as a long list next to it.
+    """
+    place, value = None, document
+    while isinstance(value, dict | list) and value and (place is None or rng.random() < DEEPER):
+        key = rng.choice([*value]) if isinstance(value, dict) else rng.randrange(len(value))
+        place, value = (value, key), value[key]
+    return place
 
 
 def _replaced(_: Any, holder: Any, key: Any, rng: random.Random) -> None:
@@ -119,8 +116,9 @@ def _doubled(_: Any, holder: Any, key: Any, rng: random.Random) -> None:
 
 
 def _swapped(document: Any, holder: Any, key: Any, rng: random.Random) -> None:
-    other = rng.choice([*_paths(document)])
-    holder[key] = json.loads(json.dumps(_at(document, other)))
+    place = _place(document, rng)
+    if place is not None:
+        holder[key] = marshal.loads(marshal.dumps(place[0][place[1]]))
 
 
 def _renamed(_: Any, holder: Any, key: Any, rng: random.Random) -> None:

@@ -6,7 +6,6 @@ through if it raises, prints a traceback, takes longer than its limit, or writes
 
 import argparse
 import contextlib
-import hashlib
 import io
 import random
 import warnings
@@ -14,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
-from planner.cli import _parser, main
+from planner.cli import COMMANDS, _parser, main
 from planner.cli.statuses import BAD_INPUT, BROKEN, DIFFERENT, DONE
 from tests.attacks.limits import limited
 from tests.attacks.readers import readers
@@ -64,6 +64,7 @@ VALUES = (
         "plan.json",
         "cluster.toml",
         "graph.json",
+        "model.gguf",
         "missing.json",
         "folder",
         "/dev/null",
@@ -71,8 +72,20 @@ VALUES = (
         "throughput",
     ),
 )
-LIGHT = ("devices", "solve", "simulate", "explain", "diff", "show", "export", "import-map", "schema", "completion")
-"""Commands that need no PyTorch: an attack on one takes some milliseconds."""
+LIGHT = (
+    *("devices", "solve", "simulate", "explain", "diff", "show", "export", "import-map", "schema", "completion"),
+    "fit",
+)
+"""Commands that run no network: an attack on one takes some milliseconds."""
+
+FILES = {
+    "plan": ("plan.json", "training.json"),
+    "graph": ("graph.json",),
+    "cluster": ("cluster.toml",),
+    "problem": ("problem.json",),
+    "model": ("model.gguf", "config.json", "model.safetensors", "graph.json", "model.onnx"),
+}
+"""Files for the arguments that have such a word in their names."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +132,13 @@ def _likely(action: argparse.Action, rng: random.Random) -> str:
     """Return a word for a positional argument: mostly what it asks for."""
     if action.choices and rng.random() < 0.8:
         return str(rng.choice([*action.choices]))
-    likely = {"plan": "plan.json", "graph": "graph.json", "cluster": "cluster.toml", "problem": "problem.json"}
     asked = str(action.dest).lower()
-    found = next((file for word, file in likely.items() if word in asked), "plan.json")
-    return found if rng.random() < 0.8 else rng.choice(VALUES)
+    found = next((files for word, files in FILES.items() if word in asked), ("plan.json",))
+    return rng.choice(found) if rng.random() < 0.8 else rng.choice(VALUES)
+
+
+_once = cache(_parser)
+"""The parser of a command, which parses any number of lines."""
 
 
 def folder_with_files(folder: Path) -> None:
@@ -134,13 +150,14 @@ def folder_with_files(folder: Path) -> None:
 
 def run(line: Sequence[str], folder: Path) -> Outcome:
     """Run a command line in a folder of files, in this process."""
-    before = _digests(folder)
+    before = _stamps(folder)
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         limited(LIMIT_S, TimeoutError),
+        patch("planner.cli._parser", lambda loaded=COMMANDS: _once(tuple(loaded))),
     ):
         try:
             with warnings.catch_warnings():
@@ -150,7 +167,7 @@ def run(line: Sequence[str], folder: Path) -> Outcome:
             status = ended.code
         except BaseException as error:  # whatever a command lets through
             status = f"{type(error).__name__}: {error}"
-    after = _digests(folder)
+    after = _stamps(folder)
     for new in after.keys() - before.keys():
         (folder / new).unlink()
     return Outcome(
@@ -158,9 +175,10 @@ def run(line: Sequence[str], folder: Path) -> Outcome:
     )
 
 
-def _digests(folder: Path) -> Mapping[str, str]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+def _stamps(folder: Path) -> Mapping[str, tuple[int, int, int]]:
+    """Return what changes whenever a file is written or replaced, for every file of a folder."""
+    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): (of.st_ino, of.st_size, of.st_mtime_ns) for path, of in found}
 
 
 def fault(line: Sequence[str], folder: Path) -> str:

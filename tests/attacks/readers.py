@@ -13,8 +13,8 @@ import tomllib
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from tests.attacks.mutations import as_json, as_toml, broken_bytes, broken_docum
 LIMIT_S = 20  # of one read, on a machine that others use, too
 NAMES = (
     *("plan", "training plan", "cluster", "graph", "run", "row", "onnx", "pt2", "pt2 with a pickle", "config"),
-    *("device map", "problem"),
+    *("device map", "problem", "profile", "language config", "gguf", "safetensors", "shard", "shard's program"),
 )
+PACE = {"computing": 2.0}
 CANARY = "PLANNER_ATTACK_CANARY"
 """The environment's name of a file that is there once a file's code has run."""
 
@@ -40,12 +41,24 @@ class Reader:
     file: str  # its name, by which some readers go
     document: Callable[[bytes], Any] | None = None  # the document that it is, if it is one
     write: Callable[[Any, random.Random], bytes] = as_json
+    beside: Mapping[str, bytes] = field(default_factory=dict)  # other files of its folder, by name
 
     def broken(self, rng: random.Random) -> bytes:
         """Return a broken file."""
         if self.document is None or rng.random() < 0.3:
             return broken_bytes(self.good, rng)
-        return self.write(broken_document(self.document(self.good), rng), rng)
+        return self.write(broken_document(self._content, rng), rng)
+
+    def put(self, content: bytes, folder: Path) -> Path:
+        """Write a file and those beside it to a folder; return its path."""
+        for name, other in {**self.beside, self.file: content}.items():
+            (folder / name).write_bytes(other)
+        return folder / self.file
+
+    @cached_property
+    def _content(self) -> Any:
+        assert self.document is not None
+        return self.document(self.good)
 
 
 class Canary:
@@ -61,8 +74,7 @@ class HangError(Exception):
 
 def fault(reader: Reader, content: bytes, folder: Path) -> str:
     """Read a file; return what is wrong with that, or nothing."""
-    path, canary = folder / reader.file, folder / "canary"
-    path.write_bytes(content)
+    path, canary = reader.put(content, folder), folder / "canary"
     os.environ[CANARY] = str(canary)
     try:
         with limited(LIMIT_S, HangError), warnings.catch_warnings():
@@ -98,7 +110,7 @@ def _where(error: BaseException) -> str:
 def readers() -> Mapping[str, Reader]:
     """Return every reader by its name; the files that they take are made once, in some seconds."""
     with tempfile.TemporaryDirectory() as name:
-        return {key: each for make in (_documents, _networks, _maps) for key, each in make(Path(name)).items()}
+        return {key: each for make in MAKERS for key, each in make(Path(name)).items()}
 
 
 def _documents(folder: Path) -> dict[str, Reader]:
@@ -165,14 +177,73 @@ def _networks(folder: Path) -> dict[str, Reader]:
     config = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config |= {"intermediate_size": 32, "vocab_size": 20, "max_position_embeddings": 16, "architectures": ["BertModel"]}
     program = partial(load_program, training=False)
+    load_graph(str(_written(folder / "config.json", config)))  # which is taken, and traced in a second
     return {
         "onnx": Reader(lambda path: program(str(path)), model.SerializeToString(), "model.onnx"),
         "pt2": Reader(lambda path: program(str(path)), (folder / "model.pt2").read_bytes(), "model.pt2"),
         "pt2 with a pickle": Reader(
             lambda path: program(str(path)), with_pickles((folder / "model.pt2").read_bytes()), "model.pt2"
         ),
-        "config": Reader(lambda path: load_graph(str(path)), json.dumps(config).encode(), "config.json", json.loads),
+        "config": Reader(_built, json.dumps(config).encode(), "config.json", json.loads),
     }
+
+
+def _built(path: Path) -> object:
+    """Read a config.json as far as the network with shapes alone, whose trace takes most of the time."""
+    from graphs.importers.from_config import build
+
+    return build(path)
+
+
+def _written(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def _weights(_: Path) -> dict[str, Reader]:
+    """Language models: a config.json, and headers of .gguf and of .safetensors."""
+    from costmodels.language_model.read import read_language_model
+    from tests.costmodels.language_model.test_gguf import ENDS, dense, pairs
+    from tests.weight_files import gguf_bytes, safetensors_bytes
+
+    config = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config |= {"num_hidden_layers": 1, "intermediate_size": 48, "vocab_size": 100, "tie_word_embeddings": True}
+    beside, prefix = json.dumps(config).encode(), "model.layers.0."
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{prefix}self_attn.{name}_proj.weight": (n, 32) for name, n in zip("qkvo", (32, 16, 16, 32), strict=True)
+    }
+    shapes |= {f"{prefix}mlp.{name}_proj.weight": (48, 32) for name in ("gate", "up")}
+    shapes |= {f"{prefix}mlp.down_proj.weight": (32, 48), "model.embed_tokens.weight": (100, 32)}
+    shapes |= {f"{prefix}{name}_layernorm.weight": (32,) for name in ("input", "post_attention")}
+    shapes |= {"model.norm.weight": (32,)}
+    tensors = safetensors_bytes({name: ("F16", shape) for name, shape in shapes.items()})
+    gguf = gguf_bytes(pairs(layers=1, attention__head_count_kv=2), {**ENDS, **dense(0)})
+    return {
+        "language config": Reader(read_language_model, beside, "config.json", json.loads),
+        "gguf": Reader(read_language_model, gguf, "model.gguf"),
+        "safetensors": Reader(read_language_model, tensors, "model.safetensors", beside={"config.json": beside}),
+    }
+
+
+def _shards(folder: Path) -> dict[str, Reader]:
+    """What a process for one device reads: its weights, and the network without them."""
+    import planner
+    from examples.networks import mnist
+    from graphs.importers.from_torch import program_from_module
+    from planner.runtime.checkpoint.shard_folder import PROGRAM, shard_file
+    from planner.runtime.checkpoint.shards import names_held, read_shard, write_shards
+
+    program = program_from_module(*mnist())
+    plan = planner.plan(program, cluster=planner.catalogue_cluster("RTX-4090", 2, "PCIe4-x16"), goal="latency")
+    device = next(iter(names_held(plan)))
+    write_shards(plan, program, folder / "shards")
+    files = {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+
+    def shard(file: str, document: Callable[[bytes], Any] | None) -> Reader:
+        beside = {name: content for name, content in files.items() if name != file}
+        return Reader(lambda path: read_shard(path.parent, device), files[file], file, document, beside=beside)
+
+    return {"shard": shard(shard_file(device), None), "shard's program": shard(PROGRAM, json.loads)}
 
 
 def with_pickles(content: bytes) -> bytes:
@@ -191,8 +262,10 @@ def replace_date(item: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(item.filename)
 
 
-def _maps(_: Path) -> dict[str, Reader]:
-    """Maps of other tools, and published problems."""
+def _maps(folder: Path) -> dict[str, Reader]:
+    """Maps of other tools, published problems and the cache of measurements."""
+    from costmodels.measured import Measurement, Profile
+    from costmodels.profilefile import read_profile, write_profile
     from planner.exports.maps import read_map
     from planner.literature.placement.public_format import read_problem
     from planner.problem.problem import Goal
@@ -209,10 +282,17 @@ def _maps(_: Path) -> dict[str, Reader]:
         "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5, "size": 1} for i in range(3)],
     }
     text = json.dumps(problem).encode()
+    times = {"aten.relu": Measurement(1e-3, 0.1, 5)}
+    profile = Profile("f00d", {"cpu": "one"}, times, contended={2: times}, pace=PACE, moments={3: PACE})
+    cached = write_profile(folder, profile)
     return {
+        "profile": Reader(lambda path: read_profile(path.parent, "f00d"), cached.read_bytes(), cached.name, json.loads),
         "device map": Reader(read_map, json.dumps(device_map).encode(), "map.json", json.loads),
         "problem": Reader(lambda path: read_problem(path, Goal.LATENCY), text, "problem.json", json.loads),
     }
+
+
+MAKERS = (_documents, _networks, _maps, _weights, _shards)
 
 
 def attacked(name: str, seed: int, folder: Path) -> tuple[str, bytes]:

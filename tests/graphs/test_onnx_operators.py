@@ -452,6 +452,46 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes", "what"),
+    [
+        ("Add", [X], {}, "lacks its operand 'B'"),
+        ("Where", [X > 0, None, X], {}, "lacks its operand 'X'"),
+        ("Conv", [IMAGE, None], {}, "lacks its operand 'W'"),
+        ("Concat", [], {"axis": 0}, "lacks its operand 0, counted from 0"),
+        ("Relu", [X, X], {}, "has 2 operands and takes at most 1"),
+    ],
+)
+def test_operands_are_named_as_the_standard_does(
+    kind: str, operands: list[Any], attributes: dict[str, Any], what: str
+) -> None:
+    model, feeds = single(kind, operands, attributes, 21, 1)
+    with pytest.raises(
+        InputError, match=re.escape(f"node 'node' ({kind}, opset 21) {what}; check the model with onnx.ch")
+    ):
+        run(model, feeds)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes"),
+    [
+        ("DequantizeLinear", [np.int8(ints([1, -7], [3, 4])), reals(0.5, 2), np.int8(ints(1, 2))], {"axis": 3}),
+        ("QuantizeLinear", [X, reals(*[1.0] * X.shape[-1])], {"axis": -4}),
+        ("Gather", [X, ints(0)], {"axis": 7}),
+        ("ReduceSum", [X, ints(5)], {}),
+        ("Hardmax", [X], {"axis": 9}),
+        ("Slice", [X, ints(0), ints(1), ints(4)], {}),
+        ("LayerNormalization", [X, reals(1.0)], {"axis": 8}),
+    ],
+)
+def test_an_axis_that_a_tensor_does_not_have_is_refused(
+    kind: str, operands: list[Any], attributes: dict[str, Any]
+) -> None:
+    model, feeds = single(kind, operands, attributes, 21, 1)
+    with pytest.raises(InputError, match=rf"node 'node' \({kind}, opset 21\): a tensor of \d axes has no axis -?\d"):
+        run(model, feeds)
+
+
 @pytest.mark.parametrize(("kind", "operands", "attributes", "n_outputs", "what"), REFUSED)
 def test_a_variant_that_is_not_covered_is_refused(
     kind: str, operands: list[Any], attributes: dict[str, Any], n_outputs: int, what: str

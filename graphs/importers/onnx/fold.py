@@ -22,10 +22,11 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from graphs.common.errors import InputError, first_line
 from graphs.importers.onnx import control_flow
 from graphs.importers.onnx.control_flow import graphs_of, node_name, nodes_of
+from graphs.importers.onnx.operands import check_operands
 from graphs.importers.onnx.operators import OPERATORS
 from graphs.importers.onnx.operators.registry import NARROW, Attributes, Node, Operator, node_kind, tensor_of
 
-_FAILURES = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)  # of PyTorch's functions
+_FAILURES = (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError)  # of PyTorch's functions
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ class _FoldedValues:
         """Compute a node, and keep it as a step if a result depends on the inputs."""
         node = self._node(proto)
         operator = OPERATORS[node_kind(proto)]
+        check_operands(node, list(proto.input))
         operands = self._operands(node, operator, list(proto.input))
         tied = False  # whether a weight has other readers, so that a transposed copy would be a second weight
         if proto.op_type == "Transpose":

@@ -16,7 +16,8 @@ import torch
 import transformers
 
 from graphs.common.errors import InputError
-from graphs.importers.from_config import build, example_inputs, read_config
+from graphs.importers.config_inputs import example_inputs
+from graphs.importers.from_config import build, read_config
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Role
 from graphs.program.program import Program
@@ -311,13 +312,44 @@ class TestRefused:
         self.check(path, "'SpeechT5HifiGan' takes spectrogram, kwargs; give it as package.module:factory", capfd)
 
     def test_inputs_of_unknown_size(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        path = write(hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False), tmp_path)
+        path = write(hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False, feature_projection_input_dim=0), tmp_path)
         self.check(
             path,
             "the inputs of 'Wav2Vec2BertModel' do not follow from its config ('Wav2Vec2BertConfig' object has no "
             "attribute 'num_mel_bins'); give it as package.module:factory",
             capfd,
         )
+
+
+class TestInputsOfSeveralKinds:
+    def test_tokens_stand_for_a_picture(self, tmp_path: Path) -> None:
+        pictured = {**PICTURE, "model_type": "clip_vision_model"}
+        text = {**TEXT, "model_type": "llama"}
+        config = hf.LlavaConfig(vision_config=pictured, text_config=text, image_token_index=49)
+        inputs = example_inputs(build(write(config, tmp_path), torch.device("cpu")), 2)
+        assert inputs["pixel_values"].shape == (2, 3, 16, 16)
+        assert [row.tolist().count(49) for row in inputs["input_ids"]] == [4, 4]  # patches of 8 of 16
+
+    def test_a_picture_in_patches_comes_with_its_grid(self, tmp_path: Path) -> None:
+        text = {
+            **TEXT,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]},
+        }
+        sides = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 2}
+        config = hf.Qwen2VLConfig(text_config=text, vision_config=sides, image_token_id=40, video_token_id=41)
+        inputs = example_inputs(build(write(config, tmp_path), torch.device("cpu")), 1)
+        assert inputs["image_grid_thw"].tolist() == [[1, 8, 8]]
+        assert inputs["pixel_values"].shape == (64, 3 * 2 * 2**2)
+        assert inputs["mm_token_type_ids"].sum() == (inputs["input_ids"] == 40).sum() == 16  # four patches for a token
+
+    def test_a_spectrogram_has_the_axes_that_the_network_takes(self, tmp_path: Path) -> None:
+        config = hf.Wav2Vec2BertConfig(**SIZES, add_adapter=False, feature_projection_input_dim=12)
+        with torch.device("meta"):
+            assert example_inputs(build(write(config, tmp_path)), 2)["input_features"].shape == (2, 10_000, 12)
+
+    def test_a_part_of_another_model_is_a_network(self, tmp_path: Path) -> None:
+        assert type(build(write(hf.BlipVisionConfig(**PICTURE), tmp_path))).__name__ == "BlipVisionModel"
 
 
 @pytest.mark.slow

@@ -411,6 +411,23 @@ REFUSED: list[tuple[str, list[Any], int, dict[str, Any], str]] = [
         {"k_quant_type": "PER_TENSOR"},
         "a quantized",
     ),
+    (
+        "GroupQueryAttention",
+        [QUERY] * 3 + [None] * 2 + [ints(0, 0), ONE],
+        1,
+        {},
+        r"seqlens_k \[2\] of torch.int64",
+    ),
+    ("GroupQueryAttention", [QUERY] * 3 + [None] * 2 + [ints(0), ints(2)], 1, {}, r"total_sequence_length=\[2\] for 1"),
+    ("GroupQueryAttention", [QUERY] * 3 + [None] * 2 + [ints(0), ints(1, 1)], 1, {}, r"total_sequence_length=\[1, 1\]"),
+    (
+        "GroupQueryAttention",
+        [QUERY] * 3 + [PAST, None, ints(0), ints(1)],
+        1,
+        {},
+        r"a cache of keys \[.*\] and val",
+    ),
+    ("GroupQueryAttention", [QUERY] * 3 + [PAST, PAST[:, :, :1], ints(0), ints(1)], 1, {}, "a cache of keys"),
     ("MultiHeadAttention", [QUERY] * 3 + [None] * 3 + [PAST, PAST, ONE], 1, {}, "a cache that is written in place"),
     ("MultiHeadAttention", [QUERY, PAST, PAST], 1, {"unidirectional": 1}, "unidirectional=1 with 2 keys for 1 steps"),
     (

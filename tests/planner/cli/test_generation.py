@@ -68,6 +68,34 @@ def test_the_command_line_and_the_api_give_the_same_plan() -> None:
     assert (plan.workload.output, plan.workload.context) == (6, 26)  # of --output 6, and as many as are needed
 
 
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "assumed"),
+    [
+        ({"model_type": "llama", **SMALL}, ["vocab_size=32000"]),
+        ({"model_type": "llama", **SMALL, "vocab_size": 99}, []),
+        ({"model_type": "mistral", **SMALL, "vocab_size": 99, "num_key_value_heads": 2}, ["sliding_window=4096"]),
+        ({"model_type": "gemma", **SMALL, "vocab_size": 99, "num_key_value_heads": 4}, ["head_dim=256"]),
+        ({"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4}, ["vocab_size=50257"]),
+    ],
+)
+def test_fit_says_which_sizes_it_assumed(
+    config: dict[str, object], assumed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    line = ["fit", str(path), "--cluster", "RTX-4090", "--context", "512", "--prompt", "16", "--output", "16", "--json"]
+    assert main(line) == 0
+    first = capsys.readouterr()
+    assert json.loads(first.out)["assumed"] == assumed
+    said = f"the config leaves out sizes, and transformers' defaults were taken: {', '.join(assumed)}; add"
+    assert (said in first.err) == bool(assumed)
+    assert main(line) == 0
+    assert capsys.readouterr().out == first.out  # the same bytes: no clock
+
+
 @pytest.fixture
 def language_files(tmp_path: Path) -> dict[str, Path]:
     """A language model as a config.json, as a folder with its headers, and as a .gguf."""

@@ -23,7 +23,8 @@ def slice_(
     ends = node.integers("ends") if ends is None else ends
     axes = node.integers("axes", range(len(starts))) if axes is None else axes
     for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
-        x = _slice_axis(x, axis % x.dim(), range(x.shape[axis])[slice(start, end, step)])
+        axis = node.axis(axis, x.dim())
+        x = _slice_axis(x, axis, range(x.shape[axis])[slice(start, end, step)])
     return x
 
 
@@ -40,7 +41,7 @@ def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
 @operator("Gather", scalars=(1,))
 def gather(node: Node, x: Tensor, indices: Tensor | int) -> Tensor:
     """Slices of an axis by position."""
-    return slices(x, indices, node.integer("axis", 0) % x.dim())
+    return slices(x, indices, node.axis(node.integer("axis", 0), x.dim()))
 
 
 def slices(x: Tensor, indices: Tensor | int, axis: int) -> Tensor:
@@ -59,7 +60,7 @@ def slices(x: Tensor, indices: Tensor | int, axis: int) -> Tensor:
 @operator("TensorScatter")
 def tensor_scatter(node: Node, x: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
     """A cache with a row of updates from each sample's start on, around the end if the mode is circular."""
-    axis = node.integer("axis", -2) % x.dim()
+    axis = node.axis(node.integer("axis", -2), x.dim())
     shape = [-1 if dim == axis else 1 for dim in range(x.dim())]
     rows = torch.arange(update.shape[axis], device=x.device).reshape(shape)
     if starts is not None:
@@ -120,7 +121,7 @@ def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 @operator("OneHot", known=(1,))
 def one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
     """A new axis with one element on and the others off; for an index beyond the axis, all are off."""
-    n_classes, axis = int(depth[0]), node.integer("axis", -1) % (indices.dim() + 1)
+    n_classes, axis = int(depth[0]), node.axis(node.integer("axis", -1), indices.dim() + 1)
     classes = torch.arange(n_classes, device=indices.device).reshape([-1] + [1] * (indices.dim() - axis))
     off, on = values.unbind()
     return torch.where(_from_front(indices, n_classes).unsqueeze(axis) == classes, on, off)

@@ -174,6 +174,7 @@ def grouped_attention(
     """
     _check_grouped(node, rest)
     q, k, v = _grouped_heads(node, query, key, value, rest[2:4])
+    _check_lengths(node, k, (past_key, past_value), last, total)
     n_new = q.shape[2]
     first = 0 if n_new == total[0] else last.reshape(-1, 1) + 1 - n_new
     at = first + torch.arange(n_new, device=q.device)[None]  # [batch or 1, steps]
@@ -217,6 +218,20 @@ def _check_grouped(node: Node, rest: Sequence[Tensor | None]) -> None:
         raise node.unsupported("sliding_window_cache=1")
     if node.integer("qk_output", 0) or node.wants(3):
         raise node.unsupported("the scores as an output")
+
+
+def _check_lengths(node: Node, key: Tensor, past: Sequence[Tensor | None], last: Tensor, total: Sequence[int]) -> None:
+    """Refuse lengths for another number of samples, and a cache that does not have the steps before those of a pass."""
+    batch, n_shared, n_new, _ = key.shape
+    shapes = [None if cache is None else [*cache.shape] for cache in past]
+    alike = shapes[0] == shapes[1] and (shapes[0] is None or shapes[0][:2] == [batch, n_shared])
+    if not alike or len(shapes[0] or [0] * 4) != 4:
+        raise node.unsupported(f"a cache of keys {shapes[0]} and values {shapes[1]} for {batch} samples")
+    if [*last.shape] not in ([batch], [batch, 1]) or last.is_floating_point():
+        raise node.unsupported(f"seqlens_k {[*last.shape]} of {last.dtype} for {batch} samples")
+    n_past = 0 if past[0] is None else past[0].shape[2]
+    if len(total) != 1 or not n_new <= total[0] <= n_past + n_new:
+        raise node.unsupported(f"total_sequence_length={total} for {n_new} steps and a cache of {n_past}")
 
 
 def _cached(past: Tensor | None, new: Tensor, rows: Tensor, total: int) -> Tensor:

@@ -29,7 +29,7 @@ operator("LogSoftmax")(_softmax(torch.log_softmax))
 @operator("Hardmax")
 def hardmax(node: Node, x: Tensor) -> Tensor:
     """1 at the first largest element of an axis, 0 elsewhere; before opset 13, of the axis and all later axes."""
-    axis = node.integer("axis", -1 if node.opset >= 13 else 1) % max(x.dim(), 1)
+    axis = node.axis(node.integer("axis", -1 if node.opset >= 13 else 1), max(x.dim(), 1))
     rows = x if node.opset >= 13 else x.flatten(axis)
     first = torch.argmax(rows, axis, keepdim=True)
     return torch.zeros_like(rows).scatter(axis, first, 1).reshape(x.shape)
@@ -66,7 +66,7 @@ def local_response_norm(node: Node, x: Tensor) -> Tensor:
 @operator("LayerNormalization", ignores=("stash_type",))
 def layer_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     """Normalization over the axis and all later axes; with mean and inverse deviation if they have readers."""
-    axis, eps = node.integer("axis", -1) % x.dim(), node.number("epsilon", 1e-5)
+    axis, eps = node.axis(node.integer("axis", -1), x.dim()), node.number("epsilon", 1e-5)
     shape = x.shape[axis:]
     scale, bias = to_shape(scale, shape), None if bias is None else to_shape(bias, shape)
     y = functional.layer_norm(x, shape, scale, bias, eps)
@@ -80,7 +80,7 @@ def layer_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None)
 @operator("RMSNormalization", ignores=("stash_type",))
 def rms_norm(node: Node, x: Tensor, scale: Tensor) -> Tensor:
     """x divided by its root mean square over the axis and all later axes."""
-    shape = x.shape[node.integer("axis", -1) % x.dim() :]
+    shape = x.shape[node.axis(node.integer("axis", -1), x.dim()) :]
     return functional.rms_norm(x, list(shape), to_shape(scale, shape), node.number("epsilon", 1e-5))
 
 

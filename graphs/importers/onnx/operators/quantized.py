@@ -58,12 +58,18 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
     return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
+def _axis(node: Node, x: Tensor, scale: Tensor) -> int:
+    """The axis of several scales; one scale is for all of x, whatever the axis."""
+    axis = node.integer("axis", 1)
+    return axis if scale.numel() == 1 else node.axis(axis, x.dim())
+
+
 @operator("QuantizeLinear", "com.microsoft::QuantizeLinear", holds=True)
 def quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """Integers or floats of 8 bits, with one scale, one for each index of an axis, or one for each block."""
     given, precision = node.integer("output_dtype", 0), node.integer("precision", 0)
     dtype = dtype_of(given, f"node {node.name!r}") if given else torch.uint8 if zero is None else zero.dtype
-    axis, block, saturate = node.integer("axis", 1), node.integer("block_size", 0), node.flag("saturate", True)
+    axis, block, saturate = _axis(node, x, scale), node.integer("block_size", 0), node.flag("saturate", True)
     divided = dtype_of(precision, f"node {node.name!r}") if precision else scale.dtype
     x, scale = (to_dtype(each, torch.float32 if divided in FLOAT8 else divided) for each in (x, scale))
     narrow = given or (node.narrow[2] if zero is not None else None)
@@ -77,7 +83,7 @@ def quantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
 @operator("DequantizeLinear", "com.microsoft::DequantizeLinear", holds=True)
 def dequantize(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """Real numbers with one scale, one for each index of an axis, or one for each block."""
-    result = _dequantized(x, scale, zero, node.integer("axis", 1), node.integer("block_size", 0))
+    result = _dequantized(x, scale, zero, _axis(node, x, scale), node.integer("block_size", 0))
     given = node.integer("output_dtype", 0)
     return to_dtype(result, dtype_of(given, f"node {node.name!r}") if given else scale.dtype)
 
@@ -263,7 +269,7 @@ def _table(node: Node, operands: Sequence[Tensor | None]) -> dict[str, Tensor]:
         bits = _bits(node)
         table, zeros = _unpacked(table, bits), None if zeros is None else _unpacked(zeros, bits)
         zeros = torch.full_like(scales, 2 ** (bits - 1)) if zeros is None else zeros.narrow(-1, 0, scales.shape[-1])
-    axis %= table.dim()
+    axis = node.axis(axis, table.dim())
     real = _dequantized(table, scales, zeros, axis, block or table.shape[axis])
     return {f"table of {block} along {axis}/table": real.to(scales.dtype)}
 
@@ -277,4 +283,4 @@ def _table(node: Node, operands: Sequence[Tensor | None]) -> dict[str, Tensor]:
 )
 def block_gather(node: Node, indices: Tensor, table: Tensor) -> Tensor:
     """Slices of a table of few bits, quantized in blocks."""
-    return slices(table, indices, node.integer("gather_axis", 0) % table.dim())
+    return slices(table, indices, node.axis(node.integer("gather_axis", 0), table.dim()))

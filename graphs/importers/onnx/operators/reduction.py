@@ -69,7 +69,7 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Compute
         keep, keeps_all = node.flag("keepdims", True), node.flag("noop_with_empty_axes")
         if keeps_all and not axes:  # every element is reduced alone
             return function(x.unsqueeze(-1), [x.dim()], False)
-        axes = [axis % x.dim() for axis in axes] or list(range(x.dim()))
+        axes = [node.axis(axis, x.dim()) for axis in axes] or list(range(x.dim()))
         return function(x, axes, keep) if x.dim() else function(x, [], False)
 
     return compute

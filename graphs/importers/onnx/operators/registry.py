@@ -201,6 +201,15 @@ class Node:
         """A string attribute."""
         return str(self.attributes.get(key, default))
 
+    def axis(self, axis: int, rank: int) -> int:
+        """The axis, counted from the front, of a tensor of this rank. Raise InputError if it has no such axis."""
+        if not -rank <= axis < rank:
+            raise InputError(
+                f"node {self.name!r} ({self.kind}, opset {self.opset}): a tensor of {rank} axes has no axis {axis}; "
+                "check the model with onnx.checker"
+            )
+        return axis % rank
+
     def wants(self, output: int) -> bool:
         """Whether the output with this index has a reader."""
         return output < len(self.wanted) and self.wanted[output]

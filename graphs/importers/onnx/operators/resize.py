@@ -38,7 +38,7 @@ def resize(node: Node, x: Tensor, first: Any = None, scales: Any = None, sizes: 
         first, scales = None, first
     counting = node.text("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
     policy = node.text("keep_aspect_ratio_policy", "stretch")
-    axes = [axis % x.dim() for axis in node.integers("axes", range(x.dim()))]
+    axes = [node.axis(axis, x.dim()) for axis in node.integers("axes", range(x.dim()))]
     if sizes:
         scales = [size / x.shape[axis] for axis, size in zip(axes, sizes, strict=True)]
         if policy != "stretch":

@@ -87,7 +87,7 @@ def unsqueeze(node: Node, x: Tensor, axes: list[int] | None = None) -> Tensor:
     """The tensor with dimensions of size 1 at the axes, which are positions in the result."""
     axes = node.integers("axes") if axes is None else axes
     rank = x.dim() + len(axes)
-    for axis in sorted(axis % rank for axis in axes):
+    for axis in sorted(node.axis(axis, rank) for axis in axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -141,7 +141,7 @@ def pad(
     mode, axes = node.text("mode", "constant"), list(range(x.dim())) if axes is None else axes
     if mode not in _PAD_MODES:
         raise node.unsupported(f"mode={mode!r}")
-    amounts = {axis % x.dim(): (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
+    amounts = {node.axis(axis, x.dim()): (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes)}
     flat = _without_zeros([amount for axis in reversed(range(x.dim())) for amount in amounts.get(axis, (0, 0))])
     if mode == "constant":
         return functional.pad(x, flat, value=fill)
