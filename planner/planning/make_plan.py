@@ -113,16 +113,12 @@ def make_plan(
     check_goal(goal, workload)
     if not graph.ops:
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
-    profiles = cached_profiles(cluster)
-    pace, pace_spread = paces_of(cluster, profiles)
 
     def task(network: Graph, *splits: Rewrite) -> PlacementTask:
         """Return the task of the network, whole or split."""
         others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
-        own, rewrites = rewritten(network, others), (*splits, *others)
-        table = tabulate(own, cluster, workload, profiles, learned_costs)
-        asked = PlacementTask(own, cluster, workload, table, goal, constraints, pace, pace_spread, rewrites)
-        return replace(asked, network=graph.fingerprint)
+        asked = placement_task(rewritten(network, others), cluster, goal, workload, constraints)
+        return replace(asked, rewrites=(*splits, *others), network=graph.fingerprint)
 
     def apart(split: Split) -> Plan:
         """Return the plan of the network with experts apart, whose costs follow from those of the whole one."""
@@ -144,6 +140,16 @@ def make_plan(
         return _better(whole, in_step, search) if in_step else search_plan(whole, search)
 
     return with_experts_apart(found, whole, search.rewrites, partial(splits_of_experts, graph), apart)
+
+
+def placement_task(
+    graph: Graph, cluster: Cluster, goal: Goal, workload: Workload, constraints: tuple[Constraint, ...] = ()
+) -> PlacementTask:
+    """Return the task of a network that stays as it is on one cluster, with the costs that are known of it."""
+    profiles = cached_profiles(cluster)
+    table = tabulate(graph, cluster, workload, profiles, learned_costs)
+    task = PlacementTask(graph, cluster, workload, table, goal, constraints, *paces_of(cluster, profiles))
+    return replace(task, network=graph.fingerprint)
 
 
 def check_goal(goal: Goal, workload: Workload) -> None:

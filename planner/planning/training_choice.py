@@ -14,11 +14,13 @@ from planner.parallelism.network.schedule_sweep import trade_offs
 from planner.parallelism.network.training_rows import Choice
 from planner.parallelism.network.training_shapes import of_this_host
 from planner.planning.make_plan import Search, make_plan
+from planner.planning.training_ways import WaysInTurns, ways_to_train
 from planner.plans.plan import Plan, plan_by_hand
+from planner.problem.deadline import Deadline
 from planner.problem.problem import Goal
 from planner.problem.result import Interrupted
 
-PROOF = 0.3  # of the time: to look for better stages of the choice, with a bound
+BEYOND = 0.3  # of the time, for choices that no plan can be
 EVEN = 1e-6  # two times that are the same
 
 
@@ -49,8 +51,6 @@ def choice_plan(graph: Graph, cluster: Cluster, choice: Choice, optimizer: str, 
 def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: Search) -> tuple[Plan, Choice | None]:
     """Return the plan, or a faster one for the same batch under another schedule, replicas or micro-batches.
 
-    Devices of this host train as one replica: its processes and threads run no others.
-
     Args:
         plan: for one way to train.
         cluster: that it was made for, before it was divided among replicas.
@@ -66,19 +66,17 @@ def best_for_batch(plan: Plan, cluster: Cluster, graph_of: SizedGraphs, search: 
     """
     work = plan.workload
     batch = work.batch * work.micro_batches * (plan.cluster.replicas.count if plan.cluster.replicas else 1)
-    limit_s = search.time_limit_s
+    part = search.part(1 - BEYOND)
+    deadline = Deadline(part.time_limit_s)
+    plan = WaysInTurns(plan, ways_to_train(cluster, graph_of, batch, work.optimizer, deadline), part).run(deadline)
     try:
-        found = trade_offs(graph_of, cluster, batch, search.part(1 - PROOF), work.optimizer)
+        found = trade_offs(graph_of, cluster, batch, search.part(BEYOND), work.optimizer)
     except InputError:  # a graph without its model is there for one number of samples only
         return plan, None
     except Interrupted as stopped:
         raise Interrupted(plan) from stopped
     here = of_this_host(cluster)
-    plans = (choice for choice in found.choices if choice.config is None)
-    best = next((choice for choice in plans if choice.replicas == 1 or not here), None)
-    if best is not None and best.samples_per_s > plan.samples_per_s * (1 + EVEN):
-        plan = choice_plan(graph_of.imported(best.samples), cluster, best, work.optimizer, PROOF * limit_s)
-    beyond = found.choices[0] if found.choices else None
+    beyond = next((choice for choice in found.choices if choice.config or (here and choice.replicas > 1)), None)
     faster = beyond is not None and beyond.samples_per_s > plan.samples_per_s * (1 + EVEN)
     return plan, beyond if faster else None
 

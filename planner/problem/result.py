@@ -33,6 +33,8 @@ class Result(Brief):
         advice: one sentence on what to change if there is no placement or a device is out of reach; else empty.
         by_clock: whether the clock stopped the search before its work was done, so that a quicker machine, or this one
             when it is less busy, may find another answer.
+        spent_s: seconds of the time limit that the search used by its own count; with more, it finds nothing better
+            unless it used all.
     """
 
     status: Status
@@ -43,6 +45,7 @@ class Result(Brief):
     solver: str
     advice: str = ""
     by_clock: bool = False
+    spent_s: float = 0.0
 
     @property
     def gap(self) -> float:

@@ -8,7 +8,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.evaluate import backward_edge
@@ -35,19 +35,24 @@ def climbed(
     """
     to_and_fro = is_scattered(problem, placement)
     helps = helps or (lambda moved: to_and_fro or not is_scattered(problem, moved))
-    blocks, left = merge_blocks(problem.table), moves_within(time_limit_s, problem)
-    best_s = objective_of(problem, placement)
-    while True:
-        for moved in single_moves(blocks, placement):
-            if not left:
-                return placement
-            left -= 1
-            moved_s = objective_of(problem, moved, best_s)
-            if moved_s < best_s * (1 - LEAST_GAIN) and helps(moved):
-                placement, best_s = moved, moved_s
+    for found in islice(climbing(problem, placement, helps), moves_within(time_limit_s, problem)):
+        placement = found
+    return placement
+
+
+def climbing(problem: Problem, placement: Placement, helps: Callable[[Placement], bool]) -> Iterator[Placement]:
+    """Yield the best placement so far after each evaluation of a single move, until no move helps any more."""
+    blocks, best_s, moved = merge_blocks(problem.table), objective_of(problem, placement), True
+    while moved:
+        moved = False
+        for trial in single_moves(blocks, placement):
+            trial_s = objective_of(problem, trial, best_s)
+            moved = trial_s < best_s * (1 - LEAST_GAIN) and helps(trial)
+            if moved:
+                placement, best_s = trial, trial_s
+            yield placement
+            if moved:
                 break
-        else:
-            return placement
 
 
 def single_moves(blocks: Blocks, placement: Placement) -> Iterator[Placement]:

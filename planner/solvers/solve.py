@@ -193,6 +193,19 @@ class _Heard(Reporter):
         self._reporter.on_placement(placement)
 
 
+class _AllHeard(_Heard):
+    """Remembers all placements."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__(reporter)
+        self.placements: list[Placement] = []
+
+    def on_placement(self, placement: Placement) -> None:
+        """Keep a placement, and pass it on."""
+        super().on_placement(placement)
+        self.placements.append(placement)
+
+
 class _TakingTurns:
     """Two solvers that take turns: one that proves, and one that only searches.
 
@@ -325,8 +338,11 @@ class _SearchState:
         if isinstance(solver, Exhaustive) or not self._problem.table.slowdown.any():
             return solver.search(self._problem, replace(budget, bound_s=self._bound_s))
         contended, streams = self._problem.contended, self._problem.goal is Goal.THROUGHPUT
-        known_s = inf if streams else self._objective_s
-        answer = solver.search(contended, replace(budget, bound_s=self._contended_s, incumbent_s=known_s))
+        known_s, heard = inf if streams else self._objective_s, _AllHeard(budget.reporter)
+        asked = replace(budget, bound_s=self._contended_s, incumbent_s=known_s, reporter=heard)
+        answer = solver.search(contended, asked)
+        for placement in heard.placements:  # the best of contended devices need not be the best
+            self.offer(solver.name, placement, tell=False)
         nothing = answer.placement is None
         objective_s = objective_of(contended, answer.placement) if answer.placement is not None else inf
         self._contended_s = max(self._contended_s, objective_s if answer.complete else answer.bound_s)
@@ -376,8 +392,12 @@ class _SearchState:
         self._objective_s = objective_of(self._problem, self._placement)
 
     def climb(self) -> None:
-        """Move single operators as long as that helps; the finder of the placement stays the same."""
-        if self._placement is not None and not self._proved and not self._complete:
+        """Move single operators as long as that helps; the finder of the placement stays the same.
+
+        `Pipeline` has moved them on its way.
+        """
+        climbs = self._problem.goal is not Goal.TRAINING
+        if climbs and self._placement is not None and not self._proved and not self._complete:
             moved = climbed(self._problem, self._placement, CLIMB * self._budget.time_limit_s)
             self.offer(self._finder, moved, tell=True)
 
@@ -392,12 +412,15 @@ class _SearchState:
         status = Status.OPTIMAL if self._complete or self._proved else Status.FEASIBLE
         advice = out_of_reach(self._problem.table, self._placement)
         by_clock = self._by_clock and not self._good_enough
-        return Result(
-            status, self._placement, objective_s, bound_s, self._budget.wall_s, self._finder, advice, by_clock
-        )
+        wall_s, spent_s = self._budget.wall_s, self._spent_s
+        return Result(status, self._placement, objective_s, bound_s, wall_s, self._finder, advice, by_clock, spent_s)
 
     def nothing(self, status: Status, asked: str, advice: str) -> Result:
         """Return the answer without a placement."""
         bound_s = inf if status is Status.INFEASIBLE else self._bound_s
         by_clock = self._by_clock and status is Status.UNKNOWN
-        return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice, by_clock)
+        return Result(status, None, inf, bound_s, self._budget.wall_s, asked, advice, by_clock, self._spent_s)
+
+    @property
+    def _spent_s(self) -> float:
+        return self._budget.time_limit_s - self._left_s

@@ -22,17 +22,20 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.schedule_bounds import held_micro_batches
 from planner.solvers.base import Answer, Budget, Incumbent, judging_s
 from planner.solvers.dp.chains.chain import Line, chains, line_of
+from planner.solvers.single_moves import climbing
+from simulator.placement import Placement
 from simulator.training import IN_TURNS, TURNS_BACK
 
 MOST_PERMUTED = 4  # devices that are tried in every sequence
 MOST_STAGES = 4  # of one device, under a schedule that gives a device several
 MOST_COSTS = 16  # cached matrices of interval costs, 5 MB each at most
 STEPS = (1, 2, 4, 8, 16)  # places by which a cut moves
+FIRST_CLIMB, CLIMBING = 128, 0.25  # the work before single operators move for the first time, and their part of it
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Dynamic programming over the line for every number of stages, then a descent that moves single cuts.
+    """Dynamic programming over the line for every number of stages, then descents that move cuts and operators.
 
     ``F[r, j]`` is the longest stage when the first r stages take the line before j::
 
@@ -41,7 +44,9 @@ class Pipeline:
     where ``cost`` is forward and backward of the interval, its part of the optimizer, and the transfers across its
     ends. It is infinite if the interval needs more memory than its device has with the micro-batches that the schedule
     holds at stage r. The longest stage dominates a step of many micro-batches; the evaluator decides between the
-    answers.
+    answers, each of which is the start of a descent that moves single cuts. Now and then, the best one so far is the
+    start of a descent that moves single operators. What is done next does not depend on the time limit, which only
+    cuts the search off, so that more time never gives a worse answer.
 
     Source: Narayanan et al., PipeDream, SOSP 2019; Fan et al., DAPPLE, PPoPP 2021, for the dependence on the stage.
 
@@ -62,13 +67,47 @@ class Pipeline:
         """Search for the best cuts; it proves no bound."""
         most = int(budget.time_limit_s / judging_s(problem)) if self.most_work is None else self.most_work
         best, left = Incumbent(problem, budget, self.name), _RemainingWork(budget, most)
+        climber, enough_s = _Climber(problem, best, left), budget.bound_s * (1 + budget.gap)
         for line, devices, held in _ways(problem):
             cuts = _cut(line, devices, held)
             if cuts is not None:
                 _descend(best, line, cuts, devices, left)
-            if not left.take(len(devices)) or best.objective_s <= budget.bound_s * (1 + budget.gap):
+            if not left.take(len(devices)) or best.objective_s <= enough_s:
                 break
-        return Answer(best.placement)
+            climber.climb_in_turn()
+        else:
+            climber.climb(most)
+        return Answer(best.placement, spent=min(1.0, left.spent / max(1, most)))
+
+
+class _Climber:
+    """Moves of single operators from the best placement on, in turns with the search for cuts."""
+
+    def __init__(self, problem: Problem, best: Incumbent, left: "_RemainingWork") -> None:
+        self._problem, self._best, self._left = problem, best, left
+        self._turn_at = FIRST_CLIMB
+        self._top: Placement | None = None  # from which no move helps
+
+    def climb_in_turn(self) -> None:
+        """Take a turn whenever the search has done twice the work of the last turn, for a part of that work."""
+        if self._left.spent >= self._turn_at:
+            self.climb(int(self._turn_at * CLIMBING))
+            self._turn_at *= 2
+
+    def climb(self, most: int) -> None:
+        """Climb until no move helps, or for some evaluations."""
+        start = self._best.placement
+        if start is None or start is self._top:
+            return
+        moves = climbing(self._problem, start, lambda _: True)
+        for _ in range(most):
+            if not self._left.take():
+                return
+            if (placement := next(moves, None)) is None:
+                self._top = self._best.placement
+                return
+            if placement is not self._best.placement:
+                self._best.offer(placement)
 
 
 def _ways(problem: Problem) -> Iterator[tuple[Line, tuple[int, ...], tuple[int, ...]]]:
@@ -153,13 +192,13 @@ class _RemainingWork:
     """The work that is left."""
 
     def __init__(self, budget: Budget, most_work: int) -> None:
-        self._budget, self._work = budget, most_work
+        self._budget, self._most, self.spent = budget, most_work, 0
 
     def take(self, work: int = 1) -> bool:
         """Spend some work; False if none is left, or the clock stops the search."""
-        if self._budget.brake_s <= 0 or self._work <= 0:
+        if self._budget.brake_s <= 0 or self.spent >= self._most:
             return False
-        self._work -= work
+        self.spent += work
         return True
 
 

@@ -1,5 +1,6 @@
 """DownsetDP: the best contiguous placement, with a proof, by dynamic programming over downsets."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.dp.chains.chain_dp import ChainDP
 from planner.solvers.dp.downsets.reduce import ROUNDING, IntervalKinds, kinds_of, reduce
+from simulator.placement import Placement
 
 if TYPE_CHECKING:
     from planner.solvers.dp.downsets.lattice import Elements
@@ -39,7 +41,9 @@ class DownsetDP:
     (`windows`). A limit without an answer is a bound.
 
     Where devices exchange tensors through a host, an interval costs what the evaluator says. Where devices send to each
-    other it costs at most that, since the exact cost depends on the readers. Operators outside ``contiguous`` that are
+    other it costs at most that, since the exact cost depends on the readers: a tensor for several devices is charged
+    once. If that matters, the search divides in two, one of which allows one reading device alone, while the other one
+    charges for two. Operators outside ``contiguous`` that are
     not tied to those inside are charged their least cost as well, and the exact cost only after an answer shows that it
     matters. So the bound always holds, and it proves an answer of which the evaluator says the same.
 
@@ -66,19 +70,20 @@ class DownsetDP:
             cut = FIRST.search(problem, replace(budget, time_limit_s=FIRST_SHARE * budget.time_limit_s)).placement
             if cut is not None:
                 best.offer(cut)
-        bound_s = _hunt(problem, budget, best)
+        bound_s = _hunt(problem, budget, best, kinds_of(problem.table), budget.bound_s)
         if not problem.contiguous:
             return Answer(best.placement)
         # The sums of a sweep are rounded, so the bound may be a little above the objective.
         return Answer(best.placement, min(bound_s, best.objective_s), complete=_proved(best, bound_s))
 
 
-def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
+def _hunt(problem: Problem, budget: Budget, best: Incumbent, kinds: IntervalKinds, bound_s: float) -> float:
     """Raise the limit until an answer is within it; return a bound on contiguous placements, infinite if none exists.
 
-    The bound rises with each limit without an answer, and stays if time or memory runs out.
+    The bound rises with each limit without an answer, and stays if time or memory runs out. If an answer sends a flow
+    to more devices than it is charged for, the search goes on in two: one other device reads the flow, or several.
     """
-    search, bound_s = _DownsetSearch(problem, budget, best), budget.bound_s
+    search = _DownsetSearch(problem, budget, best, kinds)
     if bound_s == inf:
         return inf
     last_s = max(_most_s(problem.table, search.kinds), bound_s) or 1.0  # not 0: twice a limit stands for infinity
@@ -87,21 +92,25 @@ def _hunt(problem: Problem, budget: Budget, best: Incumbent) -> float:
         limit_s = search.next_limit_s(bound_s, bound_s - least_s or FIRST_STEP * (least_s or last_s), last_s, work)
         bound_s, pairs = search.bound_within(limit_s, bound_s)
         if pairs < 0:
-            return bound_s
+            break
         if limit_s >= last_s:
             return inf
         work = max(work, pairs)
+    if search.undercounted < 0 or budget.left_s <= 0:
+        return bound_s
+    return min(_hunt(problem, budget, best, part, bound_s) for part in kinds.split(search.undercounted))
 
 
 class _DownsetSearch:
     """The downsets and states under each limit, and the unordered blocks that are tracked."""
 
-    def __init__(self, problem: Problem, budget: Budget, best: Incumbent) -> None:
+    def __init__(self, problem: Problem, budget: Budget, best: Incumbent, kinds: IntervalKinds) -> None:
         self._table, self._budget, self._best = problem.table, budget, best
         self._inside = problem.contiguous or frozenset(range(problem.table.n_ops))
         self._tracked: frozenset[int] = frozenset()
         self._elements: Elements | None = None
-        self.kinds = kinds_of(problem.table)
+        self.kinds = kinds
+        self.undercounted = -1  # a flow that the last answer sends to more devices than it is charged for
 
     def pose(self, limit_s: float, most: int | None = None) -> "SearchSpace | None":
         """Return the downsets within a limit and below the best placement; None if there are more than ``most``."""
@@ -128,7 +137,10 @@ class _DownsetSearch:
             bound_s = max(bound_s, min((answer.counted_s for answer in answers), default=posed.limit_s))
             for answer in answers:
                 self._best.offer(answer.placement)
-            if _proved(self._best, bound_s) or (answers and answers[0].too_low < 0):
+            if _proved(self._best, bound_s):
+                return bound_s, -1
+            if answers and answers[0].too_low < 0:
+                self.undercounted = self._most_undercounted(answers[0].placement)
                 return bound_s, -1
             if not answers:
                 return bound_s, posed.pairs
@@ -155,6 +167,17 @@ class _DownsetSearch:
         """Return whether a sweep within a limit considers at most this many pairs of downsets."""
         posed = self.pose(limit_s, int(LISTED * work**0.5))
         return posed is not None and posed.pairs <= work
+
+    def _most_undercounted(self, placement: Placement) -> int:
+        """Return the flow whose sender is charged too little by most, if a search in two counts more; -1 if none."""
+        worst, most_s = -1, 0.0
+        for flow, several in Counter(flow for flow, _, _ in placement.cuts(self._table)).items():
+            device = placement.device[self._table.flows[flow].writer]
+            kind = next(kind for kind, devices in enumerate(self.kinds.devices) if device in devices)
+            missing_s = (several - 1) * float(self.kinds.leave_s[flow, kind])
+            if several > 1 and missing_s > most_s and flow not in self.kinds.to_several:
+                worst, most_s = flow, missing_s
+        return worst
 
     def track(self, op: int) -> None:
         """Make an element of the unordered block of an operator."""

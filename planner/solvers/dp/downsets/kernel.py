@@ -64,6 +64,7 @@ class Penalty(NamedTuple):
     ends_s: Floats  # [n_kinds, n_downsets], the same for an interval that ends there
     enter_s: Floats  # [n_kinds, n_nets], a net that is written outside and read inside
     leave_s: Floats  # [n_kinds, n_nets], a net that is written inside and read outside
+    partly_s: Floats  # [n_kinds, n_nets], a net that an interval has ends of, as have those before and after it
     alone_s: Floats  # [n_kinds, n_unordered], computing an unordered block
     near_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is outside, with all neighbours inside
     far_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is inside, with all neighbours outside
@@ -236,6 +237,8 @@ def _twice_s(field: Field, scratch: Reaching, kind: int, source: int) -> float:
             seconds += penalty.leave_s[kind, net]
             if nets.status[i, 0] == nets.status[j, 0] and nets.status[i, 1] == nets.status[j, 1]:
                 seconds += penalty.enter_s[kind, net]
+            else:
+                seconds -= penalty.partly_s[kind, net]
     return seconds
 
 

@@ -287,3 +287,23 @@ def test_the_contiguous_optimum_of_a_public_problem(name: str, optimum_ms: float
     assert judged.feasible
     assert judged.objective_s * 1e3 == pytest.approx(optimum_ms, abs=1e-6)
     assert answer.bound_s * 1e3 == pytest.approx(optimum_ms, abs=1e-6)
+
+
+def test_a_tensor_that_two_devices_read_leaves_twice() -> None:
+    # 2 | 3 | 3 on three devices: the first one sends to both for 1 each, 2 + 2, and each receives it, 1 + 3; with both
+    # readers on one device 3 + 3 + 1; with one of them on the writer's 2 + 3 + 1. Charged once for leaving it were 3
+    table = make_table([[2.0] * 3, [3.0] * 3, [3.0] * 3], [(0, (1, 2), 1.0)], overlap=False)
+    assert best_s(everything(table)) == 4.0
+    # 1.5 for each transfer, of which two and 2 are more than 3 and one: 2 + 2 * 1.5 against 3 + 1.5, so 5
+    table = make_table([[2.0] * 3, [3.0] * 3, [3.0] * 3], [(0, (1, 2), 1.5)], overlap=False)
+    assert best_s(everything(table)) == 5.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tensors_of_several_readers_are_proved_between_devices(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    readers = [tuple(sorted(set(rng.integers(op + 1, 8, 3).tolist()))) for op in range(7)]
+    flows = [(op, found, float(rng.integers(1, 4))) for op, found in enumerate(readers)]
+    table = make_table([[float(rng.integers(1, 9))] * 3 for _ in range(8)], flows, overlap=False)
+    problem = everything(table)
+    assert best_s(problem) == pytest.approx(brute_force(problem))
