@@ -19,7 +19,7 @@ from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op
 from graphs.rewrites.experts import GROUPED_PRODUCTS, named_by_rows, part_by_part
-from graphs.rewrites.layouts import BETWEEN, Experts, Indices, Layout, LayoutWriter, Reader, Region, Slice
+from graphs.rewrites.layouts import BETWEEN, ExpertRows, Indices, Layout, LayoutWriter, Reader, Region, Slice
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import VIEWS, shardings
@@ -115,7 +115,7 @@ class _Chosen:
         if shard is None:
             return None
         if shard.ends:
-            return Experts(shard.axis, shard.ends, *self.shares[part])
+            return ExpertRows(shard.axis, shard.ends, *self.shares[part])
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
