@@ -8,7 +8,7 @@ from graphs.common.errors import InputError
 from graphs.ir import Graph, Op
 from graphs.rewrites.cache_shardings import Cache, caches_with_users, shard_of_cache
 from graphs.rewrites.experts import named_by_rows
-from graphs.rewrites.layouts import Experts, Indices, Region
+from graphs.rewrites.layouts import ExpertRows, Indices, Region
 from graphs.rewrites.sharding import REPLICATED, Range, Shard, Sharding, ranges, sharding_named, shares
 from graphs.rewrites.sharding_rules import shardings
 
@@ -34,7 +34,7 @@ class Choice:
         if shard is None:
             return None
         if shard.ends:
-            return Experts(shard.axis, shard.ends, *self.shares[part])
+            return ExpertRows(shard.axis, shard.ends, *self.shares[part])
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 

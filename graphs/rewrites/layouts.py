@@ -44,7 +44,7 @@ class Indices(NamedTuple):
         return (*whole[: self.axis], self.extent, *whole[self.axis + 1 :])
 
 
-class Experts(NamedTuple):
+class ExpertRows(NamedTuple):
     """The rows of some experts, in a tensor with the rows of all."""
 
     axis: int
@@ -60,7 +60,7 @@ class Experts(NamedTuple):
 Wanted: TypeAlias = Indices | None
 """The part of a tensor that a reader needs; None for the whole."""
 
-Region: TypeAlias = Indices | Experts | None
+Region: TypeAlias = Indices | ExpertRows | None
 """The part of a tensor that a part of an operator reads or writes; None for the whole."""
 
 
@@ -123,7 +123,7 @@ class LayoutWriter:
 
     def piece(self, name: str, wanted: Region, reader: Reader) -> str:
         """Return the name of a tensor that holds the wanted part of another; write it if there is none."""
-        if isinstance(wanted, Experts):
+        if isinstance(wanted, ExpertRows):
             held = (
                 dict(zip(self.layouts[name].regions, self.layouts[name].names, strict=True))
                 if name in self.layouts
@@ -154,7 +154,7 @@ class LayoutWriter:
         layout = self.layouts.get(name, Layout((name,), (None,)))
         own = reader.part if len(layout.names) == reader.parts else 0
         region = layout.regions[own]
-        if layout.summed or isinstance(region, Experts):
+        if layout.summed or isinstance(region, ExpertRows):
             held = [self._own_rows(*pair) for pair in zip(layout.names, layout.regions, strict=True)]
             terms = [self._sliced(term, wanted) for term in held]
             return [self._sum(self._named(name, wanted, reader), terms)], 0
@@ -213,7 +213,7 @@ class LayoutWriter:
 
     def _own_rows(self, name: str, region: Region) -> str:
         """Return the name of a tensor whose rows of other experts are zero; of itself if it has no such rows."""
-        if not isinstance(region, Experts):
+        if not isinstance(region, ExpertRows):
             return name
         result = f"{name} + rows of {region.first}:{region.last}"
         attrs: dict[str, Attr] = {"dim": region.axis, "first": region.first, "last": region.last}

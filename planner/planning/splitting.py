@@ -375,8 +375,8 @@ def splits_for(asked: str, graph: Graph, whole: PlacementTask, time_limit_s: flo
     if problem and asked != AUTO_REWRITES:
         raise InputError(f"the rewrite 'split' is for inference without constraints, and {problem}; leave it out")
     largest = float(whole.table.op_bytes.max(initial=0.0)) > float(whole.table.capacity_bytes.max())
-    if asked != AUTO_REWRITES and len(whole.cluster.devices) > 1 and experts_apart(graph, 2) is None:
-        _check_team(whole.cluster)
+    if asked != AUTO_REWRITES and len(whole.cluster.devices) > 1:
+        _check_team(graph, whole.cluster)
         if not any(can_be_split(graph, op) for op in graph.ops):
             kinds = ", ".join(sorted({op.kind for op in graph.ops})[:NAMED])
             nothing = f"no operator of '{graph.name}' can be split ({kinds})"
@@ -395,9 +395,9 @@ def too_large_to_split(whole: PlacementTask) -> str:
     return ""
 
 
-def _check_team(cluster: Cluster) -> None:
-    """Raise InputError if there are no equal devices with links, for which operators could be split."""
-    if Team.of(cluster) is not None:
+def _check_team(graph: Graph, cluster: Cluster) -> None:
+    """Raise InputError if there are no experts, and no equal devices with links, for which operators could be split."""
+    if Team.of(cluster) is not None or experts_apart(graph, 2) is not None:
         return
     kinds: dict[str, str] = {}
     for device in cluster.devices:
