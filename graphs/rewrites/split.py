@@ -20,7 +20,7 @@ from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.cache_shardings import caches_with_users
-from graphs.rewrites.choices import Choice, aligned, choice_of, parts_of_cache
+from graphs.rewrites.choices import ChosenSharding, aligned, choice_of, parts_of_cache
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Sharding
@@ -102,7 +102,7 @@ class _Splitting:
     """One pass over the operators of a graph."""
 
     graph: Graph
-    chosen: Mapping[str, Choice]
+    chosen: Mapping[str, ChosenSharding]
     writer: LayoutWriter
     parts: dict[str, Origin] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # tensors whose strides may not be those of the trace
@@ -162,7 +162,7 @@ class _Splitting:
         self.parts[op.name] = Origin(op.name)
         self.writer.ops.append(op)
 
-    def _add_part(self, op: Op, choice: Choice, part: int) -> None:
+    def _add_part(self, op: Op, choice: ChosenSharding, part: int) -> None:
         sharding, reader = choice.sharding, Reader(part, choice.parts)
         left_out = sharding.once if part else ()
         inputs = [self._read(op, choice, reader, number) for number in range(len(op.inputs)) if number not in left_out]
@@ -179,7 +179,7 @@ class _Splitting:
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
-    def _add_filters(self, op: Op, choice: Choice, part: int) -> None:
+    def _add_filters(self, op: Op, choice: ChosenSharding, part: int) -> None:
         """Some filters of a convolution in groups: whole groups together, those of a divided group alone."""
         x, *weights = op.inputs
         groups, reader = op.attrs["groups"], Reader(part, choice.parts)
@@ -201,12 +201,12 @@ class _Splitting:
             self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
         self.writer.cat(written, names, 1)
 
-    def _regions(self, op: Op, choice: Choice, part: int) -> Iterator[Wanted]:
+    def _regions(self, op: Op, choice: ChosenSharding, part: int) -> Iterator[Wanted]:
         """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
 
-    def _read(self, op: Op, choice: Choice, reader: Reader, number: int) -> str:
+    def _read(self, op: Op, choice: ChosenSharding, reader: Reader, number: int) -> str:
         """Return the tensor that a part reads as one of its inputs."""
         name, shard, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
         shape = self.graph.tensor[name].shape
@@ -219,7 +219,7 @@ class _Splitting:
             return self.writer.piece(name, wanted, reader)
         return self.writer.padded(name, wanted, reader, padding, halo)
 
-    def _lay(self, op: Op, choice: Choice) -> None:
+    def _lay(self, op: Op, choice: ChosenSharding) -> None:
         """Remember the layouts of an operator's outputs."""
         regions = [list(self._regions(op, choice, part)) for part in range(choice.parts)]
         for number, name in enumerate(op.outputs):
@@ -229,7 +229,7 @@ class _Splitting:
             self.moved.add(name)
 
 
-def _has_filters_in_groups(op: Op, choice: Choice) -> bool:
+def _has_filters_in_groups(op: Op, choice: ChosenSharding) -> bool:
     """Return whether a convolution in groups is divided by its filters, which may divide groups."""
     weights = choice.sharding.inputs[1:]
     return "groups" in op.attrs and op.attrs["groups"] != 1 and choice.sharding.inputs[0] is None and any(weights)
@@ -246,14 +246,14 @@ def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, 
             at = end
 
 
-def _part_name(tensor: str, choice: Choice, part: int) -> str:
+def _part_name(tensor: str, choice: ChosenSharding, part: int) -> str:
     """Return the name of a tensor that a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
     return part_name(tensor, part, choice.parts)
 
 
-def _changed(op: Op, choice: Choice, part: int, shape: Sequence[int]) -> Op:
+def _changed(op: Op, choice: ChosenSharding, part: int, shape: Sequence[int]) -> Op:
     """Return a part with the arguments for its share, which writes a tensor of this shape."""
     kind, sharding = plain(op.kind).removeprefix("aten."), choice.sharding
     start, stop = choice.shares[part]
