@@ -35,7 +35,7 @@ class ChosenSharding:
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
-def choice_of(graph: Graph, name: str, sharding: str, parts: int) -> ChosenSharding:
+def chosen_sharding(graph: Graph, name: str, sharding: str, parts: int) -> ChosenSharding:
     """Return the choice of an operator by names; raise InputError if the operator does not exist or divide so."""
     if name not in graph.index:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
@@ -67,7 +67,7 @@ def nearest_split(graph: Graph, op: Op) -> str:
     return "no operator of this network can be"
 
 
-def aligned(graph: Graph, chosen: Mapping[str, ChosenSharding]) -> dict[str, ChosenSharding]:
+def with_common_borders(graph: Graph, chosen: Mapping[str, ChosenSharding]) -> dict[str, ChosenSharding]:
     """Return the choices with borders at the same places wherever one operator divides a tensor as the next one does.
 
     So the output features before an attention are divided as its heads are.

@@ -20,7 +20,7 @@ from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.cache_shardings import caches_with_users
-from graphs.rewrites.choices import ChosenSharding, aligned, choice_of, parts_of_cache
+from graphs.rewrites.choices import ChosenSharding, chosen_sharding, parts_of_cache, with_common_borders
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Slice, Wanted
 from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Sharding
@@ -93,8 +93,8 @@ class Split:
             raise InputError(f"a split of no operator changes nothing in '{graph.name}'; leave it out")
         if fused := next((op.name for op in graph.ops if op.members), ""):
             raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
-        chosen = {name: choice_of(graph, name, *choice) for name, choice in self.choices.items()}
-        return _Splitting(graph, aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
+        chosen = {name: chosen_sharding(graph, name, *choice) for name, choice in self.choices.items()}
+        return _Splitting(graph, with_common_borders(graph, chosen), LayoutWriter(graph, self.shared)).result()
 
 
 @dataclass
