@@ -14,7 +14,7 @@ from graphs.rewrites.sharding_rules import shardings
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSharding:
     """A sharding, a number of parts, and the units that are divided together."""
 
     sharding: Sharding
@@ -38,7 +38,7 @@ class Choice:
         return Indices(shard.axis, ranges(shard, shape[shard.axis], self.sharding.units, self.shares[part]))
 
 
-def choice_of(graph: Graph, name: str, sharding: str, parts: int) -> Choice:
+def chosen_sharding(graph: Graph, name: str, sharding: str, parts: int) -> ChosenSharding:
     """Return the choice of an operator by names; raise InputError if the operator does not exist or divide so."""
     if name not in graph.index:
         raise InputError(f"operator '{name}' is to be split, and '{graph.name}' has none; plan for this model")
@@ -53,7 +53,7 @@ def choice_of(graph: Graph, name: str, sharding: str, parts: int) -> Choice:
         raise InputError(
             f"operator '{name}' ({op.kind}) can be divided by {found.name} into 2 to {found.units} parts, not {parts}"
         )
-    return Choice(found, parts)
+    return ChosenSharding(found, parts)
 
 
 def can_be_split(graph: Graph, op: Op) -> bool:
@@ -70,7 +70,7 @@ def nearest_split(graph: Graph, op: Op) -> str:
     return "no operator of this network can be"
 
 
-def aligned(graph: Graph, chosen: Mapping[str, Choice]) -> dict[str, Choice]:
+def with_common_borders(graph: Graph, chosen: Mapping[str, ChosenSharding]) -> dict[str, ChosenSharding]:
     """Return the choices with borders at the same places wherever one operator divides a tensor as the next one does.
 
     So the output features before an attention are divided as its heads are.
@@ -101,7 +101,7 @@ def aligned(graph: Graph, chosen: Mapping[str, Choice]) -> dict[str, Choice]:
     }
 
 
-def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, Choice]) -> bool:
+def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, ChosenSharding]) -> bool:
     """Return whether two neighbours divide the tensor between them along the same loop."""
     one, other = chosen[writer.name], chosen[reader.name]
     written = one.sharding.outputs[writer.outputs.index(tensor)]
@@ -109,7 +109,7 @@ def _meet(writer: Op, reader: Op, tensor: str, chosen: Mapping[str, Choice]) -> 
     return written is not None and written == read and one.parts == other.parts and other.sharding.halo is None
 
 
-def _divide_alike(cache: Cache, ops: Sequence[Op], chosen: Mapping[str, Choice]) -> bool:
+def _divide_alike(cache: Cache, ops: Sequence[Op], chosen: Mapping[str, ChosenSharding]) -> bool:
     """Return whether all operators that use a cache divide it along the same loop, and one of them writes it anew."""
     ways = set()
     for op in ops:
@@ -119,7 +119,9 @@ def _divide_alike(cache: Cache, ops: Sequence[Op], chosen: Mapping[str, Choice])
     return len(ways) == 1 and None not in ways and any(cache[1] in op.outputs for op in ops)
 
 
-def parts_of_cache(graph: Graph, cache: Cache, ops: Sequence[Op], chosen: Mapping[str, Choice]) -> tuple[Indices, ...]:
+def parts_of_cache(
+    graph: Graph, cache: Cache, ops: Sequence[Op], chosen: Mapping[str, ChosenSharding]
+) -> tuple[Indices, ...]:
     """Return the regions of a cache that the parts of all its operators use alike; none if it stays whole."""
     if not _divide_alike(cache, ops, chosen):
         return ()

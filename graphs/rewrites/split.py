@@ -20,7 +20,7 @@ from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op, Role, Tensor
 from graphs.rewrites.cache_shardings import caches_with_users
-from graphs.rewrites.choices import Choice, aligned, choice_of, parts_of_cache
+from graphs.rewrites.choices import ChosenSharding, chosen_sharding, parts_of_cache, with_common_borders
 from graphs.rewrites.experts import GROUPED_PRODUCTS, part_by_part
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Region, Slice
 from graphs.rewrites.patterns import plain
@@ -94,8 +94,8 @@ class Split:
             raise InputError(f"a split of no operator changes nothing in '{graph.name}'; leave it out")
         if fused := next((op.name for op in graph.ops if op.members), ""):
             raise InputError(f"operator '{fused}' is fused; split the network before it is fused")
-        chosen = {name: choice_of(graph, name, *choice) for name, choice in self.choices.items()}
-        return _Splitting(graph, aligned(graph, chosen), LayoutWriter(graph, self.shared)).result()
+        chosen = {name: chosen_sharding(graph, name, *choice) for name, choice in self.choices.items()}
+        return _Splitting(graph, with_common_borders(graph, chosen), LayoutWriter(graph, self.shared)).result()
 
 
 @dataclass
@@ -103,7 +103,7 @@ class _Splitting:
     """One pass over the operators of a graph."""
 
     graph: Graph
-    chosen: Mapping[str, Choice]
+    chosen: Mapping[str, ChosenSharding]
     writer: LayoutWriter
     parts: dict[str, Origin] = field(default_factory=dict)
     part_of: dict[str, int] = field(default_factory=dict)  # parts by rows of experts, by name of the operator
@@ -165,7 +165,7 @@ class _Splitting:
         self.parts[op.name] = Origin(op.name)
         self.writer.ops.append(op)
 
-    def _add_part(self, op: Op, choice: Choice, part: int) -> None:
+    def _add_part(self, op: Op, choice: ChosenSharding, part: int) -> None:
         sharding, reader = choice.sharding, Reader(part, choice.parts)
         left_out = sharding.once if part else ()
         inputs = [self._read(op, choice, reader, number) for number in range(len(op.inputs)) if number not in left_out]
@@ -183,7 +183,7 @@ class _Splitting:
         self.writer.add(new, shapes, op.outputs)
         self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
 
-    def _add_filters(self, op: Op, choice: Choice, part: int) -> None:
+    def _add_filters(self, op: Op, choice: ChosenSharding, part: int) -> None:
         """Some filters of a convolution in groups: whole groups together, those of a divided group alone."""
         x, *weights = op.inputs
         groups, reader = op.attrs["groups"], Reader(part, choice.parts)
@@ -205,12 +205,12 @@ class _Splitting:
             self.writer.ops[-1] = replace(new, footprint=_footprint(op, self.writer, new))
         self.writer.cat(written, names, 1)
 
-    def _regions(self, op: Op, choice: Choice, part: int) -> Iterator[Region]:
+    def _regions(self, op: Op, choice: ChosenSharding, part: int) -> Iterator[Region]:
         """Yield the region of each output that a part writes."""
         for name, shard in zip(op.outputs, choice.sharding.outputs, strict=True):
             yield choice.region(shard, self.graph.tensor[name].shape, part)
 
-    def _read(self, op: Op, choice: Choice, reader: Reader, number: int) -> str:
+    def _read(self, op: Op, choice: ChosenSharding, reader: Reader, number: int) -> str:
         """Return the tensor that a part reads as one of its inputs."""
         name, shard, halo = op.inputs[number], choice.sharding.inputs[number], choice.sharding.halo
         shape = self.graph.tensor[name].shape
@@ -223,7 +223,7 @@ class _Splitting:
             return self.writer.piece(name, wanted, reader)
         return self.writer.padded(name, wanted, reader, padding, halo)
 
-    def _lay(self, op: Op, choice: Choice) -> None:
+    def _lay(self, op: Op, choice: ChosenSharding) -> None:
         """Remember the layouts of an operator's outputs."""
         regions = [list(self._regions(op, choice, part)) for part in range(choice.parts)]
         for number, name in enumerate(op.outputs):
@@ -233,7 +233,7 @@ class _Splitting:
             self.moved.add(name)
 
 
-def _has_filters_in_groups(op: Op, choice: Choice) -> bool:
+def _has_filters_in_groups(op: Op, choice: ChosenSharding) -> bool:
     """Return whether a convolution in groups is divided by its filters, which may divide groups."""
     weights = choice.sharding.inputs[1:]
     return "groups" in op.attrs and op.attrs["groups"] != 1 and choice.sharding.inputs[0] is None and any(weights)
@@ -250,14 +250,14 @@ def _filters(pieces: Sequence[Range], group: int) -> Iterator[tuple[Range, int, 
             at = end
 
 
-def _part_name(tensor: str, choice: Choice, part: int) -> str:
+def _part_name(tensor: str, choice: ChosenSharding, part: int) -> str:
     """Return the name of a tensor that a part writes; the first of equal tensors keeps the name."""
     if not part and choice.sharding.name == REPLICATED:
         return tensor
     return part_name(tensor, part, choice.parts)
 
 
-def _changed(op: Op, choice: Choice, part: int, shape: Sequence[int]) -> Op:
+def _changed(op: Op, choice: ChosenSharding, part: int, shape: Sequence[int]) -> Op:
     """Return a part with the arguments for its share, which writes a tensor of this shape."""
     kind, sharding = plain(op.kind).removeprefix("aten."), choice.sharding
     start, stop = choice.shares[part]
