@@ -57,6 +57,7 @@ ROOMS = {
         "graphs.importers.encoder_cache",
         *EVERYBODY,
     ),
+    "torchao": ("graphs.importers.weights", "tests"),
     "quickjs": ("planner.view", "tests"),
     "resvg_py": ("planner.view", "tests"),
     "rich": ("planner.cli",),
