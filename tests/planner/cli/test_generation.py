@@ -163,7 +163,12 @@ def test_a_run_compares_tokens_and_phases(capsys: pytest.CaptureFixture[str]) ->
     assert (document["tokens"], document["differences"]) == (24, [])
     assert document["measured"]["tokens_per_s"] > 0
     names = [figure["name"] for figure in document["against_prediction"]["totals"]]
-    assert names == ["first token, one group alone", "each token after it", "first tokens of all", "all tokens of all"]
+    assert names == [
+        "first token, one sequence alone",
+        "each token after it",
+        "first tokens of all",
+        "all tokens of all",
+    ]
 
 
 @pytest.mark.slow
