@@ -60,7 +60,7 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
 def declare_weights(parser: argparse.ArgumentParser) -> None:
     """Declare --weights."""
     help = f"of a language model that generates: keep them in {', '.join(WEIGHTS)} (as they are)"
-    parser.add_argument("--weights", choices=WEIGHTS, help=help)
+    parser.add_argument("--weights", choices=WEIGHTS, metavar="KIND", help=help)
 
 
 def declare_sizes(parser: argparse.ArgumentParser) -> None:
