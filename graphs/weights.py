@@ -10,7 +10,7 @@ GROUP = 32
 OF_DTYPE = {"uint8": "int4"}  # two to a byte
 
 
-def weights_of(graph: Graph) -> str:
+def kind_of_weights(graph: Graph) -> str:
     """Return the kind of a network's weights: the integers among them, or the dtype that most bytes have."""
     n_bytes: dict[str, int] = {}
     for tensor in graph.tensors:

@@ -11,7 +11,7 @@ from torch import fx
 from graphs.common.errors import InputError, first_line
 from graphs.importers.exported_cache import ExportedCache, ExportedCacheModel, cache_of
 from graphs.importers.phase_programs import is_phase_of, phase_program
-from graphs.importers.pt2_files import opened
+from graphs.importers.pt2_files import opened_pt2
 from graphs.importers.tracing_guards import quiet
 from graphs.program.generation import GenerationProgram, Phase
 from graphs.program.program import Program
@@ -28,7 +28,7 @@ def exported_generation(file: Path, rows: int, context: int | None, chunks: Sequ
     Raises:
         InputError: if it has no cache, or is for several sequences or another context.
     """
-    exported = opened(file)
+    exported = opened_pt2(file)
     try:
         with quiet():
             module = exported.module()

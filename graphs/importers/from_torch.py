@@ -31,7 +31,7 @@ from graphs.importers.functionalize import (
     running_statistics,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
-from graphs.importers.pt2_files import opened
+from graphs.importers.pt2_files import opened_pt2
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
@@ -272,7 +272,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
     Raise InputError if the file is missing or damaged, or has fixed shapes of another batch.
     """
-    exported = opened(path)
+    exported = opened_pt2(path)
     if exported.example_inputs is None:
         raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
     given = Arguments(*exported.example_inputs)

@@ -33,7 +33,7 @@ OPERATORS = {"torch.ops.transformers.": "transformers.integrations.moe"}
 """Modules that register operators, by how these begin in a file."""
 
 
-def opened(path: Path) -> ExportedProgram:
+def opened_pt2(path: Path) -> ExportedProgram:
     """Return the program in a file of torch.export.save; raise InputError if it is missing or damaged."""
     try:
         with quiet():

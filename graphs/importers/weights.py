@@ -33,7 +33,15 @@ def with_weights(module: nn.Module, weights: str) -> nn.Module:
         for parameter in module.parameters():
             if parameter.is_floating_point() and not _is_wrapped(parameter):
                 parameter.data = parameter.data.to(getattr(torch, weights))
-        return module
+    else:
+        for layer in _layers(module, weights):
+            if not _is_wrapped(layer.weight):
+                _quantise(layer, weights)
+    return module
+
+
+def _layers(module: nn.Module, weights: str) -> list[nn.Linear]:
+    """Return the layers whose weights can be kept in integers; raise InputError if there are none, or no numbers."""
     columns, rows = (GROUP, STEP) if weights == "int4" else (1, 1)
     layers = [each for each in module.modules() if type(each) is nn.Linear]
     fitting = [each for each in layers if each.in_features % columns == 0 and each.out_features % rows == 0]
@@ -48,9 +56,7 @@ def with_weights(module: nn.Module, weights: str) -> nn.Module:
             f"'{type(module).__name__}' has shapes and no weights, and torchao packs numbers into int4; give a "
             "function that returns the module with its weights, or take int8"
         )
-    for layer in (each for each in fitting if not _is_wrapped(each.weight)):
-        _quantise(layer, weights)
-    return module
+    return fitting
 
 
 def _quantise(layer: nn.Linear, weights: str) -> None:

@@ -14,7 +14,7 @@ from graphs.program.arguments import arguments_of, by_name
 from graphs.program.generation import GenerationProgram, unlike
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
-from graphs.weights import weights_of
+from graphs.weights import kind_of_weights
 from planner.plans.given import ModelName, NamedModel, generation_for, given_model, runnable
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
@@ -50,7 +50,7 @@ def check_generates(plan: Plan, model: GenerationProgram) -> None:
                 f"the plan is for {name}={planned:,}, and the model was imported with {name}={own:,}; import it as "
                 "planned, or plan again"
             )
-    planned_weights, own_weights = weights_of(plan.graph), weights_of(model.decode.graph)
+    planned_weights, own_weights = kind_of_weights(plan.graph), kind_of_weights(model.decode.graph)
     if planned_weights != own_weights:
         raise InputError(
             f"the plan is for weights in {planned_weights}, and those of the model are in {own_weights}; give it with "

@@ -10,7 +10,7 @@ from torch import nn
 
 import planner
 from graphs.ir import Graph, Role
-from graphs.weights import weights_of
+from graphs.weights import kind_of_weights
 from planner.cli import main
 from tests.planner.cli.given import pair_here
 from tests.planner.runtime.generation.tiny import CONTEXT, cut, hf
@@ -71,7 +71,7 @@ def test_tokens_are_those_of_the_model_that_a_library_keeps_so(weights: str, tmp
     (tmp_path / "c.toml").write_text(pair_here(), encoding="utf-8")
     plan = planner.plan(named, cluster=tmp_path / "c.toml", goal="generation", workload=work)
     assert isinstance(plan, planner.Plan)
-    assert weights_of(plan.graph) == weights
+    assert kind_of_weights(plan.graph) == weights
     model = planner.generation_program(planner.with_weights(llama(), weights), context=CONTEXT)
     assert weight_bytes(plan.graph) == weight_bytes(model.decode.graph)
     with planner.GenerationRunner(cut(model, 2), model) as runner:
