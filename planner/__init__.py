@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from costmodels.workload import Workload as Workload
     from graphs.common.errors import InputError as InputError
     from graphs.importers.generation import generation_program as generation_program
+    from graphs.importers.weights import with_weights as with_weights
     from planner.explanations.diff import diff as diff
     from planner.explanations.elsewhere import elsewhere as elsewhere
     from planner.explanations.explain import explain as explain
@@ -141,6 +142,7 @@ HOMES = {
     "tune": "planner.planning.tune",
     "verify": "planner.runtime.verification.verify",
     "whole": "planner.problem.constraints",
+    "with_weights": "graphs.importers.weights",
     "write_cluster": "costmodels.cluster.writer",
 }
 """Every public name, and the module that has it."""

@@ -31,7 +31,7 @@ from graphs.importers.functionalize import (
     running_statistics,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
-from graphs.importers.pt2_classes import register_classes, unknown_classes
+from graphs.importers.pt2_files import opened_pt2
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.importers.source_location import depends_on_values, product_of_two_dtypes, untraceable
@@ -222,7 +222,7 @@ def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, traini
         raise InputError(
             f"model '{name}' writes to '{forbidden[0]}' while it runs; a network that keeps state between calls "
             "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out; "
-            "a language model generates from its config.json or its module, with the goal generation"
+            "a language model generates from its config.json, its module or such a .pt2, with the goal generation"
         )
     if written:
         raise InputError(
@@ -272,20 +272,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
     Raise InputError if the file is missing or damaged, or has fixed shapes of another batch.
     """
-    try:
-        with quiet():
-            register_classes(path)
-            exported = torch.export.load(path)
-    except Exception as error:  # the archive's reader raises many kinds
-        if unknown := unknown_classes(path):
-            raise InputError(
-                f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; install or "
-                "import the package that it is from and register it (torch.export.register_dataclass), or export the "
-                "model with tensors in its place"
-            ) from error
-        raise InputError(
-            f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
-        ) from error
+    exported = opened_pt2(path)
     if exported.example_inputs is None:
         raise InputError(f"'{path}' has no example inputs; export it again with a current torch")
     given = Arguments(*exported.example_inputs)

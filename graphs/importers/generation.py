@@ -1,26 +1,23 @@
 """Imports a language model of transformers with its cache, at several sizes of a pass."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from graphs.common.checks import instance, integer, path
 from graphs.common.errors import InputError
 from graphs.importers.config_inputs import example_inputs
+from graphs.importers.exported_generation import exported_generation
 from graphs.importers.from_config import config_document, headed_module
-from graphs.importers.from_torch import program_from_exported
+from graphs.importers.phase_programs import is_phase_of, phase_program
 from graphs.importers.source_location import untraceable
-from graphs.importers.tracing_guards import contiguous_shown, in_mode, tracing
-from graphs.ir import Op, Role
+from graphs.importers.tracing_guards import in_mode
 from graphs.program.arguments import Arguments
-from graphs.program.expectations import KIND
-from graphs.program.generation import EncoderSource, GenerationProgram, Phase, unlike
+from graphs.program.generation import EncoderSource, GenerationProgram, Phase
 from graphs.program.program import Program
 
 if TYPE_CHECKING:
@@ -43,8 +40,8 @@ def generation_program(
     """Import a language model that generates, with its cache: a causal one, or one with an encoder.
 
     Args:
-        model: a module of transformers with a language-modelling head, or the path of a config.json, whose model has
-            shapes and no weights.
+        model: a module of transformers with a language-modelling head, the path of a config.json, whose model has
+            shapes and no weights, or of a .pt2 that was exported with its cache.
         rows: sequences that one pass advances together; each has its own position.
         context: positions of the cache; by default those of the model, at most `CONTEXT`.
         chunks: tokens of a pass over a prompt, besides 1. Sizes that do not fit are left out: those beyond the context,
@@ -52,6 +49,8 @@ def generation_program(
         lengths: fewer positions than the context that attention may read while a sequence is short.
         source: most tokens of a text that an encoder reads; by default the context. Shorter ones are filled up to a
             chunk. Features, such as a spectrogram, have the size that the model's config names.
+
+    A .pt2 has a context and numbers of tokens of its own, and one row.
 
     Returns:
         The model as programs; ``.decode`` is what a plan is made for.
@@ -64,8 +63,12 @@ def generation_program(
     if context is not None:
         integer(context, "the context", least=2)
     chunks, lengths = _sizes(chunks, "a chunk", 2), _sizes(lengths, "a length", 1)
-    named = "a module of transformers, or the path of a config.json"
-    module = model if isinstance(model, nn.Module) else _of_config(path(model, "the model", named))
+    if not isinstance(model, nn.Module):
+        file = path(model, "the model", "a module of transformers, or the path of a config.json or a .pt2")
+        if file.suffix.lower() == ".pt2":
+            _check_exported(file, lengths, source)
+            return exported_generation(file, rows, context, chunks)
+    module = model if isinstance(model, nn.Module) else config_model(file)
     _check_model(module)
     context = _context(module, context)
     read = _source(module, context, source)
@@ -90,7 +93,7 @@ def _programs(cached: "_Cached", chunks: Sequence[int], lengths: Sequence[int]) 
         programs[Phase(0, cached.source_positions)] = programs[one]
     for phase in cached.phases(chunks, lengths):
         program = _phase(cached, phase)
-        if unlike(program.graph, programs[one].graph) is None and _same_state(program, programs[one]):
+        if is_phase_of(program, programs[one]):
             programs[phase] = program
     return programs
 
@@ -161,12 +164,19 @@ def _sizes(given: Sequence[int], what: str, least: int) -> tuple[int, ...]:
     return tuple(integer(each, what, least) for each in given)
 
 
-def _of_config(file: Path) -> nn.Module:
+def _check_exported(file: Path, lengths: Sequence[int], source: int | None) -> None:
+    """Check that nothing is asked of a .pt2 that is fixed in it; raise InputError if something is."""
+    for name, given in (("lengths", lengths or None), ("source", source)):
+        if given is not None:
+            raise InputError(f"{name} is fixed in '{file}', which was exported for all of its cache; leave it out")
+
+
+def config_model(file: Path) -> nn.Module:
     """Return the module of a config.json with its head, without weights."""
-    if file.suffix.lower() in (".pt2", ".onnx", ".gguf", ".safetensors"):
+    if file.suffix.lower() in (".onnx", ".gguf", ".safetensors"):
         raise InputError(
             f"'{file}' is no config.json, and a model that generates is traced at several sizes of a pass; give the "
-            "config.json that it was made from, or its module of transformers"
+            "config.json that it was made from, its module of transformers, or a .pt2 that was exported with its cache"
         )
     document = config_document(file)
     try:
@@ -260,11 +270,11 @@ def _phase(cached: _Cached, phase: Phase) -> Program:
     for masked in (False, True):  # some models take positions or biases from a mask, others from the cache
         wrapper.masked = masked
         try:
-            program = without_dead_operators(program_from_exported(_exported(wrapper, inputs), name, wrapper))
+            program = phase_program(wrapper, inputs, name)
         except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
             failures.append(error)
             continue
-        found.append(_with_caches(program, len(cached.tensors)))
+        found.append(program)
         if not _reads_one_position(program):
             return found[-1]
     if not found:
@@ -273,45 +283,9 @@ def _phase(cached: _Cached, phase: Phase) -> Program:
     return found[0]
 
 
-def _exported(wrapper: nn.Module, inputs: Mapping[str, Any]) -> ExportedProgram:
-    with tracing(), contiguous_shown(), torch.no_grad():
-        return torch.export.export(wrapper, (), dict(inputs), strict=False)
-
-
-def _with_caches(program: Program, count: int) -> Program:
-    """Return a program whose last inputs are caches, and whose last outputs are those of the next call."""
-    before, after = program.in_leaves[-count:], program.out_leaves[-count:]
-    pairs = tuple((str(one), str(other)) for one, other in zip(before, after, strict=True))
-    names = {name for name, _ in pairs}
-    tensors = tuple(replace(t, role=Role.CACHE) if t.name in names else t for t in program.graph.tensors)
-    return replace(program, graph=replace(program.graph, tensors=tensors, caches=pairs))
-
-
 def _reads_one_position(program: Program) -> bool:
     """Return whether an operator reads the position that all rows would have to share."""
     return any(ONE_POSITION in op.inputs for op in program.graph.ops)
-
-
-def without_dead_operators(program: Program) -> Program:
-    """Return a program without the operators whose results nobody reads; checks of values stay."""
-    graph, needed = program.graph, set(program.graph.outputs)
-    kept: list[Op] = []
-    for op in reversed(graph.ops):
-        if op.kind == KIND or not needed.isdisjoint(op.outputs):
-            kept.append(op)
-            needed.update(op.inputs)
-    used = {*graph.inputs, *graph.outputs, *(name for op in kept for name in (*op.inputs, *op.outputs))}
-    tensors = tuple(tensor for tensor in graph.tensors if tensor.name in used)
-    state = {name: tensor for name, tensor in program.state.items() if name in used}
-    return replace(program, graph=replace(graph, ops=tuple(kept[::-1]), tensors=tensors), state=state)
-
-
-def _same_state(one: Program, other: Program) -> bool:
-    """Return whether two programs hold the same parameters, buffers and constants."""
-    if one.state.keys() != other.state.keys():
-        return False
-    pairs = ((tensor, other.state[name]) for name, tensor in one.state.items())
-    return all(a is b or (a.shape == b.shape and (a.is_meta or torch.equal(a, b))) for a, b in pairs)
 
 
 def _check_positions(decode: Program, rows: int, name: str) -> None:

@@ -19,6 +19,7 @@ from graphs.common.errors import InputError, first_line, nearest
 from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.sources import FORMS, PYTHON, is_python_path, model_file, python_files
+from graphs.importers.tracing_guards import without_import_warnings
 from graphs.ir import Graph
 from graphs.kinds import kind_of
 from graphs.program.arguments import Arguments, arguments_of
@@ -150,7 +151,8 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
     factory = _attribute(_module(where, target), attribute, target)
     keywords = _keywords(factory, target, batch)
     try:
-        made = factory(**keywords)
+        with without_import_warnings():  # of what a factory imports
+            made = factory(**keywords)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
@@ -178,7 +180,8 @@ def _module(where: str, target: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        module = importlib.import_module(name)
+        with without_import_warnings():
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}") from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises

@@ -88,6 +88,20 @@ def as_called(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def without_import_warnings() -> Iterator[None]:
+    """Silence what torchao says when a model's code imports it, as transformers does: it can do without libraries."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
 def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
     """Set the mode for a trace, and restore the mode of every submodule afterwards."""
     with LOCK:

@@ -28,11 +28,13 @@ from planner.cli.models import (
     declare_model,
     declare_rewrites,
     declare_split,
+    declare_weights,
     model_of,
 )
 from planner.cli.text import aligned, count, first_items, short, table, wrapped
 from planner.planning.calibrate import CHANNELS, Calibration, CalibrationOptions
-from planner.planning.question import GENERATION_ONLY, SEQUENCES, OpenWorkload, possible_rows
+from planner.planning.question import GENERATION_ONLY, OpenWorkload
+from planner.plans.given import fixed_generation, generation_model
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from graphs.program.generation import GenerationProgram
@@ -44,6 +46,7 @@ SHOWN = 6  # names of a kind of thing; --json has all
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner calibrate``."""
     declare_model(parser, optional=True)
+    declare_weights(parser)
     declare_output(parser, "cluster.toml", FileOrTokens)
     parser.add_argument("--training", action="store_true", help="measure forward and backward passes, not inference")
     parser.add_argument(
@@ -67,15 +70,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Measure, write cluster.toml, print peaks and links and what is not reliable."""
-    from graphs.importers.load import load_program
     from planner.planning.calibrate import surveys
 
     programs: list[Any] = [None]
     if options.generation:
         programs = list(_language_models(options, console))
     elif options.model is not None:
-        console.on_step(f"importing {options.model}", 0, 0)
-        programs = [load_program(options.model, options.batch, options.training, dict(options.sizes))]
+        programs = [model_of(options).load_program(options.training, console)]
     calibration_options = CalibrationOptions(
         options.training,
         options.again,
@@ -100,16 +101,19 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _language_models(options: argparse.Namespace, console: Console) -> "Iterator[GenerationProgram]":
     """Yield the model for each number of rows that a plan may have on this host."""
     from costmodels.calibrate import host_divisions
-    from planner.plans.given import generation_model
+    from planner.planning.generation import check_fits
 
     if options.model is None or options.training:
         raise InputError("--generation measures a language model: give MODEL, and leave --training out")
     asked = OpenWorkload(
         output=options.new_tokens, **{name: getattr(options, name) for name in GENERATION_ONLY if name != "output"}
     )
-    divisions = host_divisions()
-    for rows in (asked.rows,) if asked.rows else possible_rows(asked.sequences or SEQUENCES, max(divisions)):
-        yield generation_model(model_of(options), rows, asked.generating(rows).context, console)
+    named = model_of(options)
+    fixed = fixed_generation(named, console)
+    for work in asked.generations(fixed, max(host_divisions())):
+        model = generation_model(fixed or named, work.batch, work.context, console)
+        check_fits(model, work)
+        yield model
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:

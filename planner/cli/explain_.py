@@ -104,8 +104,9 @@ def _generation(e: Explanation) -> Iterator[str]:
         return
     all_of_them, one = (format_rate(each) for each in (e.generation.tokens_per_s, e.generation.tokens_per_s_one))
     yield from wrapped(
-        f"Generation: {all_of_them} tokens/s of all sequences, {one} of one alone, whose first token comes after "
-        f"{format_seconds(e.generation.first_token_s)}. A micro-batch is a pass of one group, in the mean of these:"
+        f"Generation: {all_of_them} tokens/s of all sequences, {one} of one alone, prompts included; its first "
+        f"token comes after {format_seconds(e.generation.first_token_s)}. A micro-batch is a pass of one group, in the "
+        "mean of these:"
     )
     for line in phase_lines(e.generation):
         yield from wrapped(f"{line}.")
@@ -128,7 +129,8 @@ def _elsewhere(e: DeviceAlternatives) -> Iterator[str]:
 
 
 def _summary(e: Explanation) -> Iterator[str]:
-    yield f"{e.model} on {e.cluster}, for {e.goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
+    goal = str(e.goal) if e.generation is None else f"generation, by the {e.goal} of its passes"
+    yield f"{e.model} on {e.cluster}, for {goal}: {format_seconds(e.objective_s)} {_each(e)} of {e.batch}"
     if e.isolated is None:
         under = " under these constraints" if e.replanned.prices else ""
         yield f"  No device alone could run and hold all of it{under}."
@@ -405,7 +407,7 @@ def _proof(e: Explanation) -> Iterator[str]:
         )
     yield from _rests(e.rests)
     if e.estimated:
-        yield from wrapped("`planner calibrate MODEL` measures operators.")
+        yield from wrapped(f"`planner calibrate {e.calibrate}` measures operators.")
 
 
 def _rests(rests: Sequence[EstimateBasis]) -> Iterator[str]:

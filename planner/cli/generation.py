@@ -18,7 +18,7 @@ def generation_rows(plan: Plan) -> list[tuple[str, ...]]:
         (
             device.name,
             f"{len(plan.placement.operators(i)):,}",
-            format_seconds(plan.evaluation.load_s[i]),
+            format_seconds(plan.busy_s[i]),
             *map(format_bytes, (weights[i], cache[i], plan.evaluation.memory_bytes[i], device.usable_bytes)),
         )
         for i, device in enumerate(plan.cluster.devices)
@@ -32,12 +32,12 @@ def generation_lines(plan: Plan) -> Iterator[str]:
     low_one, high_one = found.range_per_s_one
     yield (
         f"predicted: {format_rate(found.tokens_per_s)} tokens/s of {sequences(plan)}, prompts of {work.prompt:,} "
-        f"tokens and {work.output:,} after them"
+        f"tokens and {work.output:,} after them, prompts included"
     )
     yield f"80 % of runs: {format_rate(low)} – {format_rate(high)} tokens/s"
     yield (
         f"one sequence alone: {format_rate(found.tokens_per_s_one)} tokens/s ({format_rate(low_one)} – "
-        f"{format_rate(high_one)}), its first token after {format_seconds(found.first_token_s)} "
+        f"{format_rate(high_one)}), prompt included, its first token after {format_seconds(found.first_token_s)} "
         f"({found.first_token_range})"
     )
     yield from phase_lines(found)

@@ -11,6 +11,7 @@ from planner.cli.figures import figures_document, pace_document, say_doubts, sho
 from planner.cli.generation import phase_lines, sequences
 from planner.cli.models import model_of
 from planner.cli.statuses import DIFFERENT, DONE
+from planner.explanations.explain import calibrate_options
 from planner.planning.generation import recounted
 from planner.plans.compare import Comparison, Figure, pace_change
 from planner.plans.generation import GenerationPrediction, generation_of, paced
@@ -41,7 +42,7 @@ def run_generation(plan: Plan, options: argparse.Namespace, console: Console) ->
 
 def generate_with(runner: "GenerationRunner", options: argparse.Namespace, console: Console, whole: bool = True) -> int:
     """Generate with a runner, compare the tokens unless this process does not hold the ``whole`` model, and print."""
-    from planner.runtime.benchmark.generation import compare_tokens, measure_generation, random_prompts
+    from planner.runtime.benchmark.generation import compare_tokens, measure_generation, random_prompts, reference
     from planner.runtime.benchmark.load import Load
 
     for name in ("output", "against"):
@@ -54,13 +55,14 @@ def generate_with(runner: "GenerationRunner", options: argparse.Namespace, conso
     measured = measure_generation(runner, prompts, options.generate, options.rounds, load, console.on_step)
     foreign_cores, different = load.foreign_cores(), None
     if whole:
-        console.on_step("comparing the tokens with transformers' generate", 0, 0)
+        console.on_step(f"comparing the tokens with those of {reference(model)}", 0, 0)
         different = compare_tokens(model, prompts, measured.tokens)
     found = generation_of(asked)
     totals, change = _totals(found, paced(asked, load.paces), measured), pace_change(plan, load.paces)
     comparison = Comparison((), (), totals, pace=change, spreads=plan.spreads)
     _show(asked, found, measured, comparison, different, console)
-    say_doubts(comparison, foreign_cores, "MODEL", console)
+    _say_tokens(different, sum(map(len, measured.tokens)), reference(model), console)
+    say_doubts(comparison, foreign_cores, calibrate_options(plan), console)
     return DIFFERENT if any(not each.within_rounding for each in different or ()) else DONE
 
 
@@ -69,7 +71,7 @@ def _totals(
 ) -> tuple[Figure, ...]:
     """Return the phases, predicted and measured; ``at_pace`` is the prediction at the pace of the run."""
     names = (
-        ("first token, one group alone", "first_token_s"),
+        ("first token, one sequence alone", "first_token_s"),
         ("each token after it", "token_s"),
         ("first tokens of all", "all_first_tokens_s"),
         ("all tokens of all", "all_s"),
@@ -89,12 +91,12 @@ def _show(
     different: "tuple[TokenDifference, ...] | None",
     console: Console,
 ) -> None:
-    """Print tokens a second, the phases and whether the tokens are transformers' own."""
+    """Print tokens a second and the phases."""
     count = sum(map(len, measured.tokens))
-    rate, one = count / measured.all_s, None if measured.token_s is None else 1 / measured.token_s
+    rate, one = count / measured.all_s, len(measured.tokens[0]) / measured.alone_s
     rows = [
         ("predicted", format_rate(found.tokens_per_s), format_rate(found.tokens_per_s_one)),
-        ("measured", format_rate(rate), "" if one is None else format_rate(one)),
+        ("measured", format_rate(rate), format_rate(one)),
     ]
     work = plan.workload
     title = f"{plan.graph.name}, {sequences(plan)}, prompts of {work.prompt:,} tokens and {work.output:,} after them"
@@ -106,10 +108,14 @@ def _show(
         "tokens": count,
         "differences": None if different is None else [asdict(each) for each in different],
     }
-    console.show(document, title, ("tokens/s", "all sequences", "one alone"), rows)
+    console.show(document, title, ("tokens/s, prompts included", "all sequences", "one alone"), rows)
     show_figures(comparison, "seconds", console)
     for line in phase_lines(found):
         console.say(line)
+
+
+def _say_tokens(different: "tuple[TokenDifference, ...] | None", count: int, like: str, console: Console) -> None:
+    """Print whether the tokens are the model's own, which ``like`` names."""
     for each in different or ():
         text = f"sequence {each.sequence}, token {each.position}: {each.found} instead of {each.expected}"
         if each.within_rounding:
@@ -119,4 +125,4 @@ def _show(
     if different is None:
         console.say("no rank has the whole model, so the tokens were not compared")
     elif not different:
-        console.say(f"all {count:,} tokens are those of transformers' generate")
+        console.say(f"all {count:,} tokens are those of {like}")

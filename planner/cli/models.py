@@ -11,6 +11,7 @@ from costmodels.cluster.file import read_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.workload import MICRO_BATCHES, RECOMPUTE_MODES, TRAINING_SCHEDULES
 from graphs.kernels.choice import KERNELS
+from graphs.weights import WEIGHTS
 from planner.cli.numbers import at_least_one, positive_seconds, whole
 from planner.planning.cpu_partitions import AUTO, Split
 from planner.planning.question import (
@@ -56,6 +57,12 @@ def declare_model(parser: argparse.ArgumentParser, optional: bool = False) -> No
     declare_sizes(parser)
 
 
+def declare_weights(parser: argparse.ArgumentParser) -> None:
+    """Declare --weights."""
+    help = f"of a language model that generates: keep them in {', '.join(WEIGHTS)} (as they are)"
+    parser.add_argument("--weights", choices=WEIGHTS, metavar="KIND", help=help)
+
+
 def declare_sizes(parser: argparse.ArgumentParser) -> None:
     """Declare --size."""
     parser.add_argument(
@@ -79,7 +86,7 @@ def _size(text: str) -> tuple[str, int]:
 
 def model_of(options: argparse.Namespace) -> NamedModel:
     """Return the model that the options of `declare_model` describe."""
-    return NamedModel(options.model, options.batch, dict(options.sizes))
+    return NamedModel(options.model, options.batch, dict(options.sizes), getattr(options, "weights", None))
 
 
 def import_for(plan: Plan, options: argparse.Namespace, reporter: Reporter = SILENT) -> Program:

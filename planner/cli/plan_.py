@@ -38,6 +38,7 @@ from planner.cli.models import (
     declare_rewrites,
     declare_search,
     declare_split,
+    declare_weights,
     declare_workload,
     model_of,
     workload_of,
@@ -90,6 +91,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def declare_question(parser: argparse.ArgumentParser, split: str) -> None:
     """Declare what is planned for, and how plans are searched; ``split`` is the help of --split-cpu."""
     declare_model(parser)
+    declare_weights(parser)
     devices = parser.add_mutually_exclusive_group(required=True)
     devices.add_argument("--cluster", type=Path, metavar="FILE", help=CLUSTER)
     declare_split(devices, split)
@@ -241,7 +243,7 @@ def _device_rows(plan: Plan) -> list[tuple[str, ...]]:
         (
             device.name,
             f"{len(plan.placement.operators(i)):,}",
-            format_seconds(plan.evaluation.load_s[i]),
+            format_seconds(plan.busy_s[i]),
             format_bytes(plan.evaluation.memory_bytes[i]),
             format_bytes(device.usable_bytes),
         )
@@ -350,6 +352,7 @@ def _calibrate(model: str, options: argparse.Namespace) -> str:
         names = ("prompt", "new_tokens", "sequences", "context", "rows")
         asked = ((name.replace("_", "-"), getattr(options, name)) for name in names)
         training = " --generation" + "".join(f" --{name} {value}" for name, value in asked if value is not None)
+        training += "" if options.weights is None else f" --weights {options.weights}"
     rewrites = "" if options.rewrites == AUTO_REWRITES else f" --rewrites {options.rewrites}"
     return f"planner calibrate {model}{batch}{sizes}{training}{rewrites}"
 

@@ -28,7 +28,7 @@ from planner.cli.figures import (
 )
 from planner.cli.files import declare_writes
 from planner.cli.generation_run import check_generate, run_generation
-from planner.cli.models import declare_model, import_for
+from planner.cli.models import declare_model, declare_weights, import_for
 from planner.cli.numbers import at_least_one, whole
 from planner.cli.statuses import DIFFERENT, DONE
 from planner.parallelism.closed_form.config_file import is_config, load_config
@@ -58,6 +58,7 @@ def declare_measuring(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that a run by torchrun has too."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or a row of planner choose")
     declare_model(parser)
+    declare_weights(parser)
     parser.add_argument("--rounds", type=at_least_one, default=5, metavar="N", help="turns of each contender (5)")
     parser.add_argument("--seed", type=whole, default=0, metavar="N", help="seed of random operators in inference (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the recorded run, for `planner show`")

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodels.units import format_bytes
 from planner.cli.console import Console
 from planner.cli.files import declare_writes
-from planner.cli.models import declare_model, model_of
+from planner.cli.models import declare_model, declare_weights, model_of
 from planner.cli.statuses import DONE
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
@@ -22,6 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``planner shard``."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
     declare_model(parser)
+    declare_weights(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     declare_writes(parser, "output", folder=True)
 

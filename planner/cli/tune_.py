@@ -6,9 +6,10 @@ planner tune examples.networks:googlenet --split-cpu 2 --goal latency --seconds 
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodels.units import format_seconds
+from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from planner.cli.console import Console, attributes
 from planner.cli.costs import check_token_target
@@ -21,9 +22,14 @@ from planner.cli.text import table
 from planner.planning.autotune import DISTURBED_CORES
 from planner.planning.cpu_partitions import AUTO
 from planner.planning.make_plan import batch_of
+from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.planning.tune import SECONDS, Tuned, tune
 from planner.plans.files import save_plan
+from planner.plans.given import NamedModel
 from planner.problem.result import Interrupted, NoPlanError
+
+if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.program.program import Program
 
 COLUMNS = ("turn", "predicted", "measured", "over the first", "operators moved", "")
 
@@ -44,17 +50,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
             "one, give its number of devices"
         )
     question = question_of(options, console)
-    (cluster,) = question.clusters
-    program = model_of(options).load_program(question.trains, console)
-    check_token_target(options, program.graph)
-    batch, n_devices = options.batch or batch_of(program.graph), len(cluster.devices)
+    cluster = question.only_cluster
+    model, work = _model_and_workload(question, options, console)
     status = DONE
     try:
         tuned = tune(
-            program,
+            model,
             cluster=cluster,
             goal=question.goal,
-            workload=workload_of(options).closed(batch, n_devices, question.trains),
+            workload=work,
             constraints=question.constraints,
             search=question.search,
             seconds=options.seconds,
@@ -71,6 +75,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if status == INTERRUPTED:
         console.error(f"interrupted: '{options.output}' is the best plan until then")
     return status
+
+
+def _model_and_workload(
+    question: PlanQuestion, options: argparse.Namespace, console: Console
+) -> "tuple[Program | NamedModel, Workload | OpenWorkload]":
+    """Return the model, imported unless it generates, and what it is used for."""
+    if question.generates:
+        return model_of(options), workload_of(options)
+    program = model_of(options).load_program(question.trains, console)
+    check_token_target(options, program.graph)
+    batch, n_devices = options.batch or batch_of(program.graph), len(question.only_cluster.devices)
+    return program, workload_of(options).closed(batch, n_devices, question.trains)
 
 
 def _turn_lines(tuned: Tuned) -> Iterator[str]:

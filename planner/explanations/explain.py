@@ -111,6 +111,7 @@ class Explanation:
     simpler: str = ""  # a sentence about the time that the plan gave away for simplicity; empty if it gave nothing
     recomputed: RecomputationEffect | None = None
     generation: GenerationPrediction | None = None  # where a micro-batch is a pass, in the mean of all
+    calibrate: str = "MODEL"  # what `planner calibrate` is given to measure what the plan rests on
 
     __repr__ = brief
 
@@ -185,16 +186,27 @@ def _explained(plan: Plan, limit: Bottleneck, plan_cuts: tuple[Cut, ...], again:
         simpler=plan.simpler,
         recomputed=recomputed(plan),
         generation=generation_of(plan) if plan.workload.generates else None,
+        calibrate=calibrate_options(plan),
     )
+
+
+def calibrate_options(plan: Plan) -> str:
+    """Return what `planner calibrate` is given to measure the operators that a plan rests on."""
+    work = plan.workload
+    if not work.generates:
+        return "MODEL --training" if work.trains else "MODEL"
+    sizes = {"prompt": work.prompt, "new-tokens": work.output, "sequences": work.sequences}
+    sizes |= {"context": work.context, "rows": work.batch}
+    return "MODEL --generation" + "".join(f" --{name} {size}" for name, size in sizes.items())
 
 
 def _devices(plan: Plan) -> tuple[DeviceShare, ...]:
     evaluation = plan.evaluation
-    total_s = float(evaluation.load_s.sum())
+    total_s = float(plan.busy_s.sum())
     shares = []
     for number, device in enumerate(plan.cluster.devices):
         ops = plan.placement.operators(number)
-        load_s = float(evaluation.load_s[number])
+        load_s = float(plan.busy_s[number])
         shares.append(
             DeviceShare(
                 name=device.name,

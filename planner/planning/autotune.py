@@ -25,6 +25,7 @@ from planner.problem.reporter import SILENT, Reporter
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:  # torch takes seconds to load
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 TIE = 0.01
@@ -179,6 +180,13 @@ def run_turn(plan: Plan, program: Program) -> TimedTurn:
             runner.record()
             return TimedTurn(median(contender.single(_count(first_s))), runner.timeline())
         return TimedTurn(contender.stream(max(LEAST_STREAMED, _count(first_s))), contender.recorded)
+
+
+def run_generation_turn(plan: Plan, model: GenerationProgram) -> TimedTurn:
+    """Start a plan for generation on this host, generate for its workload and close it; errors as `run_turn`."""
+    from planner.runtime.benchmark.generation_turn import generation_turn
+
+    return TimedTurn(*generation_turn(plan, model))
 
 
 def _count(first_s: float) -> int:

@@ -38,6 +38,7 @@ def _of_operators(question: PlanQuestion) -> dict[str, object]:
         "rows": opened.rows,
         "the batch": one and one.batch,
         "a size": one and one.sizes,
+        "a kind of weights": one and one.weights,
         "example inputs": question.example_inputs is not None,
         "a constraint": question.constraints,
         "the solver": search.solver != usual.solver,

@@ -26,11 +26,11 @@ from planner.plans.given import (
     ModelName,
     Named,
     NamedModel,
+    fixed_generation,
     generation_model,
     given_cluster,
     given_clusters,
     given_model,
-    is_generation_program,
 )
 from planner.plans.speed import tokens_per_sample
 from planner.problem.constraints import Constraint
@@ -129,6 +129,16 @@ class OpenWorkload:
             output=output,
             context=self.context or prompt + output,
         )
+
+    def generations(self, own: GenerationProgram | None, n_devices: int) -> tuple[Workload, ...]:
+        """Return the workloads of generation that are worth a plan on a number of devices.
+
+        A model that has been imported has rows and a context of its own.
+        """
+        rows = self.rows or (own.rows if own else None)
+        asked = replace(self, context=own.context) if own and self.context is None else self
+        possible = (rows,) if rows else possible_rows(self.sequences or SEQUENCES, n_devices)
+        return tuple(asked.generating(each) for each in possible)
 
 
 @dataclass(frozen=True)
@@ -246,12 +256,7 @@ class PlanQuestion:
         if isinstance(self.workload, Workload):
             check_goal(self.goal, self.workload)
             return (self.workload,)
-        asked, own = self.workload, self.model if is_generation_program(self.model) else None
-        rows = asked.rows or (own.rows if own else None)
-        if own and asked.context is None:
-            asked = replace(asked, context=own.context)
-        possible = (rows,) if rows else possible_rows(asked.sequences or SEQUENCES, n_devices)
-        return tuple(asked.generating(each) for each in possible)
+        return self.workload.generations(self._fixed, n_devices)
 
     def generation(self, workload: Workload) -> GenerationProgram:
         """Return the language model for the rows and the context of a workload, imported when first asked for.
@@ -261,8 +266,12 @@ class PlanQuestion:
         """
         key = workload.batch, workload.context
         if key not in self._generation:
-            self._generation[key] = generation_model(self.model, *key, self.search.reporter)
+            self._generation[key] = generation_model(self._fixed or self.model, *key, self.search.reporter)
         return self._generation[key]
+
+    @cached_property
+    def _fixed(self) -> GenerationProgram | None:
+        return fixed_generation(self.model, self.search.reporter)
 
     @cached_property
     def _generation(self) -> dict[tuple[int, int], GenerationProgram]:

@@ -25,12 +25,14 @@ import numpy as np
 
 from costmodels.cluster.cluster import Cluster
 from costmodels.correction import Correction, StageTime, fit_correction
+from costmodels.generation_costs import mean_pass
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.operators.pace import operator_paces, pace_kinds
 from costmodels.profile_cache import correct_profiles
 from costmodels.workload import Workload
 from graphs.common import checks
 from graphs.common.brief import Brief
+from graphs.common.errors import InputError
 from planner.planning.autotune import (
     AUTOTUNE_S,
     DISTURBED_CORES,
@@ -40,9 +42,11 @@ from planner.planning.autotune import (
     TURN_S,
     TimedTurn,
     check_here,
+    run_generation_turn,
     run_turn,
     try_out,
 )
+from planner.planning.find_plan import fastest_generation
 from planner.planning.make_plan import Search, make_plan, search_plan
 from planner.planning.question import OpenWorkload, PlanQuestion
 from planner.plans.compare import PaceChange, pace_change, stages_of
@@ -57,6 +61,7 @@ from simulator.timeline import Timeline
 if TYPE_CHECKING:  # torch takes seconds to load
     from torch import nn
 
+    from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
 SECONDS = 60.0  # of tuning, unless somebody says
@@ -110,7 +115,7 @@ class Tuned(Brief):
 
 
 def tune(
-    model: nn.Module | Program | ModelName,
+    model: nn.Module | Program | GenerationProgram | ModelName,
     example_inputs: Any = None,
     *,
     cluster: Cluster | Named,
@@ -123,7 +128,8 @@ def tune(
     """Find a plan by planning and running in turns; it is never slower than the plan that this begins with.
 
     What was learned of the operators goes to the cache, where `planner.plan` finds it; calibrating them again forgets
-    it.
+    it. Of generation nothing goes there: a stage is measured in the mean of its passes, and the cache knows operators
+    of each phase. Its plans keep the rows of the first one.
 
     Args:
         model, example_inputs, goal, workload, constraints: as for `planner.plan`; the model must be one that runs. What
@@ -149,23 +155,42 @@ def tune(
         constraints=constraints,  # type: ignore[arg-type]  # a list becomes a tuple
         search=search,
     )
-    (cluster,), program = question.clusters, runnable(question.imported)
-    work = question.workload_on(len(cluster.devices))
+    cluster = question.clusters[0]
+    runnable(question.imported)
     deadline = Deadline(seconds)
     begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
     try:
-        first = make_plan(program.graph, cluster, question.goal, work, question.constraints, begin)
+        first = _first_plan(question, cluster, begin)
     except Interrupted as stopped:
         raise Interrupted(Tuned(stopped.best)) from stopped
     check_here(first)
     if len(cluster.devices) == 1:
         return Tuned(first, why=ONE_DEVICE)
-    loop = TuningLoop(first, lambda one: run_turn(one, program), search, deadline)
+    loop = TuningLoop(first, _running(question, first), search, deadline)
     tuned = loop.run()
-    if tuned.turns and tuned.foreign_cores <= DISTURBED_CORES:
+    if tuned.turns and not question.generates and tuned.foreign_cores <= DISTURBED_CORES:
         correct_profiles(cluster, first.table, loop.correction, first.workload.trains)
         tuned = replace(tuned, learned=True)
     return tuned
+
+
+def _first_plan(question: PlanQuestion, cluster: Cluster, search: Search) -> Plan:
+    """Return the plan that tuning begins with."""
+    if question.by_layers:
+        raise InputError(f"'{question.model}' is divided by layers, which cannot run here; `planner fit` does that")
+    if question.generates:
+        return fastest_generation(question, cluster, search)
+    work = question.workload_on(len(cluster.devices))
+    return make_plan(question.graph, cluster, question.goal, work, question.constraints, search)
+
+
+def _running(question: PlanQuestion, first: Plan) -> RunPlan:
+    """Return what runs a plan of a question on this host."""
+    if question.generates:
+        model = question.generation(first.workload)
+        return lambda one: run_generation_turn(one, model)
+    program = runnable(question.imported)
+    return lambda one: run_turn(one, program)
 
 
 class TuningLoop:
@@ -225,7 +250,8 @@ class TuningLoop:
     @property
     def _run_s(self) -> float:
         """The seconds of one plan's turn in a round: the longest so far, at first a guess."""
-        n_least = 2 * self._first.workload.in_flight + LEAST_STREAMED
+        groups, n_passes = self._first.workload.in_flight, sum(each.passes for each in self._first.phases)
+        n_least = groups * n_passes if n_passes else 2 * groups + LEAST_STREAMED
         return self._longest_s or START_S + max(TURN_S, n_least * self._first.predicted_s)
 
     def _has_time_for(self, candidate: int) -> bool:
@@ -261,7 +287,7 @@ class TuningLoop:
         for number, one, seconds in zip(numbers, plans, found.seconds, strict=True):
             based = replace(one, table=self._first.table)
             pace = pace_change(based, load.paces)
-            self._after_pace_s[number] = seconds / (pace.of(one.goal is Goal.LATENCY) if pace else 1.0)
+            self._after_pace_s[number] = seconds / (pace.of(one.minimised is Goal.LATENCY) if pace else 1.0)
             self._stages += stage_times(based, recorded[id(one)], pace)
         place, tried = numbers.index(candidate), self._plans[candidate]
         devices = zip(self._plans[best].placement.homes, tried.placement.homes, strict=True)
@@ -275,7 +301,11 @@ class TuningLoop:
         start_s = time.perf_counter()
         table = self._first.table
         self.correction = fit_correction(table, self._keys, self._stages)
-        task = replace(self._first.task, table=self.correction.table(table, self._keys))
+        phases = tuple(
+            replace(each, table=self.correction.table(each.table, self._keys)) for each in self._first.phases
+        )
+        corrected = mean_pass(phases) if phases else self.correction.table(table, self._keys)
+        task = replace(self._first.task, table=corrected, phases=phases)
         limit_s = max(LEAST_S, min(self._search.time_limit_s, self._deadline.left_s))
         self._latest = search_plan(task, replace(self._search, time_limit_s=limit_s))
         self._planning_s = max(self._planning_s, time.perf_counter() - start_s)
@@ -328,7 +358,7 @@ class TuningLoop:
 
 def explained(plan: Plan, measured_s: float) -> bool:
     """Return whether a measured time, corrected by the machine's pace, is in the range of the predicted one."""
-    return measured_s in plan.spread(plan.goal is Goal.LATENCY).without_pace().range(plan.predicted_s)
+    return measured_s in plan.spread(plan.minimised is Goal.LATENCY).without_pace().range(plan.predicted_s)
 
 
 def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | None) -> list[StageTime]:
@@ -356,9 +386,9 @@ def stage_times(plan: Plan, recorded: Sequence[Timeline], pace: PaceChange | Non
             means_s.setdefault(index, []).append(fmean(times_s))
     paces = np.ones(len(graph.ops))
     if pace:
-        at_once = pace.of(plan.goal is Goal.LATENCY) / pace.network
+        at_once = pace.of(plan.minimised is Goal.LATENCY) / pace.network
         paces = at_once * operator_paces(pace_kinds(graph), pace.kinds)
-    streams = plan.goal is Goal.THROUGHPUT
+    streams = plan.minimised is Goal.THROUGHPUT
     contention, copies = plan.placement.contention(table, streams), streams and plan.placement.shared_copies(table)
     both_s = table.forward_s + table.backward_s
     ran_s = both_s + table.again_s(plan.workload.recompute)

@@ -31,7 +31,7 @@ class PhasePrediction(Brief):
 
     Attributes:
         phase: the sizes of one pass.
-        prompt: passes over a prompt of the workload.
+        prompt: passes over the prompts of a group, side by side; of an encoder, one for each row.
         output: passes for the tokens after the first one.
         alone_s: seconds of a pass of one group while no other one is on its way.
         period_s: seconds from one pass to the next while all groups are on their way.
@@ -71,8 +71,8 @@ class GenerationPrediction(Brief):
 
     @property
     def first_token_s(self) -> float:
-        """Seconds from a prompt to its first token, while nothing else runs."""
-        return sum(each.prompt * each.alone_s for each in self.phases)
+        """Seconds from the prompt of one sequence to its first token, while nothing else runs."""
+        return sum(each.prompt / (1 if each.phase.tokens else self.rows) * each.alone_s for each in self.phases)
 
     @property
     def all_first_tokens_s(self) -> float:
@@ -92,8 +92,9 @@ class GenerationPrediction(Brief):
 
     @property
     def tokens_per_s_one(self) -> float:
-        """Tokens a second of one sequence alone, after its first one."""
-        return 1 / self.token_s if self.token_s > 0 else float("inf")
+        """Generated tokens a second of one sequence alone; the time for its prompt counts too."""
+        alone_s = self.first_token_s + sum(each.output * each.alone_s for each in self.phases)
+        return self.output / alone_s if alone_s > 0 else float("inf")
 
     @property
     def tokens_per_s(self) -> float:

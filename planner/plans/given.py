@@ -12,6 +12,7 @@ from costmodels.cluster.file import read_cluster
 from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.ir import Graph
+from graphs.weights import WEIGHTS
 from planner.plans.files import load_plan
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
@@ -27,25 +28,29 @@ MODEL = "an nn.Module, what an importer made of one, or a model as on the comman
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model by its name, as the command line takes it with ``--batch`` and ``--size``.
+    """A model by its name, as the command line takes it with ``--batch``, ``--size`` and ``--weights``.
 
     Attributes:
         name: a .onnx, a .pt2, "package.module:factory", a transformers config.json or its folder, or a graph.json.
         batch: samples of one micro-batch; None for the model's own, or those of the plan that it is given with.
         sizes: of symbolic dimensions of an .onnx file, by their names.
+        weights: for generation, what they are kept in, see `planner.with_weights`; None as they are.
 
     Raises:
-        InputError: for a value of another type, or a batch below 1.
+        InputError: for a value of another type, a batch below 1, or a kind of weights that is not known.
     """
 
     name: str | PathLike[str]
     batch: int | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         checks.check_fields(self, "the named model")
         if self.batch is not None:
             checks.integer(self.batch, "the batch", 1)
+        if self.weights is not None:
+            checks.one_of(self.weights, "the weights", WEIGHTS)
 
     def __str__(self) -> str:
         return fspath(self.name)
@@ -63,6 +68,7 @@ class NamedModel:
         """
         from graphs.importers.load import load
 
+        self._check_weights()
         reporter.on_step(f"importing {self}", 0, 0)
         return load(str(self), self.batch, training, self.sizes, like)
 
@@ -70,8 +76,16 @@ class NamedModel:
         """Import the model as a program; arguments and errors as for `load`, and an InputError for a graph.json."""
         from graphs.importers.load import load_program
 
+        self._check_weights()
         reporter.on_step(f"importing {self}", 0, 0)
         return load_program(str(self), self.batch, training, self.sizes, like)
+
+    def _check_weights(self) -> None:
+        if self.weights is not None:
+            raise InputError(
+                f"weights in {self.weights} are for generation; for one pass leave them out, or give a function that "
+                f'returns planner.with_weights(module, "{self.weights}")'
+            )
 
 
 Sizes: TypeAlias = Mapping[str, Sequence[int] | int]
@@ -133,6 +147,31 @@ def is_generation_program(value: object) -> TypeGuard[GenerationProgram]:
     return isinstance(value, GenerationProgram)
 
 
+def fixed_generation(value: Any, reporter: Reporter = SILENT) -> GenerationProgram | None:
+    """Return a language model whose rows and context are fixed: an imported one, or a .pt2; None for another model.
+
+    Raises:
+        InputError: if the value is no model, or a .pt2 that cannot generate.
+    """
+    if is_generation_program(value):
+        return value
+    named = given_model(value)
+    if not isinstance(named, NamedModel) or _suffix(named) != ".pt2":
+        return None
+    from graphs.importers.generation import generation_program
+
+    reporter.on_step(f"importing {named}", 0, 0)
+    return generation_program(_language_model(named))
+
+
+def _suffix(named: NamedModel) -> str:
+    """Return how the name of a model's file ends; empty for a factory."""
+    from graphs.importers.sources import model_file
+
+    file = model_file(str(named))
+    return "" if file is None else file.suffix.lower()
+
+
 def generation_model(
     value: Any, rows: int, context: int, reporter: Reporter = SILENT, sizes: Sizes | None = None
 ) -> GenerationProgram:
@@ -140,7 +179,8 @@ def generation_model(
 
     Args:
         value: a module of transformers, what `planner.generation_program` made of one, the path of a config.json or its
-            folder, "package.module:factory" of a function that returns such a module, or a `NamedModel`.
+            folder, or of a .pt2 with its cache, "package.module:factory" of a function that returns such a module, or a
+            `NamedModel`.
         rows: sequences that one pass advances.
         context: positions of a cache.
         reporter: receives a step for the import.
@@ -169,22 +209,29 @@ def generation_model(
 
 
 def _language_model(named: NamedModel) -> nn.Module | str:
-    """Return the module of a factory, or the path of a config.json."""
+    """Return the module of a factory, or the path of a config.json or of a .pt2."""
+    from graphs.importers.generation import config_model
     from graphs.importers.load import call_factory
     from graphs.importers.sources import CONFIG, model_file
+    from graphs.importers.weights import with_weights
 
     if named.batch is not None or named.sizes:
         raise InputError("--batch and --size are of one pass; for generation give --sequences, --rows and --context")
     file = model_file(str(named))
     if file is None:
-        return call_factory(str(named))[0]
-    if file.suffix.lower() != ".json":
+        module = call_factory(str(named))[0]
+        return module if named.weights is None else with_weights(module, named.weights)
+    if file.suffix.lower() not in (".json", ".pt2"):
         raise InputError(
             f"'{named}' has passes of one size, and generation needs some over a prompt and one for each token, with a "
-            f"cache of a fixed size; give the {CONFIG} that it was made from, or a function that returns its module of "
-            "transformers"
+            f"cache of a fixed size; give the {CONFIG} that it was made from, a function that returns its module of "
+            "transformers, or a .pt2 that was exported with its cache"
         )
-    return str(file)
+    if named.weights is None:
+        return str(file)
+    if file.suffix.lower() == ".pt2":
+        raise InputError(f"the weights of '{named}' are those of its export; export it with weights in {named.weights}")
+    return with_weights(config_model(file), named.weights)
 
 
 def generation_for(plan: Plan, value: Any, reporter: Reporter = SILENT) -> GenerationProgram:

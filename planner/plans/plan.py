@@ -11,6 +11,7 @@ from costmodels.generation_costs import PhaseCosts
 from costmodels.table import CostTable, Source
 from costmodels.units import format_bytes, format_seconds
 from costmodels.workload import Workload
+from graphs.common.arrays import Floats
 from graphs.common.brief import brief
 from graphs.common.checks import integer
 from graphs.common.notebook import repr_html
@@ -201,8 +202,19 @@ class Plan:
         """
         if self.goal is Goal.TRAINING:
             return self.latency_s / self.workload.micro_batches
-        busiest_s = evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement).objective_s
-        return max(busiest_s, self.steady.period_s)
+        return max(self._streaming.objective_s, self.steady.period_s)
+
+    @property
+    def busy_s(self) -> Floats:
+        """[n_devices], seconds that each device is busy for each micro-batch of a stream; in training, of a step.
+
+        Where the goal is latency, devices have less contention in a stream than `evaluation` takes them to have.
+        """
+        return self.evaluation.load_s if self.goal is Goal.TRAINING else self._streaming.load_s
+
+    @cached_property
+    def _streaming(self) -> Evaluation:
+        return evaluate(Problem(self.costs_of(STEADY_ROUNDS), Goal.THROUGHPUT), self.placement)
 
     @cached_property
     def steady(self) -> Timeline:

@@ -15,6 +15,7 @@ from graphs.program.generation import GenerationProgram, unlike
 from graphs.program.program import Program
 from graphs.program.rewritten import rewritten_program
 from graphs.rewrites.split import undivided
+from graphs.weights import kind_of_weights
 from planner.plans.given import ModelName, NamedModel, generation_for, given_model, runnable
 from planner.plans.plan import Plan
 from planner.problem.reporter import SILENT, Reporter
@@ -39,7 +40,7 @@ def check_runs(plan: Plan, program: Program) -> None:
 
 
 def check_generates(plan: Plan, model: GenerationProgram) -> None:
-    """Check that a plan for generation is for the rows and the context of a language model.
+    """Check that a plan for generation is for the rows, the context and the kind of weights of a language model.
 
     Raise InputError if it is for others.
     """
@@ -50,6 +51,12 @@ def check_generates(plan: Plan, model: GenerationProgram) -> None:
                 f"the plan is for {name}={planned:,}, and the model was imported with {name}={own:,}; import it as "
                 "planned, or plan again"
             )
+    planned_weights, own_weights = kind_of_weights(plan.graph), kind_of_weights(model.decode.graph)
+    if planned_weights != own_weights:
+        raise InputError(
+            f"the plan is for weights in {planned_weights}, and those of the model are in {own_weights}; give it with "
+            f"--weights {planned_weights}, or plan again"
+        )
 
 
 def rewritten_for(plan: Plan, program: Program) -> Program:

@@ -1,15 +1,17 @@
 """start and train: a plan and its model as a runner or a trainer, on threads or in processes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
 
 from graphs.common.errors import InputError
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
-from planner.plans.given import ModelName, Named, given_plan
+from planner.plans.given import ModelName, Named, generation_for, given_plan
 from planner.plans.plan import Plan
+from planner.runtime.generation.runner import GenerationRunner
 from planner.runtime.inference.runner import Runner
 from planner.runtime.matching import check_runs, program_for, rewritten_for
 from planner.runtime.stages.random_generators import check_seed
@@ -20,6 +22,13 @@ from planner.runtime.training.step import Loss
 from planner.runtime.training.trainer import Trainer
 
 
+@overload
+def start(
+    plan: Plan | Named, model: GenerationProgram, *, processes: bool = False, share_weights: bool = False
+) -> GenerationRunner: ...
+
+
+@overload
 def start(
     plan: Plan | Named,
     model: nn.Module | Program | ModelName,
@@ -28,13 +37,25 @@ def start(
     processes: bool = False,
     seed: int = 0,
     share_weights: bool = False,
-) -> Runner:
+) -> Runner: ...
+
+
+def start(
+    plan: Plan | Named,
+    model: nn.Module | Program | GenerationProgram | ModelName,
+    example_inputs: Any = None,
+    *,
+    processes: bool = False,
+    seed: int = 0,
+    share_weights: bool = False,
+) -> Runner | GenerationRunner:
     """Bring a model onto the devices of a plan, with the weights that it has now.
 
     Args:
         plan: from `planner.plan` or `planner.load_plan`, or the path of a plan.json.
         model: the model that the plan was made for, its Program where it has been imported already, or its name as on
-            the command line, or a `NamedModel`.
+            the command line, or a `NamedModel`. For generation, what `planner.generation_program` made of it, or what
+            it takes, or such a name.
         example_inputs: in any form that `planner.plan` takes; zeros of the planned shapes if left out.
         processes: give each device a process of its own on this host, rather than a thread of this process.
         seed: of operators that draw random numbers. They follow from it, the number of the micro-batch since the start
@@ -43,20 +64,25 @@ def start(
             not change then while it runs here. Processes have copies in any case.
 
     Returns:
-        A runner; use it in a ``with`` statement, or close it.
+        A runner, of a plan for generation a `GenerationRunner`; use it in a ``with`` statement, or close it. Type
+        checkers know the latter if the model is a GenerationProgram.
 
     Raises:
-        InputError: if the plan is for another model, a device is not on this host, or an operator draws random numbers
-            that cannot be seeded.
+        InputError: if the plan is for another model, a device is not on this host, an operator draws random numbers
+            that cannot be seeded, or a plan for generation is given inputs or a seed.
         RankError: if a process does not start.
     """
     check_seed(seed)
     plan = given_plan(plan)
     if plan.workload.generates:
-        raise InputError(
-            "the plan is for generation; give it to planner.GenerationRunner, with what planner.generation_program "
-            "makes of the model"
-        )
+        if example_inputs is not None or seed:
+            raise InputError(
+                "the plan is for generation, which takes prompts; leave example_inputs and seed out, and give "
+                "planner.Sampling(seed=...) to generate"
+            )
+        return GenerationRunner(plan, generation_for(plan, model), share_weights, processes)
+    if isinstance(model, GenerationProgram):
+        raise InputError(f"the plan is for {plan.goal} of one pass; give the model itself, or its decode program")
     program = program_for(plan, model, example_inputs)
     if not processes:
         return Runner(plan, program, seed=seed, share_weights=share_weights)

@@ -52,7 +52,7 @@ function tokenFigures(summary) {
     [
       "One sequence, predicted",
       `${rate(generation.one)} <small>tokens/s</small>`,
-      `${runs(rate, generation.one_range)}; its first token after ${formatSeconds(generation.first_s)} (${runs(formatSeconds, generation.first_range)})`,
+      `${runs(rate, generation.one_range)}; with the time for its prompt; its first token after ${formatSeconds(generation.first_s)} (${runs(formatSeconds, generation.first_range)})`,
     ],
   ];
 }

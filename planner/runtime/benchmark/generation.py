@@ -1,14 +1,16 @@
-"""Measure a language model that generates, phase by phase, and compare its tokens with those of transformers."""
+"""Measure a language model that generates, phase by phase, and compare its tokens with its own."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from statistics import median
 from typing import Any
 
 import torch
 
 from graphs.common.brief import Brief
+from graphs.importers.exported_cache import ExportedCacheModel
 from graphs.program.generation import GenerationProgram
 from planner.plans.plan import Plan
 from planner.runtime.benchmark.load import Load, watching
@@ -24,8 +26,9 @@ class GenerationMeasurement(Brief):
     """Medians of some rounds.
 
     Attributes:
-        first_token_s: seconds from a prompt to its first token, one group of sequences alone.
-        token_s: seconds from one token to the next, one group of sequences alone; None for a single token.
+        first_token_s: seconds from a prompt to its first token, one sequence alone.
+        token_s: seconds from one token to the next, one sequence alone; None for a single token.
+        alone_s: seconds for a prompt and all its tokens, one sequence alone.
         all_first_tokens_s: seconds until all sequences have their first token.
         all_s: seconds for all tokens of all sequences.
         tokens: of each sequence.
@@ -33,6 +36,7 @@ class GenerationMeasurement(Brief):
 
     first_token_s: float
     token_s: float | None
+    alone_s: float
     all_first_tokens_s: float
     all_s: float
     tokens: tuple[tuple[int, ...], ...]
@@ -61,8 +65,7 @@ def random_prompts(plan: Plan, model: GenerationProgram, seed: int = 0) -> list[
 def measure_generation(
     runner: GenerationRunner, prompts: Sequence[Prompt], new_tokens: int, rounds: int, load: Load, step: OnStep
 ) -> GenerationMeasurement:
-    """Generate some times with one group alone, and with all sequences at once; no sequence stops early."""
-    rows = runner.plan.workload.batch
+    """Generate some times with one sequence alone, and with all at once; no sequence stops early."""
     alone: list[tuple[float, float]] = []
     together: list[tuple[float, float]] = []
     tokens: list[list[int]] = [[] for _ in prompts]
@@ -70,7 +73,7 @@ def measure_generation(
         step("generating", turn, rounds + 1)
         load.sample_pace()
         with watching(load.meter, runner, 1):
-            alone.append(_timed(runner, prompts[:rows], new_tokens)[0])
+            alone.append(_timed(runner, prompts[:1], new_tokens)[0])
         with watching(load.meter, runner, runner.plan.n_used):
             times, tokens = _timed(runner, prompts, new_tokens)
         together.append(times)
@@ -78,7 +81,7 @@ def measure_generation(
     first_s, end_s = (median(times[end] for times in alone[1:]) for end in (0, 1))
     all_first_s, all_s = (median(times[end] for times in together[1:]) for end in (0, 1))
     token_s = (end_s - first_s) / (new_tokens - 1) if new_tokens > 1 else None
-    return GenerationMeasurement(first_s, token_s, all_first_s, all_s, tuple(map(tuple, tokens)))
+    return GenerationMeasurement(first_s, token_s, end_s, all_first_s, all_s, tuple(map(tuple, tokens)))
 
 
 def _timed(
@@ -95,17 +98,25 @@ def _timed(
     return (first_s, time.perf_counter() - start_s), found
 
 
+def reference(model: GenerationProgram) -> str:
+    """Return the name of what a model's tokens are compared with."""
+    return "the exported program" if isinstance(model.module, ExportedCacheModel) else "transformers' generate"
+
+
 def compare_tokens(
     model: GenerationProgram, prompts: Sequence[Prompt], tokens: Sequence[Sequence[int]]
 ) -> tuple[TokenDifference, ...]:
-    """Return where greedy tokens differ from those of transformers' ``generate``, one sequence after the other.
+    """Return where greedy tokens differ from the model's own, one sequence after the other.
+
+    These are those of transformers' ``generate``, or those of the exported program of a .pt2.
 
     A difference between two tokens whose logits are closer than `TOLERANCE` is one of rounding; the tokens after it
     follow another text and are not compared.
     """
     found = []
     for sequence, (prompt, own) in enumerate(zip(prompts, tokens, strict=True)):
-        own_model = _Transformers(model, prompt)
+        is_exported = isinstance(model.module, ExportedCacheModel)
+        own_model = _Exported(model, prompt) if is_exported else _Transformers(model, prompt)
         for position, (wanted, token) in enumerate(zip(own_model.continued(len(own)), own, strict=True)):
             if wanted != token:
                 is_close = own_model.are_close(own[:position], wanted, token)
@@ -140,6 +151,40 @@ class _Transformers:
         """Return whether the logits of two tokens after some others differ by less than devices round differently."""
         ids = torch.cat([self.begun, torch.tensor([list(before)], dtype=torch.long, device=self.begun.device)], dim=1)
         given = {self.ids: ids} if self.ids in self.inputs else {**self.inputs, self.ids: ids}
-        logits = self.module(**given).logits[0, -1]
-        apart = float((logits[one] - logits[other]).abs())
-        return apart <= 2 * TOLERANCE.get(logits.dtype, 0.0) * float(logits.abs().max())
+        return _are_close(self.module(**given).logits[0, -1], one, other)
+
+
+class _Exported:
+    """A .pt2 as its exported program runs, token by token, with one prompt."""
+
+    def __init__(self, model: GenerationProgram, prompt: Prompt) -> None:
+        self.module: Any = model.module
+        self.prompt = [int(each) for each in prompt]
+
+    @torch.no_grad()
+    def continued(self, new_tokens: int) -> list[int]:
+        """Return the likeliest tokens one after the other."""
+        found: list[int] = []
+        for logits in islice(self._logits(found), len(self.prompt) - 1, len(self.prompt) + new_tokens - 1):
+            found.append(int(logits.argmax()))
+        return found
+
+    @torch.no_grad()
+    def are_close(self, before: Sequence[int], one: int, other: int) -> bool:
+        """Return whether the logits of two tokens after some others differ by less than devices round differently."""
+        *_, logits = islice(self._logits(before), len(self.prompt) + len(before))
+        return _are_close(logits, one, other)
+
+    def _logits(self, more: Sequence[int]) -> Iterator[torch.Tensor]:
+        """Yield the logits after each token of the prompt and of a sequence, which may grow meanwhile."""
+        caches = [torch.zeros_like(each) for each in self.module.about.state.values()]
+        last = torch.zeros(1, dtype=torch.long)
+        for position, token in enumerate(chain(self.prompt, more)):
+            logits, caches = self.module(torch.tensor([[token]]), torch.tensor([[position]]), last, caches)
+            yield logits[0]
+
+
+def _are_close(logits: torch.Tensor, one: int, other: int) -> bool:
+    """Return whether two logits differ by less than devices round differently."""
+    apart = float((logits[one] - logits[other]).abs())
+    return apart <= 2 * TOLERANCE.get(logits.dtype, 0.0) * float(logits.abs().max())

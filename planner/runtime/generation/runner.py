@@ -32,6 +32,7 @@ from planner.runtime.inference.inline_engine import engine_of
 from planner.runtime.inference.runner import check_surroundings
 from planner.runtime.stages.generation_stages import GenerationStages
 from planner.runtime.stages.numerics import IN_PROCESSES, ON_THREADS, check_numerics, numerics
+from simulator.timeline import Span
 
 if TYPE_CHECKING:
     from planner.runtime.distributed.inference.coordinator import Coordinator
@@ -169,6 +170,16 @@ class GenerationRunner(Closing):
         call = GenerationCall(sampling, self._stop(stops), failed)
         call.enter(self.model, list(_prompts(ids)), decoder_ids, max_new_tokens)
         return self._run(call)
+
+    def record(self) -> None:
+        """Measure the passes that begin from here on; `recorded` returns what was seen."""
+        self._ending.check()
+        self._engine.record()
+
+    def recorded(self) -> tuple[Span, ...]:
+        """Return what ran on which device since `record`: a micro-batch is a pass, a stage one of a phase."""
+        self._ending.check()
+        return self._engine.spans()
 
     def owned(self, device: str) -> Mapping[str, torch.Tensor]:
         """Return the parameters and buffers that a device of this process holds, by name."""

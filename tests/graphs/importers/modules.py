@@ -281,8 +281,8 @@ def program_of(name: str) -> tuple[Case, Program]:
 
 KEEPS_STATE = (
     "writes to '{}' while it runs; a network that keeps state between calls cannot be divided: switch that off "
-    "(model.eval(), use_cache=False) or pass the state in and out; a language model generates from its config.json or "
-    "its module, with the goal generation"
+    "(model.eval(), use_cache=False) or pass the state in and out; a language model generates from its config.json, "
+    "its module or such a .pt2, with the goal generation"
 )
 """What is said of a model that writes its own state or an input; {} is its name."""
 

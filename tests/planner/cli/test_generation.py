@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import planner
 from graphs.importers.from_config import headed_module
@@ -190,7 +191,12 @@ def test_a_run_compares_tokens_and_phases(capsys: pytest.CaptureFixture[str]) ->
     assert (document["tokens"], document["differences"]) == (24, [])
     assert document["measured"]["tokens_per_s"] > 0
     names = [figure["name"] for figure in document["against_prediction"]["totals"]]
-    assert names == ["first token, one group alone", "each token after it", "first tokens of all", "all tokens of all"]
+    assert names == [
+        "first token, one sequence alone",
+        "each token after it",
+        "first tokens of all",
+        "all tokens of all",
+    ]
 
 
 @pytest.mark.slow
@@ -294,5 +300,20 @@ def test_a_plan_for_other_sequences_or_another_length_is_refused() -> None:
     ):
         with pytest.raises(planner.InputError, match=text):
             planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=(16,)))
-    with pytest.raises(planner.InputError, match=r"^the plan is for generation; give it to planner.GenerationRunner"):
-        planner.start(plan, module)
+    with pytest.raises(planner.InputError, match=r"^the plan is for generation, which takes prompts; leave example_"):
+        planner.start(plan, module, seed=1)
+
+
+def test_a_plan_for_generation_is_started_as_any_other() -> None:
+    from a_language_model import llama
+
+    module = llama()[0]
+    wanted = module.generate(torch.tensor([[3, 5]]), max_new_tokens=6, do_sample=False, eos_token_id=None)[0, 2:]
+    imported = planner.generation_program(module, rows=2, context=26, chunks=(16,))
+    with planner.start("here.json", imported) as runner:
+        assert runner.generate([[3, 5]], 6, stops=()) == [wanted.tolist()]
+    for model, processes in ((module, False), (planner.NamedModel(LM), True)):
+        with planner.start("here.json", model, processes=processes) as found:
+            assert isinstance(found, planner.GenerationRunner)
+            assert found.generate([[3, 5]], 6, stops=()) == [wanted.tolist()]
+            assert bool(found.pids) == processes

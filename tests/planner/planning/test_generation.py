@@ -107,7 +107,7 @@ def test_the_mean_pass_and_the_predictions_follow_from_the_phases() -> None:
     assert sum(busy_s) == pytest.approx(plan.evaluation.load_s.sum())
     prompt = [(p.prompt, p.alone_s) for p in found.phases if p.prompt]
     assert found.first_token_s == pytest.approx(sum(n * s for n, s in prompt))
-    assert found.tokens_per_s_one == pytest.approx(9 / sum(p.output * p.alone_s for p in found.phases))
+    assert found.tokens_per_s_one == pytest.approx(10 / sum((p.prompt + p.output) * p.alone_s for p in found.phases))
     all_s = 2 * sum((p.prompt + p.output) * p.period_s for p in found.phases)
     assert found.tokens_per_s == pytest.approx(4 * 10 / all_s)
     assert found.range_per_s[0] < found.tokens_per_s < found.range_per_s[1]

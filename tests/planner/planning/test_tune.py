@@ -17,6 +17,7 @@ from torch import nn
 import planner
 from costmodels.cluster.cluster import Cluster
 from costmodels.correction import fit_correction
+from costmodels.generation_costs import mean_pass
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
 from costmodels.operators.keys import op_keys, training_keys
@@ -28,6 +29,7 @@ from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph, Op, Role, Tensor
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.planning import autotune, make_plan
 from planner.planning import tune as tuning
@@ -46,6 +48,7 @@ from planner.planning.tune import (
     tune,
 )
 from planner.plans.compare import PaceChange
+from planner.plans.generation import generation_of
 from planner.plans.plan import PlacementTask, Plan, plan_by_hand
 from planner.problem.constraints import contiguous
 from planner.problem.deadline import Deadline
@@ -57,6 +60,8 @@ from simulator.placement import Placement
 from tests.costmodels.parts import table_with
 from tests.planner.planning.test_autotune import here
 from tests.planner.planning.test_cpu_partitions import division
+from tests.planner.runtime.generation.tiny import CONTEXT, imported
+from tests.planner.runtime.generation.tiny import module as tiny_model
 
 RUN_S = 0.5  # of one turn of a plan on the made-up machine
 
@@ -308,6 +313,10 @@ class TestStages:
         assert [stage.seconds for stage in stage_times(plan, runs, None)] == pytest.approx([1.0, 3.0])
 
 
+def tables(plan: Plan) -> list[CostTable]:
+    return [each.table for each in plan.phases]
+
+
 class TestDoor:
     """What `planner.tune` does around the loop."""
 
@@ -399,6 +408,37 @@ class TestDoor:
         with pytest.raises(Interrupted) as stopped:
             tune(program, cluster=here(2))
         assert stopped.value.best == Tuned(found)
+
+    def test_generation_learns_from_the_mean_of_its_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ran: list[Plan] = []
+
+        def run(plan: Plan, _: GenerationProgram) -> TimedTurn:
+            ran.append(plan)
+            true = replace(plan, table=replace(plan.table, forward_s=plan.table.forward_s * 3))
+            return TimedTurn(true.predicted_s, replace(true, phases=()).simulate(1))
+
+        monkeypatch.setattr(tuning, "run_generation_turn", run)
+        monkeypatch.setattr(Load, "foreign_cores", lambda _: 0.0)
+        work = planner.OpenWorkload(prompt=8, output=6, sequences=4, rows=2, context=CONTEXT)
+        search = Search(rewrites="none", time_limit_s=1.0)
+        tuned = tune(imported("llama"), cluster=here(2), goal="generation", workload=work, search=search)
+        assert ran
+        assert not tuned.learned  # the cache knows operators of each phase, and the mean pass has none
+        first = ran[0]
+        for table, before in ((tuned.plan.table, first.table), *zip(tables(tuned.plan), tables(first), strict=True)):
+            assert table.forward_s.sum() / before.forward_s.sum() == pytest.approx(3.0, rel=0.1)
+        assert mean_pass(tuned.plan.phases).forward_s == pytest.approx(tuned.plan.table.forward_s)
+
+    @pytest.mark.slow
+    def test_generation_really_runs(self) -> None:
+        work = planner.OpenWorkload(prompt=8, output=4, sequences=2, rows=1, context=CONTEXT)
+        model = planner.generation_program(tiny_model("llama"), context=CONTEXT, chunks=(8,))
+        search = Search(rewrites="none", time_limit_s=0.5)
+        tuned = tune(model, cluster=here(2), goal="generation", workload=work, seconds=20.0, search=search)
+        assert len(tuned.turns) >= 1
+        assert all(turn.seconds > 0 for turn in tuned.turns)
+        assert tuned.plan.evaluation.feasible
+        assert generation_of(tuned.plan).tokens_per_s > 0
 
     @pytest.mark.slow
     @pytest.mark.parametrize("goal", ["throughput", "latency"])

@@ -68,7 +68,9 @@ def test_a_plan_counts_one_pass_of_the_encoder_for_each_row() -> None:
         assert spent.any()
     found = generation_of(plan)
     seconds = {each.phase: each.alone_s for each in found.phases}
-    assert found.first_token_s == pytest.approx(2 * seconds[Phase(0, CONTEXT)] + seconds[Phase(1, CONTEXT)])
+    one_s = seconds[Phase(0, CONTEXT)] + seconds[Phase(1, CONTEXT)]  # one source, not those of both rows
+    assert found.first_token_s == pytest.approx(one_s)
+    assert found.tokens_per_s_one == pytest.approx(10 / (one_s + 9 * seconds[Phase(1, CONTEXT)]))
     assert plan_to_dict(plan_from_dict(plan_to_dict(plan))) == plan_to_dict(plan)
     assert generation_of(plan_from_dict(plan_to_dict(plan))) == found
     short = planner.Workload("generation", 2, 2, prompt=5, output=10, context=CONTEXT)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphs.importers.pt2_classes import register_classes, unknown_classes
+from graphs.importers.pt2_files import register_classes, unknown_classes
 from tests.children import ran
 
 CACHE = "transformers.cache_utils:DynamicCache"
