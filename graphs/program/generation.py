@@ -92,11 +92,6 @@ class GenerationProgram(Brief):
         """The program for one token at the whole context, which plans are made for."""
         return self.phases[Phase(1, self.context)]
 
-    @property
-    def filled_up(self) -> bool:
-        """Whether a row's tokens may be followed by others in a pass: all caches have a place for each position."""
-        return len(self.growing) + len(self.encoded) == len(self.decode.graph.caches)
-
     @cached_property
     def encoded(self) -> frozenset[str]:
         """Names of the caches that the encoder writes; their third dimension are the positions of a source."""
