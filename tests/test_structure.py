@@ -139,7 +139,7 @@ LINES = {
     "planner/runtime/distributed": 9,
     "planner/runtime/distributed/inference": 572,
     "planner/runtime/distributed/training": 1539,
-    "planner/runtime/distributed/transport": 1093,
+    "planner/runtime/distributed/transport": 1100,
     "planner/runtime/generation": 673,
     "planner/runtime/hybrid": 1538,
     "planner/runtime/inference": 1205,

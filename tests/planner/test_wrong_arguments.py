@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import planner
 from costmodels.cluster.writer import write_cluster
@@ -118,10 +119,15 @@ CASES: dict[str, Case] = {
         {"model": "no.json", "rows": 1, "context": 8, "chunks": (4,), "lengths": (4,)},
         {"rows": (0, "2", 1.5), "context": (1, "8"), "chunks": ((1,), 4, "4"), "lengths": ((0,), 4)},
     ),
+    "with_weights": (
+        planner.with_weights,
+        {"module": torch.nn.Linear(32, 16), "weights": "float32"},
+        {"module": ("net.py:model", None), "weights": ("int2", 8)},
+    ),
     "NamedModel": (
         planner.NamedModel,
-        {"name": "a:b", "batch": 2, "sizes": {"seq": 16}},
-        {"batch": (0, "2", 1.5), "sizes": (("seq", 16), {"seq": "16"})},
+        {"name": "a:b", "batch": 2, "sizes": {"seq": 16}, "weights": "int8"},
+        {"batch": (0, "2", 1.5), "sizes": (("seq", 16), {"seq": "16"}), "weights": ("int2", 8)},
     ),
     "CalibrationOptions": (
         planner.CalibrationOptions,

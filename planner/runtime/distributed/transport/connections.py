@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class Connection:
         self._waiting: deque[tuple[torch.Tensor, Work]] = deque()
         self._lost = threading.Event()
         self._heartbeats = heartbeats
-        self._taken_within = timedelta(seconds=heartbeats.limit_s)
+        self._offered_s = inf  # by time.monotonic, the piece that the peer is to take
         self._ended = False  # the peer has said goodbye
         self.given_up = False  # the peer is silent, though the connection is there
         for _ in range(max(2, min(MOST_WAITING, ALL_BYTES // self._in_bytes))):
@@ -107,7 +108,7 @@ class Connection:
             while work():
                 pass
         except Exception as error:  # torch raises RuntimeError for a peer that ended; a damaged message is as bad
-            self._lose(error)
+            self._lose(self._explained(error))
 
     def _lose(self, error: Exception) -> None:
         if not self._lost.is_set():
@@ -130,14 +131,20 @@ class Connection:
         return message.kind is not Kind.BYE and not self._lost.is_set()
 
     def _take(self, sent: Work) -> None:
-        """Wait until the peer has taken a piece; raise SilentPeer if it does not in time."""
-        begun_s, limit_s = time.monotonic(), self._taken_within.total_seconds()
-        try:
-            sent.wait(self._taken_within)
-        except RuntimeError as error:
-            if time.monotonic() - begun_s < limit_s:
-                raise
-            raise SilentPeer(f"nothing was heard of it for {limit_s:.3g} s") from error
+        """Wait until the peer has taken a piece."""
+        self._offered_s = time.monotonic()
+        sent.wait(timedelta(seconds=self._heartbeats.limit_s))
+        self._offered_s = inf
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return that the peer is silent, if it has not taken a piece in time, instead of an error that comes of it.
+
+        gloo closes the connection then, so the thread that receives may have an error first.
+        """
+        limit_s = self._heartbeats.limit_s
+        if isinstance(error, DamagedMessage) or time.monotonic() - self._offered_s < limit_s - LOOK_S:
+            return error
+        return SilentPeer(f"nothing was heard of it for {limit_s:.3g} s")
 
     def _receive_next(self) -> bool:
         """Receive one message; return False for the last one. Nothing of it is held while the next one is awaited."""
