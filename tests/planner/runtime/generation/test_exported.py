@@ -43,7 +43,6 @@ def exported(folder: Path, family: str, tokens: int = 1, dynamic: bool = False, 
     ("family", "tokens", "dynamic", "sizes"),
     [
         ("llama", 1, False, [1]),
-        ("llama", 3, True, [1, 8, 16]),
         ("llama", 4, False, [1, 4]),
         ("gpt2", 1, False, [1]),
         ("gemma2", 3, True, [1, 8, 16]),
