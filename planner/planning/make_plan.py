@@ -113,11 +113,12 @@ def make_plan(
     check_goal(goal, workload)
     if not graph.ops:
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to place")
+    profiles = cached_profiles(cluster)
 
     def task(network: Graph, *splits: Rewrite) -> PlacementTask:
         """Return the task of the network, whole or split."""
         others = rewrites_for(search.rewrites, network, cluster.devices, workload.trains)
-        asked = placement_task(rewritten(network, others), cluster, goal, workload, constraints)
+        asked = placement_task(rewritten(network, others), cluster, goal, workload, profiles, constraints)
         return replace(asked, rewrites=(*splits, *others), network=graph.fingerprint)
 
     def apart(split: Split) -> Plan:
@@ -143,10 +144,14 @@ def make_plan(
 
 
 def placement_task(
-    graph: Graph, cluster: Cluster, goal: Goal, workload: Workload, constraints: tuple[Constraint, ...] = ()
+    graph: Graph,
+    cluster: Cluster,
+    goal: Goal,
+    workload: Workload,
+    profiles: Mapping[str, Profile],
+    constraints: tuple[Constraint, ...] = (),
 ) -> PlacementTask:
-    """Return the task of a network that stays as it is on one cluster, with the costs that are known of it."""
-    profiles = cached_profiles(cluster)
+    """Return the task of a network that stays as it is on one cluster, with the costs that profiles know of it."""
     table = tabulate(graph, cluster, workload, profiles, learned_costs)
     task = PlacementTask(graph, cluster, workload, table, goal, constraints, *paces_of(cluster, profiles))
     return replace(task, network=graph.fingerprint)

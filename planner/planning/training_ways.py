@@ -15,6 +15,7 @@ from itertools import product
 from math import inf
 
 from costmodels.cluster.cluster import Cluster
+from costmodels.profile_cache import cached_profiles
 from costmodels.table import CostTable
 from costmodels.workload import RECOMPUTE_MODES, Workload
 from graphs.common.errors import InputError
@@ -52,7 +53,7 @@ def ways_to_train(
         optimizer: a name of an optimizer of `Workload`.
         deadline: for imports.
     """
-    here, sizes = of_this_host(cluster), dict[int, bool]()
+    here, sizes, profiles = of_this_host(cluster), dict[int, bool](), cached_profiles(cluster)
     for shape in searched_shapes(cluster, batch, Demands()):
         if not shape.plain or (here and shape.replicas > 1):
             continue
@@ -62,7 +63,7 @@ def ways_to_train(
             continue
         part = cluster.first(shape.n_devices).divided(shape.replicas)
         work = Workload("training", batch=shape.samples, optimizer=optimizer, micro_batches=shape.micro_batches)
-        task = placement_task(graph_of(shape.samples), part, Goal.TRAINING, work)
+        task = placement_task(graph_of(shape.samples), part, Goal.TRAINING, work, profiles)
         alone = len(part.devices) == 1
         again = RECOMPUTE_MODES[:1] if alone or _has_room(task.table, shape.micro_batches) else RECOMPUTE_MODES
         for recompute, schedule in product(again, LEAST_IDLE_FIRST[-1:] if alone else LEAST_IDLE_FIRST):
