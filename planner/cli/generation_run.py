@@ -58,7 +58,7 @@ def generate_with(runner: "GenerationRunner", options: argparse.Namespace, conso
         console.on_step(f"comparing the tokens with those of {reference(model)}", 0, 0)
         different = compare_tokens(model, prompts, measured.tokens)
     found = generation_of(asked)
-    totals, change = _totals(found, paced(asked, load.paces), measured), pace_change(plan, load.paces)
+    totals, change = _totals(found, paced(found, asked, load.paces), measured), pace_change(plan, load.paces)
     comparison = Comparison((), (), totals, pace=change, spreads=plan.spreads)
     _show(asked, found, measured, comparison, different, console)
     _say_tokens(different, sum(map(len, measured.tokens)), reference(model), console)

@@ -137,12 +137,11 @@ def generation_of(plan: Plan) -> GenerationPrediction:
     )
 
 
-def paced(plan: Plan, paces: Paces) -> GenerationPrediction:
-    """Return how fast a plan generates at the pace of a run, see `pace_change`.
+def paced(found: GenerationPrediction, plan: Plan, paces: Paces) -> GenerationPrediction:
+    """Return a plan's prediction at the pace of a run, see `pace_change`.
 
     Passes over prompts compute where those of single tokens wait for memory, so each phase has a pace of its own.
     """
-    found = generation_of(plan)
     changes = [pace_change(phase_plan(plan, number), paces) for number in range(len(plan.phases))]
     phases = (
         each

@@ -297,7 +297,8 @@ def times(quick: bool) -> Iterator[Bar]:
         with planner.GenerationRunner(plan, program, share_weights=True) as runner:
             prompts = random_prompts(plan, program)
             measured = measure_generation(runner, prompts, 16, 2 if quick else 5, load, lambda *_: None)
-        found, at_pace, foreign = generation_of(plan), paced(plan, load.paces), load.foreign_cores()
+        found, foreign = generation_of(plan), load.foreign_cores()
+        at_pace = paced(found, plan, load.paces)
         assert measured.token_s is not None
         figures = (
             ("first token", found.first_token_s, at_pace.first_token_s, measured.first_token_s),

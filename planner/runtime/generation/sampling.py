@@ -69,5 +69,6 @@ def _largest(logits: torch.Tensor) -> int:
     """
     if not logits.is_cpu:
         return int(logits.argmax())
-    pieces = (logits,) if logits.dtype.itemsize > 2 else tuple(piece.float() for piece in torch.split(logits, PIECE))
-    return int(np.concatenate([piece.detach().numpy() for piece in pieces]).argmax())
+    if logits.dtype.itemsize > 2:
+        return int(logits.detach().numpy().argmax())
+    return int(np.concatenate([piece.float().detach().numpy() for piece in torch.split(logits, PIECE)]).argmax())

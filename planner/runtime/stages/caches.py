@@ -74,8 +74,8 @@ def _beginning(given: Mapping[str, torch.Tensor]) -> list[int]:
 
     Python looks for them: torch's ``nonzero`` starts threads, which take 11 ms where the caller shares its cores.
     """
-    rows = zip(given["active"].tolist(), given["positions"].tolist(), strict=True)
-    return [row for row, (active, positions) in enumerate(rows) if active and positions[0] == 0]
+    rows = zip(given["active"].tolist(), given["positions"][:, 0].tolist(), strict=True)
+    return [row for row, (active, first) in enumerate(rows) if active and first == 0]
 
 
 def _empty(tensor: Tensor, place: torch.device) -> torch.Tensor:

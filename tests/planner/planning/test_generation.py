@@ -225,9 +225,9 @@ def test_each_phase_has_a_pace_of_its_own() -> None:
     usual_pace = {"computing": 1.0, "memory": 1.0}
     plan, slow = replace(usual(), pace={"cpu": usual_pace}), [{"computing": 2.0, "memory": 1.0}] * 4
     found = generation_of(plan)
-    for number, (before, after) in enumerate(zip(found.phases, paced(plan, slow).phases, strict=True)):
+    for number, (before, after) in enumerate(zip(found.phases, paced(found, plan, slow).phases, strict=True)):
         change = pace_change(phase_plan(plan, number), slow)
         assert change is not None
         assert after.alone_s == before.alone_s * change.network > before.alone_s
         assert after.period_s == before.period_s * change.contended
-    assert paced(plan, []) == found  # nobody has measured it
+    assert paced(found, plan, []) == found  # nobody has measured it
