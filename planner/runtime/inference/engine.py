@@ -151,8 +151,9 @@ class Engine:
 
     def _entering(self, inputs: Mapping[str, torch.Tensor]) -> InFlight:
         """Number a micro-batch. The lock is held."""
-        events = {name: mark(tensor.device) for name, tensor in inputs.items() if tensor.is_cuda}
-        batch = InFlight(self._count, dict(inputs), Promise(), events)
+        on_gpus = {name: tensor.device for name, tensor in inputs.items() if tensor.is_cuda}
+        written = {gpu: mark(gpu) for gpu in set(on_gpus.values())}  # a pass has a hundred caches
+        batch = InFlight(self._count, dict(inputs), Promise(), {name: written[gpu] for name, gpu in on_gpus.items()})
         self._on_way[batch.number] = batch
         self._count += 1
         return batch

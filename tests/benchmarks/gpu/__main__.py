@@ -19,11 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.benchmarks.bars import Bar, report
-from tests.benchmarks.gpu import checks, limits
+from tests.benchmarks.gpu import checks, generation, limits
 from tests.benchmarks.gpu.check import CHECKS
 from tests.benchmarks.gpu.networks import SIZES
 
-assert checks.__name__ != limits.__name__  # both have entered their checks
+assert len({checks.__name__, generation.__name__, limits.__name__}) == 3  # all have entered their checks
 MINUTES = 8.0
 LEAST_S = 15.0  # of a check: Python, torch and the GPU's context take half of it
 

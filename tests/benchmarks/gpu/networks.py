@@ -12,6 +12,7 @@ from costmodels.cluster.cluster import Cluster, Device
 from examples.networks import bert_base, googlenet, llama, mlp, mnist
 from examples.networks.factory import Network
 from graphs.importers.from_torch import program_from_module
+from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.plans.plan import Plan, plan_by_hand
 from simulator.placement import Placement
@@ -101,7 +102,7 @@ def perceptron(size: Size, dtype: torch.dtype = torch.float32) -> Network:
     return module.to(dtype), (x.to(dtype),)
 
 
-def this_host(program: Program | None = None, training: bool = False) -> Cluster:
+def this_host(program: Program | GenerationProgram | None = None, training: bool = False) -> Cluster:
     """The GPU, and all cores as one device, measured with a program's operators; the cache keeps the measurements."""
     options = planner.CalibrationOptions(training=training, split_cpu=1, kernels="exact", rewrites="none")
     return only(planner.calibrate(program, calibration_options=options), GPU, CPU)
