@@ -27,7 +27,8 @@ from graphs.rewrites.split import Split
 from planner.planning.apart import splits_of_experts, with_experts_apart
 from planner.planning.make_plan import Search, paces_of, search_plan
 from planner.planning.rewriting import COPIES, FUSE, SPLIT, allows, rewrites_for, stay_as_imported
-from planner.planning.splitting import LEAST_GAIN, SPLITS_S, Splits, SplitSearch, with_costs_of_parts
+from planner.planning.sharding_search import LEAST_GAIN, SplitSearch
+from planner.planning.splitting import SPLITS_S, Splits, with_costs_of_parts
 from planner.plans.plan import PlacementTask, Plan
 from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal

@@ -20,7 +20,8 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from graphs.rewrites.sharding import Shard
 from graphs.rewrites.split import Split
-from planner.planning.splitting import Splits, SplitSearch
+from planner.planning.sharding_search import SplitSearch
+from planner.planning.splitting import Splits
 from planner.planning.team import EVERYWHERE, SUMMED, WHOLE, Held, Overlapping, Team
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.problem.constraints import Constraint, pin
