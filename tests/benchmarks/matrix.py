@@ -2,11 +2,11 @@
 
     python -m tests.benchmarks.matrix [WHEEL] [--python PYTHON ...] [--which oldest newest] [--tests] [--json FILE]
 
-WHEEL is that of build/dist by default (`make dist`), and PYTHON every python3.11 to python3.13 on PATH. Each cell is an
-environment in a folder that goes again: `.ci/smoke` runs from the wheel alone, and with ``--tests`` the tests that do
-without PyTorch. The versions are uv's: the lowest that the bounds allow, or the newest. PyTorch is always `TORCH`, a
-build for CPUs, since others bring gigabytes of CUDA's libraries; where there is none for a Python, only what needs no
-PyTorch is tried, which the name of the cell says.
+WHEEL is that of build/dist by default (`make dist`), and PYTHON every python3.11 to python3.13 that starts. Each cell
+is an environment in a folder that goes again: `.ci/smoke` runs from the wheel alone, and with ``--tests`` those tests
+that do without PyTorch. The versions are uv's: the lowest that the bounds allow, or the newest. PyTorch is always
+`TORCH`, a build for CPUs, since others bring gigabytes of CUDA's libraries; where there is none for a Python, only what
+needs no PyTorch is tried, which the name of the cell says.
 """
 
 import argparse
@@ -52,6 +52,11 @@ def run(
         print(done.stdout[-2000:], done.stderr[-3000:], sep="\n", file=sys.stderr)
         done.check_returncode()
     return done
+
+
+def starts(python: str) -> bool:
+    """Return whether a Python is on PATH and starts; the shim of a version that was not chosen does not."""
+    return bool(shutil.which(python)) and not subprocess.run([python, "--version"], capture_output=True).returncode
 
 
 def resolved(python: Path, which: str, folder: Path) -> list[str]:
@@ -128,7 +133,7 @@ def all_cells(options: argparse.Namespace) -> Iterator[Bar]:
         plan = Path(folder) / "plan.json"
         model = ["examples.networks:mnist", "--cluster", "2xRTX-4090:PCIe4", "--goal", "throughput"]
         run(sys.executable, "-m", "planner", "plan", *model, "-o", plan)
-        for python in options.python or [each for each in PYTHONS if shutil.which(each)]:
+        for python in options.python or filter(starts, PYTHONS):
             for which in options.which:
                 try:
                     yield from tried(python, which, wheel.resolve(), plan, options.tests)
@@ -141,7 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", nargs="?", type=Path, metavar="WHEEL", help="the newest of build/dist by default")
     parser.add_argument(
-        "--python", nargs="+", metavar="PYTHON", help=f"of {', '.join(PYTHONS)} those on PATH by default"
+        "--python", nargs="+", metavar="PYTHON", help=f"of {', '.join(PYTHONS)} those that start by default"
     )
     parser.add_argument("--which", nargs="+", choices=RESOLUTIONS, default=list(RESOLUTIONS), help="versions")
     parser.add_argument("--tests", action="store_true", help="run the tests that do without PyTorch, too")
