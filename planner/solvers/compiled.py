@@ -57,9 +57,15 @@ def zeros(record: Callable[..., T], sizes: Mapping[str, int], **given: object) -
     fields: dict[str, Any] = dict(given)
     for name, hint in get_type_hints(record, include_extras=True).items():
         if name not in given:
-            (dtype,) = get_args(get_args(hint.__origin__)[1])
-            fields[name] = np.zeros([sizes.get(size, size) for size in hint.__metadata__], dtype)
+            fields[name] = np.zeros([sizes.get(size, size) for size in hint.__metadata__], _dtype_of(hint.__origin__))
     return record(**fields)
+
+
+def _dtype_of(array: object) -> Any:
+    """Return the dtype of the type of an array: the innermost argument, whatever numpy's version wraps around it."""
+    while arguments := get_args(array):
+        array = arguments[-1]
+    return array
 
 
 def seed_of(number: int) -> Seed:
