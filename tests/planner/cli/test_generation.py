@@ -298,7 +298,7 @@ def test_a_plan_for_other_sequences_or_another_length_is_refused() -> None:
         (2, 30, r"^the plan is for context=26, and the model was imported with context=30; "),
     ):
         with pytest.raises(planner.InputError, match=text):
-            planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=(16,)))
+            planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=()))
     with pytest.raises(planner.InputError, match=r"^the plan is for generation, which takes prompts; leave example_"):
         planner.start(plan, module, seed=1)
 
