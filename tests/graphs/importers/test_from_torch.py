@@ -468,7 +468,9 @@ def test_a_random_program_gives_the_same_or_is_refused(program: Steps) -> None:
 
 
 FAST = ("mnist", "cifar10")
-LEFT_OUT = ("llama", "mixtral", "resnet152", "vgg16", "vgg19")  # several GB, or more of the layers of others; see tests/examples
+LEFT_OUT = ("llama", "mixtral", "resnet152", "vgg16", "vgg19")
+"""Networks of several GB, or with more of the layers of others; see tests/examples."""
+
 REAL = {name: factory for name, factory in NETWORKS.items() if name not in LEFT_OUT} | {
     "bert_base": lambda: bert_base(config=BertConfig(num_hidden_layers=2)),
     "gpt2": lambda: gpt2(config=GPT2Config(n_layer=2)),
