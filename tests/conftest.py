@@ -21,6 +21,8 @@ EXAMPLES = 50  # of a law, unless a test says otherwise
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=EXAMPLES)
 settings.load_profile("project")
 
+gc.set_threshold(20_000, 20, 100)  # what is collected and imported stays: a fifth of the collection went into looking
+
 start_with_default_signals()
 
 

@@ -14,11 +14,11 @@ Sources of memory are those of `planner.parallelism.closed_form.memory`; those o
 `costmodels.cluster.collectives`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from math import ceil, inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from costmodels.cluster.collectives import overlapped_s
 from costmodels.cluster.fabric import FabricGroup
@@ -31,6 +31,22 @@ from planner.parallelism.closed_form.memory import PARAMETER, zero_states
 LOGIT = 10  # bytes kept of a logit: 16 bits, 32 bits, and its gradient's 32 bits
 TOKEN = 8  # bytes of a token's number
 GATHERED = 2  # products whose parameters ZeRO-3 has gathered at a time: one in use, one on its way (DeepSpeed)
+
+
+T = TypeVar("T")
+
+
+def _kept(method: Callable[["PricedStage", int], T]) -> Callable[["PricedStage", int], T]:
+    """Keep what a method returns for each number of layers, which searches ask for with every recomputation."""
+
+    @wraps(method)
+    def known(stage: "PricedStage", layers: int) -> T:
+        found: dict[int, T] = stage.__dict__.setdefault(f"{method.__name__}, kept", {})
+        if layers not in found:
+            found[layers] = method(stage, layers)
+        return found[layers]
+
+    return known
 
 
 class _States(NamedTuple):
@@ -109,6 +125,7 @@ class PricedStage:
         own_s = sum(count * s for count, s in zip(layers, self.layer.computing_s, strict=True))
         return own_s + (self.layer.head_s if self._last else 0.0)
 
+    @_kept
     def sync_s(self, layers: int) -> float:
         """Return the seconds of gradients and optimizer in a step."""
         setting, fabric = self.book.setting, self.book.fabric
@@ -181,6 +198,7 @@ class PricedStage:
         logits = LOGIT * tokens * network.vocabulary / self.shape.tensor if self._last else 0.0
         return self.held * kept + again + logits
 
+    @_kept
     def _fixed_bytes(self, layers: int) -> float:
         """Return the bytes of states, and of the parameters that ZeRO-3 has gathered."""
         shape, setting = self.shape, self.book.setting
@@ -221,6 +239,7 @@ class PricedStage:
             ends += network.vocabulary * network.hidden if self.number else network.head_parameters
         return layers * self._layer_parameters + ends / self.shape.tensor
 
+    @_kept
     def _zero_s(self, layers: int) -> float:
         """Return the seconds of ZeRO's messages for a micro-batch: gradients; with ZeRO-3, parameters twice, too."""
         fabric, total_s = self.book.sharded_fabric, 0.0

@@ -61,6 +61,7 @@ print([graph.tensor[name].shape for name in graph.inputs[2:]], [graph.tensor[nam
 @pytest.mark.slow  # two processes that import transformers
 def test_one_step_of_a_language_model_with_its_cache_is_imported_in_a_fresh_process(tmp_path: Path) -> None:
     path = str(tmp_path / "step.pt2")
-    ran([sys.executable, "-W", "ignore", "-c", EXPORT, path])
+    (tmp_path / "export_a_step.py").write_text(EXPORT)
+    ran([sys.executable, "-m", "export_a_step", path], cwd=tmp_path)
     # the cache of 3 tokens, keys and values of one head of 8 numbers, is one token longer afterwards
     assert "[(1, 1, 3, 8), (1, 1, 3, 8)] [(1, 1, 4, 8), (1, 1, 4, 8)]" in ran([sys.executable, "-c", READ, path]).stdout

@@ -9,15 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from graphs.files import graph_to_dict
-from graphs.importers import from_torch
+from graphs.importers import from_torch, repeated_layers
 from graphs.importers.from_torch import program_from_module
 from graphs.importers.repeated_layers import ShortModule, shortened
 from graphs.program.arguments import Arguments
 from graphs.program.files import program_to_dict
 from graphs.program.program import Program
 
-N = 24
+N = 12
 X = torch.arange(12.0).reshape(3, 4) / 12
+
+
+@pytest.fixture(autouse=True)
+def _few_layers_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with half of the layers that it would need is shortened too, and traced as a whole in half the time."""
+    monkeypatch.setattr(repeated_layers, "LEAST", 6)
 
 
 class Block(nn.Module):

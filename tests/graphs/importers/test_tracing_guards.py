@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import decompositions
+from torch._export.passes import replace_set_grad_with_hop_pass as cutting
 
 from graphs.common.errors import InputError
 from graphs.importers import tracing_guards as alone
@@ -45,6 +46,7 @@ def switches() -> tuple[Any, ...]:
         torch.autograd.Function.__dict__["apply"],
         decompositions.one_layer_lstm,
         decompositions.one_layer_rnn,
+        cutting._sequential_split_and_maybe_inline_subgraphs,
         getattr(fx.config, STACKS, False),
         torch._C._ensureCUDADeviceGuardSet,
     )
@@ -329,6 +331,37 @@ def test_no_lines_of_python_are_recorded(had: bool, monkeypatch: pytest.MonkeyPa
     with without_stacks():
         assert getattr(fx.config, STACKS) is True
     assert getattr(fx.config, STACKS) is had
+
+
+class Switching(nn.Module):
+    """Doubles its input without gradients, or with them whatever is around it."""
+
+    def __init__(self, on: bool) -> None:
+        super().__init__()
+        self.on = on
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.on):
+            y = x * 2
+        return y + x
+
+
+@pytest.mark.parametrize(("on", "training", "cut"), [(False, False, False), (True, False, True), (False, True, True)])
+def test_a_graph_is_cut_only_where_gradients_are_switched(
+    on: bool, training: bool, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts: list[fx.GraphModule] = []
+    split = vars(cutting)["sequential_split"]
+
+    def noted(module: fx.GraphModule, where: Any) -> Any:
+        cuts.append(module)
+        return split(module, where)
+
+    monkeypatch.setattr(cutting, "sequential_split", noted)
+    program = program_from_module(Switching(on), (torch.ones(2),), training=training)
+    assert [op.kind for op in program.graph.ops] == ["aten.mul.Tensor", "aten.add.Tensor"]
+    assert bool(cuts) == cut
+    assert program.run(torch.ones(2)).tolist() == [3.0, 3.0]
 
 
 def test_whether_torch_is_right_draws_no_random_numbers() -> None:

@@ -1,5 +1,6 @@
 """Every command is tried in a folder of its own, with a cache of its own, and measures shortly."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from planner.cli import main
 from tests.efforts import measure_shortly
 from tests.planner.cli.given import PAPER, Refused
+from tests.planner.cli.started import Started
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +21,12 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _paper() -> None:
     Path("paper.toml").write_text(PAPER, encoding="utf-8")
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    with Started() as ranks:
+        yield ranks
 
 
 @pytest.fixture

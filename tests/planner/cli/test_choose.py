@@ -3,6 +3,8 @@
 import html
 import json
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -31,9 +33,23 @@ def _files(_in_folder: None) -> None:
     Path("model.json").write_text(json.dumps(GPT))
 
 
-def test_rows_with_a_reason_each_and_a_proof(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMAND, "--all", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the command prints as it is, and with options."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("choose"))
+        Path("hosts.toml").write_text(CLUSTER)
+        Path("model.json").write_text(json.dumps(GPT))
+        for options in ("", "--json", "--all --json"):
+            with redirect_stdout(StringIO()) as out:
+                assert main([*COMMAND, *options.split()]) == 0
+            found[options] = out.getvalue()
+    return found
+
+
+def test_rows_with_a_reason_each_and_a_proof(said: dict[str, str]) -> None:
+    answer = json.loads(said["--all --json"])
     assert (answer["status"], answer["gap"]) == ("optimal", 0.0)
     first, *others = answer["rows"]
     assert first["reason"].startswith("the fastest; computing ")
@@ -42,15 +58,16 @@ def test_rows_with_a_reason_each_and_a_proof(capsys: pytest.CaptureFixture[str])
     assert all(row["data"] * row["micro_batches"] * row["samples"] == 64 for row in answer["rows"])
     assert first["tokens_per_s"] == pytest.approx(64 * 2048 / first["step_s"])
     assert 0 < first["mfu"] < 0.685
+    assert max(row["peak_bytes"] for row in answer["rows"]) <= 0.9 * 80e9  # none takes the reserve
 
 
-def test_the_table_fits_and_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(COMMAND) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_table_fits_and_says_what_it_left_out(said: dict[str, str]) -> None:
+    lines = said[""].splitlines()
     assert lines[0] == "11.2 billion parameters, 2,048 tokens a sample: steps of 64 samples on up to 16 devices"
     assert lines[-1].startswith("optimal: no way takes less; ")
     assert "more rows, saving less than 20% of a faster one's memory" in lines[-3]
     assert max(map(len, lines)) <= 100
+    assert "MFU: the model's own FLOP, of full attention: scores that a causal mask hides count" in lines
 
 
 def test_an_optimizer_with_fewer_states_takes_less_memory_and_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,11 +160,10 @@ def test_a_row_is_exported_by_its_number(capsys: pytest.CaptureFixture[str], ref
     assert refused([*words, "--row", "900"]).startswith("planner: there is no row 900; there are ")
 
 
-def test_a_page_shows_the_rows_by_time_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_shows_the_rows_by_time_and_memory(said: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--html", "rows.html", "--row", "2", "-o", "row.json"]) == 0
     assert "the rows as a page → rows.html" in capsys.readouterr().out
-    assert main([*COMMAND, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = json.loads(said["--json"])["rows"]
     page = Path("rows.html").read_text()
     assert not re.search(r"<script|https?:(?!//www.w3.org)", page)
     points = re.findall(r'<a href="#row(\d+)" aria-label="row \d+: [^"]+, (\d+) devices"', page)
@@ -195,21 +211,12 @@ def test_micro_batches_of_a_network_have_a_largest_size(refused: Refused) -> Non
     )
 
 
-def test_rows_that_save_little_memory_are_left_out_with_what_they_save(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(COMMAND) == 0
-    (share,) = re.findall(r"more rows, saving less than (\d+)% of a faster one's memory", capsys.readouterr().out)
-    assert main([*COMMAND, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["rows"]
-    assert main([*COMMAND, "--all", "--json"]) == 0
-    every = json.loads(capsys.readouterr().out)["rows"]
+def test_rows_that_save_little_memory_are_left_out_with_what_they_save(said: dict[str, str]) -> None:
+    (share,) = re.findall(r"more rows, saving less than (\d+)% of a faster one's memory", said[""])
+    shown, every = (json.loads(said[options])["rows"] for options in ("--json", "--all --json"))
     for row in (row for row in every if row["step_s"] <= shown[-1]["step_s"]):
         faster = [own for own in shown if own["step_s"] <= row["step_s"] and own["devices"] <= row["devices"]]
         assert any(1 - row["peak_bytes"] / own["peak_bytes"] <= int(share) / 100 for own in faster)
-
-
-def test_no_row_takes_the_reserve(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMAND, "--all", "--json"]) == 0
-    assert max(row["peak_bytes"] for row in json.loads(capsys.readouterr().out)["rows"]) <= 0.9 * 80e9
 
 
 def test_what_would_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,18 +232,11 @@ def test_what_would_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--memory", "54GB", "--gradients", "bfloat16", "--json"]) == 0
 
 
-def test_mfu_says_which_scores_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(COMMAND) == 0
-    assert (
-        "\nMFU: the model's own FLOP, of full attention: scores that a causal mask hides count\n"
-        in capsys.readouterr().out
-    )
-
-
 def test_a_window_without_flash_attention_saves_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     Path("model.json").write_text(json.dumps({**GPT, "sequence": 4096, "window": 512}))
-    said = "scores beyond the window of 512 are computed and hidden; --flash-attention skips them"
-    assert main(COMMAND) == 0
-    assert said in capsys.readouterr().out
-    assert main([*COMMAND, "--flash-attention"]) == 0
-    assert said not in capsys.readouterr().out
+    told = "scores beyond the window of 512 are computed and hidden; --flash-attention skips them"
+    one = [*COMMAND, "--data", "2", "--tensor", "8"]
+    assert main(one) == 0
+    assert told in capsys.readouterr().out
+    assert main([*one, "--flash-attention"]) == 0
+    assert told not in capsys.readouterr().out

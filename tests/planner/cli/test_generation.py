@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,11 @@ from planner.plans.prediction import predict
 from planner.view.page import template
 from planner.view.payload import payload
 from planner.view.show import drawn
-from tests.children import ran
 from tests.costmodels.language_model.test_gguf import ENDS, HIDDEN, dense, pairs
 from tests.costmodels.language_model.test_gguf import written as write_gguf
 from tests.costmodels.language_model.test_safetensors import folder_of
 from tests.planner.cli.given import PAPER, ROOT, Refused, pair_here
+from tests.planner.cli.started import Started
 from tests.planner.view.payloads import embedded
 
 MODEL = """
@@ -48,8 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.chdir(folder)
-        for name, pins in (("paper", ""), ("here", "--pin model.model.layers.0=a --pin model.model.layers.1=b")):
-            words = f"plan {LM} --cluster {name}.toml {ASKED} --output 6 {pins} -o {name}.json -q"
+        pins = "--pin model.model.layers.0=a --pin model.model.layers.1=b --time-limit 1"
+        for name, more in (("paper", ""), ("here", pins)):
+            words = f"plan {LM} --cluster {name}.toml {ASKED} --output 6 {more} -o {name}.json -q"
             assert main(words.split()) == 0
     return folder
 
@@ -207,14 +207,13 @@ def test_processes_generate_the_same_tokens(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_torchrun_generates_the_same_tokens(folder: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    words = ["-m", "planner", "rank", "here.json", LM, "--generate", "6", "--rounds", "1", "--json"]
-    path = os.pathsep.join([str(folder), str(ROOT)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = ran([*torchrun, *words], env=environment, cwd=folder, check=False)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_ranks_generate_the_same_tokens(folder: Path, started: Started) -> None:
+    words = (folder / "here.json", LM, "--generate", "6", "--rounds", "1", "--json")
+    for rank in range(2):
+        started.start(rank, 2, *words, PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)]))
+    (status, out, errors), _ = started.ends()
+    assert status == 0, errors
+    document = json.loads(out)
     assert (document["tokens"], document["differences"]) == (24, [])
 
 
@@ -299,7 +298,7 @@ def test_a_plan_for_other_sequences_or_another_length_is_refused() -> None:
         (2, 30, r"^the plan is for context=26, and the model was imported with context=30; "),
     ):
         with pytest.raises(planner.InputError, match=text):
-            planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=(16,)))
+            planner.GenerationRunner(plan, planner.generation_program(module, rows=rows, context=context, chunks=()))
     with pytest.raises(planner.InputError, match=r"^the plan is for generation, which takes prompts; leave example_"):
         planner.start(plan, module, seed=1)
 

@@ -6,8 +6,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,10 +15,10 @@ from costmodels.host.stores import HERE
 from planner.cli.rank import main
 from planner.plans.files import save_plan
 from planner.runtime.checkpoint.shards import write_shards
-from planner.runtime.closing import Closing
 from planner.runtime.distributed.inference.launcher import ROOT
 from simulator.placement import Placement
-from tests.children import Process, ran, running
+from tests.children import Process, ran
+from tests.planner.cli.started import Started
 from tests.planner.runtime.distributed.inference.test_launcher import SOON_S, plan_of
 from tests.planner.runtime.small import CORE, cpu, make_plan, program_of, with_device
 
@@ -44,38 +42,6 @@ def shards(tmp_path: Path) -> Path:
     """Of a network of four operators, on cpu0 and cpu1 in turns."""
     write_shards(plan_of(), program_of("tied"), tmp_path / "shards")
     return tmp_path / "shards"
-
-
-class Started(Closing):
-    """Ranks of this host, each started by hand."""
-
-    def __init__(self) -> None:
-        with socket.create_server((HERE, 0)) as free:
-            self.port = free.getsockname()[1]
-        self.ranks: list[Process] = []
-        self._undo = ExitStack()
-
-    def start(self, rank: int, n_ranks: int, *arguments: str | Path, **more: str) -> Process:
-        told = {"RANK": str(rank), "WORLD_SIZE": str(n_ranks), "MASTER_ADDR": HERE, "MASTER_PORT": str(self.port)}
-        command = [sys.executable, "-m", "planner", "rank", *map(str, arguments)]
-        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", **more}
-        process = self._undo.enter_context(running(command, env=environment, cwd=ROOT))
-        self.ranks.append(process)
-        return process
-
-    def ends(self) -> list[tuple[int, str, str]]:
-        """Exit status, output and errors of each; one that does not end is killed by `running`."""
-        said = [process.communicate() for process in self.ranks]
-        return [(process.returncode, *texts) for process, texts in zip(self.ranks, said, strict=True)]
-
-    def close(self) -> None:
-        self._undo.close()
-
-
-@pytest.fixture
-def started() -> Iterator[Started]:
-    with Started() as ranks:
-        yield ranks
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import argparse
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from planner.plans.files import load_plan, save_plan
 from planner.runtime.distributed.transport.rendezvous import RankEnvironment
 from simulator.placement import Placement
 from tests.planner.cli.given import MNIST, pair_here
-from tests.planner.cli.test_rank import Started
+from tests.planner.cli.started import Started
 from tests.planner.runtime.small import PATIENCE_S
 
 
@@ -31,12 +30,6 @@ def _planned(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["plan", MNIST, "--cluster", "pair.toml", "--goal", "training", "--micro-batches", "2"]
     assert main([*command, "--pin", "conv*=a", "--pin", "fc*=b"]) == 0
     capsys.readouterr()
-
-
-@pytest.fixture
-def started() -> Iterator[Started]:
-    with Started() as ranks:
-        yield ranks
 
 
 def agent(started: Started) -> TCPStore:

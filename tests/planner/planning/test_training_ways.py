@@ -3,6 +3,7 @@
 Limits are those of users, on a machine that counts 400 times as many seconds for the same work.
 """
 
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -69,8 +70,10 @@ PROBLEMS: dict[str, tuple[nn.Module, Cluster]] = {
 }
 
 
-def sized(module: nn.Module) -> SizedGraphs:
-    """The network for any number of samples."""
+@cache
+def sized(name: str) -> SizedGraphs:
+    """The network of a problem for any number of samples."""
+    module, _ = PROBLEMS[name]
 
     def graph(samples: int) -> Graph:
         return program_from_module(module, (torch.ones(samples, 32),), training=True).graph
@@ -80,8 +83,8 @@ def sized(module: nn.Module) -> SizedGraphs:
 
 def planned(name: str, limit_s: float) -> Plan:
     """The best way that is found in the time, after the default one took as much."""
-    module, cluster = PROBLEMS[name]
-    graphs, search = sized(module), Search(time_limit_s=limit_s)
+    _, cluster = PROBLEMS[name]
+    graphs, search = sized(name), Search(time_limit_s=limit_s)
     work = OpenWorkload().closed(batch=1, n_devices=len(cluster.devices), training=True)
     first = make_plan(graphs(1), cluster, Goal.TRAINING, work, (), search)
     batch = work.batch * work.micro_batches
@@ -105,14 +108,14 @@ def test_more_time_gives_no_slower_plan(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("_only_work_counts")
 @pytest.mark.parametrize("name", ["three operators", "a device that is best alone", "little memory"])
 def test_no_schedule_on_any_number_of_devices_is_faster_than_the_way_that_is_chosen(name: str) -> None:
-    module, cluster = PROBLEMS[name]
+    _, cluster = PROBLEMS[name]
     chosen, asked = planned(name, 60.0), dict[tuple[str, int], float]()
     for schedule in TRAINING_SCHEDULES:
         for n_devices in range(1, len(cluster.devices) + 1):
             part = cluster.first(n_devices)
             work = OpenWorkload(schedule=schedule).closed(batch=1, n_devices=n_devices, training=True)
             try:
-                plan = make_plan(sized(module)(1), part, Goal.TRAINING, work, (), Search(time_limit_s=60.0))
+                plan = make_plan(sized(name)(1), part, Goal.TRAINING, work, (), Search(time_limit_s=60.0))
             except NoPlanError:  # not every schedule divides so few micro-batches, or fits
                 continue
             asked[schedule, n_devices] = plan.samples_per_s
@@ -125,8 +128,8 @@ def test_the_best_plan_so_far_is_kept_on_ctrl_c() -> None:
         def on_placement(self, placement: Any) -> None:  # noqa: ARG002 (as it is called)
             raise KeyboardInterrupt
 
-    module, cluster = PROBLEMS["unlike devices"]
-    graphs, work = sized(module), Workload("training", batch=8, micro_batches=1)
+    _, cluster = PROBLEMS["unlike devices"]
+    graphs, work = sized("unlike devices"), Workload("training", batch=8, micro_batches=1)
     first = make_plan(graphs(8), cluster, Goal.TRAINING, work, (), Search())
     search = WaysInTurns(first, ways_to_train(cluster, graphs, 8, "sgd", ALWAYS), Search(reporter=Stop()))
     with pytest.raises(Interrupted) as stopped:

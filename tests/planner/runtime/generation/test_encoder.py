@@ -111,11 +111,11 @@ def test_bad_sources_are_named() -> None:
             runner.generate([torch.zeros(8, 11)], 4)
         with pytest.raises(InputError, match="source 0"):
             runner.generate([[1, 2]], 4)
-    llama = imported("llama")
+    causal = imported("gpt2")
     no_encoder = pytest.raises(InputError, match="decoder_ids are for models with an encoder; continue the prompts")
-    with planner.GenerationRunner(cut(llama, 1), llama) as runner, no_encoder:
+    with planner.GenerationRunner(cut(causal, 1), causal) as runner, no_encoder:
         runner.generate([[1]], 4, decoder_ids=[[1]])
-    for model, source, message in (("llama", 4, "has none"), ("whisper", 4, "is for a text, and 'Whisper")):
+    for model, source, message in (("gpt2", 4, "has none"), ("whisper", 4, "is for a text, and 'Whisper")):
         with pytest.raises(InputError, match=message):
             planner.generation_program(imported(model).module, context=CONTEXT, source=source)
     short = replace(text, source=EncoderSource((8,), torch.long, ()))

@@ -72,7 +72,7 @@ def test_tokens_are_those_of_the_model_that_a_library_keeps_so(weights: str, tmp
     plan = planner.plan(named, cluster=tmp_path / "c.toml", goal="generation", workload=work)
     assert isinstance(plan, planner.Plan)
     assert kind_of_weights(plan.graph) == weights
-    model = planner.generation_program(planner.with_weights(llama(), weights), context=CONTEXT)
+    model = planner.generation_program(planner.with_weights(llama(), weights), context=CONTEXT, chunks=(8,))
     assert weight_bytes(plan.graph) == weight_bytes(model.decode.graph)
     with planner.GenerationRunner(cut(model, 2), model) as runner:
         assert runner.generate([PROMPT], MORE, stops=()) == [expected]
@@ -80,7 +80,8 @@ def test_tokens_are_those_of_the_model_that_a_library_keeps_so(weights: str, tmp
 
 def test_bytes_are_those_of_the_format() -> None:
     pytest.importorskip("torchao")
-    n = {w: weight_bytes(planner.generation_program(planner.with_weights(llama(), w)).decode.graph) for w in KINDS}
+    models = {w: planner.with_weights(llama(), w) for w in KINDS}
+    n = {w: weight_bytes(planner.generation_program(model, chunks=()).decode.graph) for w, model in models.items()}
     linear = 2 * (64 * 64 * 2 + 2 * 32 * 64 + 3 * 96 * 64) + 64 * 64  # two layers, and the head
     rows = 2 * (64 * 2 + 2 * 32 + 2 * 96 + 64) + 64
     rest = 64 * 64 + 5 * 64  # the table of words, and norms
@@ -124,7 +125,7 @@ def test_a_config_has_shapes_in_the_format(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"cluster": tmp_path / "c.toml", "goal": "generation"}
     work = planner.OpenWorkload(prompt=3, output=4)
     plan = planner.plan(planner.NamedModel(path, weights="int8"), workload=work, **asked)
-    own = planner.generation_program(planner.with_weights(llama(), "int8"), context=7)
+    own = planner.generation_program(planner.with_weights(llama(), "int8"), context=7, chunks=())
     assert plan.network_fingerprint == own.decode.graph.fingerprint
     with pytest.raises(planner.InputError, match="has shapes and no weights, and torchao packs numbers into int4"):
         planner.plan(planner.NamedModel(path, weights="int4"), workload=work, **asked)
