@@ -14,6 +14,7 @@ from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, SAFETY
 from planner.solvers.milp.latency import LatencyModel
 from planner.solvers.milp.model import CostModel, PlacementModel
+from planner.solvers.milp.traffic import traffic_bound
 
 MOST_COSTS = 300_000  # operators times devices; with more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
@@ -48,7 +49,13 @@ class ILP:
         if not blocks.fits.any(axis=1).all():
             return Answer(best.placement, worst_s, complete=True)
         own_s = cost_bound(blocks) if problem.goal is Goal.COST else load_bound(blocks)
-        return self.solved(problem, budget, best, blocks, (min(worst_s, max(budget.bound_s, own_s)), worst_s))
+        between_s, traffic_s = (min(worst_s, max(budget.bound_s, own_s)), worst_s), 0.0
+        if problem.goal is Goal.THROUGHPUT:
+            lower_s, traffic_s = traffic_bound(blocks, between_s, budget)
+            between_s = lower_s, worst_s
+        left = replace(budget, time_limit_s=budget.time_limit_s - traffic_s)
+        answer = self.solved(problem, left, best, blocks, between_s)
+        return replace(answer, spent=budget.share(traffic_s + answer.spent * left.time_limit_s))
 
     def solved(
         self, problem: Problem, budget: Budget, best: Incumbent, blocks: Blocks, between_s: tuple[float, float]
