@@ -37,7 +37,8 @@ class OffloadILP(ILP):
         """Solve the program of a goal; for throughput, first with one host in place of several."""
         if problem.goal is not Goal.THROUGHPUT:
             return super().solved(problem, budget, best, blocks, between_s)
-        (lower_s, worst_s), spent = between_s, 0.0
+        worst_s, spent = between_s[1], 0.0
+        lower_s = max(between_s[0], min(budget.bound_s, worst_s))
         if pool := pool_of(problem):
             pooled = self._pooled(pool, budget, best)
             lower_s, spent = max(lower_s, pooled.bound_s), POOLED * pooled.spent

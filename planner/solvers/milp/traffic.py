@@ -32,7 +32,7 @@ ROUNDING = 1e-12  # of all numbers in a sum; far more than the sum loses
 MOST_TREES = 200  # of a round
 SIZES = (1.02, 1.05, 1.1, 1.25, 2.0, 4.0)  # loads, the work of the trees with one root
 HOP = 1e-3  # added to the length of a net, so that of equally long paths the one with the fewest nets is taken
-LEAST_GAIN, PATIENCE = 2e-3, 6  # the relative gain of so many rounds, or the search ends
+LEAST_GAIN, PATIENCE = 1e-3, 6  # the relative gain of so many rounds, or the search ends
 LEAST_EXCESS = 1e-4  # of a tree's work; less is noise of the linear program
 ROUND_S, ENTRY_S, VERTEX_S = 0.02, 4e-6, 1e-6
 """Seconds of a round, of an entry of its program, and of a vertex of its trees, on one core of 2.5 GHz."""
@@ -265,6 +265,6 @@ def traffic_bound(blocks: Blocks, between_s: tuple[float, float], budget: Budget
         spent_s += seconds
         budget.meanwhile(seconds)
         bounds.append(program.bound)
-        if bounds[-1] < (1 + LEAST_GAIN) * bounds[max(0, len(bounds) - 1 - PATIENCE - stride)]:
+        if len(bounds) > PATIENCE * stride and bounds[-1] < (1 + LEAST_GAIN) * bounds[-PATIENCE * stride]:
             break
     return min(upper_s, max(lower_s, program.bound * upper_s)), spent_s
