@@ -14,6 +14,7 @@ from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, SAFETY
 from planner.solvers.milp.latency import LatencyModel
 from planner.solvers.milp.model import CostModel, PlacementModel
+from planner.solvers.milp.traffic import traffic_bound
 
 MOST_COSTS = 300_000  # operators times devices; with more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
@@ -48,12 +49,25 @@ class ILP:
         if not blocks.fits.any(axis=1).all():
             return Answer(best.placement, worst_s, complete=True)
         own_s = cost_bound(blocks) if problem.goal is Goal.COST else load_bound(blocks)
-        return self.solved(problem, budget, best, blocks, (min(worst_s, max(budget.bound_s, own_s)), worst_s))
+        between_s = min(worst_s, max(budget.bound_s, own_s)), worst_s
+        if problem.goal is not Goal.THROUGHPUT:
+            return self.solved(problem, budget, best, blocks, between_s)
+        cut_s, spent_s = traffic_bound(blocks, between_s, budget)
+        if best.placement is not None and cut_s >= best.objective_s * (1 - budget.gap):
+            return Answer(best.placement, cut_s, spent=budget.share(spent_s))
+        left = replace(budget, time_limit_s=budget.time_limit_s - spent_s, bound_s=cut_s)
+        answer = self.solved(problem, left, best, blocks, between_s)
+        spent = budget.share(spent_s + answer.spent * left.time_limit_s)
+        return replace(answer, bound_s=max(answer.bound_s, min(cut_s, best.objective_s)), spent=spent)
 
     def solved(
         self, problem: Problem, budget: Budget, best: Incumbent, blocks: Blocks, between_s: tuple[float, float]
     ) -> Answer:
-        """Solve the program of a goal, in which no placement is below and none above the two seconds."""
+        """Solve the program of a goal, in which no placement is below and none above the two seconds.
+
+        The budget may know a higher bound: a program that is given it has a relaxation that is equal to it everywhere,
+        which does not tell where to branch.
+        """
         lower_s, worst_s = between_s
         if self.count_columns(problem, blocks) > MOST_COLUMNS:
             return Answer(best.placement, lower_s)

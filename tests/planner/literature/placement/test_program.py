@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.literature.placement.bounds import call_bound
-from planner.literature.placement.ilp import OffloadILP, Prober
+from planner.literature.placement.ilp import OffloadILP
 from planner.literature.placement.offload import Offload, OffloadTable
 from planner.literature.placement.program import OffloadModel
 from planner.literature.placement.reduce import AcceleratorCosts, Hypergraph, bound_together, cohesive, reduce_blocks
@@ -17,6 +17,7 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.bounds import lower_bound, path_bound
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
+from planner.solvers.milp.probing import Prober
 from simulator.placement import Placement
 from tests.planner.literature.placement.offloads import make_offload, with_offload
 from tests.planner.problem.problems import make_table
@@ -123,7 +124,7 @@ def test_nets_with_the_same_ends_are_one_where_storing_costs_as_much_as_fetching
 
 
 def test_probes_close_in_from_both_sides() -> None:
-    # 3 + 3 | 2 + 2 + 2; the probes start between 4 and 12
+    # 3 + 3 | 2 + 2 + 2; the probes start halfway between 4 and 12
     table = contends([3, 2, 3, 2, 2], [99.0] * 5, [])
     problem, budget = Problem(table, Goal.THROUGHPUT), Budget(1e3, 0.0, incumbent=Placement((0,) * 5))
     best = Incumbent(problem, budget, "ilp")
@@ -136,7 +137,7 @@ def test_probes_close_in_from_both_sides() -> None:
     answer = Prober(budget, best, 4.0, 12.0, pose).search()
     assert best.objective_s == 6
     assert answer.bound_s == pytest.approx(6, rel=TOLERANCE)
-    assert posed[0][0] == pytest.approx(4 + (12 - 4) / 8)
+    assert posed[0][0] == pytest.approx((4 + 12) / 2)
     assert all(lower_s == upper_s for lower_s, upper_s in posed)
 
 
