@@ -50,6 +50,11 @@ def _product(number: int = 0) -> Formula:
     return lambda operands: 2.0 * operands.elements * operands.inputs[number].shape[-1]
 
 
+def _inner(operands: Operands) -> float:
+    """[.., m, k] by [.., n, k], or a number by a tensor."""
+    return 2.0 * operands.elements * (operands.inputs[0].shape[-1] if all(t.shape for t in operands.inputs) else 1)
+
+
 def experts_share(inputs: Sequence[Tensor]) -> float:
     """The share of all experts that a product of rows has, if it has a range of them: [rows, k], [own, k, n], [all]."""
     return inputs[1].shape[0] / max(inputs[2].shape[0], 1) if len(inputs) > 2 and len(inputs[1].shape) == 3 else 1.0
@@ -161,7 +166,8 @@ FORMULAS: Mapping[str, Formula] = _table(
     [
         (_convolution(), "conv1d conv2d conv3d convolution _convolution mkldnn_convolution"),
         (_convolution(transposed=True), "conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (_product(), "linear mm bmm matmul mv dot inner vdot"),
+        (_product(), "linear mm bmm matmul mv dot vdot"),
+        (_inner, "inner"),
         (_experts, EXPERTS_PRODUCTS),
         (_product(), "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
         (_product(1), "addmm baddbmm addbmm addmv"),

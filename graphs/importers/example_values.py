@@ -170,10 +170,15 @@ def _nonzero(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[
     if value is None:
         return func, args, kwargs
     in_columns = kwargs.get("as_tuple", False) or func is torch.where
+    (mask,) = args
+    if in_columns and not value.dim():
+        mask = mask.reshape(1)  # a number has positions along one axis there
+        with _untraced():
+            value = value.reshape(1)
     return (
-        (torch.unbind, (values.positions(args[0], value), 1), {})
+        (torch.unbind, (values.positions(mask, value), 1), {})
         if in_columns
-        else (torch.clone, (values.positions(args[0], value),), {})
+        else (torch.clone, (values.positions(mask, value),), {})
     )
 
 

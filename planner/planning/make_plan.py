@@ -285,6 +285,6 @@ def _no_plan(task: PlacementTask, result: Result, time_limit_s: float) -> NoPlan
 
 
 def batch_of(graph: Graph) -> int:
-    """Return the first dimension of the first input that has one; 1 if none has."""
+    """Return the first dimension of the first input that has one; 1 if none has, or inputs are empty."""
     shapes = (graph.tensor[name].shape for name in graph.inputs)
-    return next((shape[0] for shape in shapes if shape), 1)
+    return next((shape[0] for shape in shapes if shape and shape[0]), 1)

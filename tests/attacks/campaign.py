@@ -5,6 +5,7 @@ file with its reason. A slice that dies or hangs is a fault itself.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ def targets() -> list[tuple[str, str]]:
         *(("options", name) for name in (*LIGHT, *heavy)),
         ("problems", "all"),
         ("networks", "all"),
+        ("networks", "samples"),
         ("trainings", "all"),
         *(("faults", name) for name in COMMANDS),
     ]
@@ -106,6 +108,7 @@ def _in_a_process(kind: str, name: str, first: int, slice_s: float) -> Mapping[s
             capture_output=True,
             text=True,
             timeout=BUSY * limit_s,
+            env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # threads that wait take six times as long as they work
             check=True,
         )
         found: Mapping[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -160,8 +163,11 @@ def _problems(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-def _networks(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
-    from tests.planner.runtime import random_answers
+def _networks(name: str, _: Path) -> Callable[[int], tuple[str, str]]:
+    from tests.planner.runtime import random_answers, sampled_answers
+
+    if name == "samples":
+        return sampled_answers.failure
 
     def attack(seed: int) -> tuple[str, str]:
         said = random_answers.failure(seed)

@@ -45,6 +45,7 @@ def counted(kind: str, reads: dict[str, Any], writes: dict[str, Any], attrs: dic
         ("linear", {"x": (5, 3), "w": (7, 3), "w2": (7,)}, {"a": (5, 7)}, {}, 2 * 5 * 7 * 3),
         ("matmul", {"x": (2, 5, 3), "x2": (2, 3, 7)}, {"a": (2, 5, 7)}, {}, 2 * 2 * 5 * 7 * 3),
         ("dot", {"x": (9,), "x2": (9,)}, {"a": ()}, {}, 18),
+        ("inner", {"x": (), "x2": (5, 3)}, {"a": (5, 3)}, {}, 2 * 5 * 3),
         ("addmm", {"w": (7,), "x": (5, 3), "w2": (3, 7)}, {"a": (5, 7)}, {}, 2 * 5 * 7 * 3),
         # 2 batches * 4 heads * 5 queries * 6 keys, width 8 for the scores and 3 for the values
         (

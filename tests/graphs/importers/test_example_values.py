@@ -31,7 +31,8 @@ def selection_among_others(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def positions(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask.nonzero(as_tuple=True)] + x[torch.where(mask)] + x[torch.nonzero(mask)[:, 0]]
+    of_a_number = len(mask[0].nonzero(as_tuple=True)) + torch.where(mask[1])[0].sum()
+    return x[mask.nonzero(as_tuple=True)] + x[torch.where(mask)] + x[torch.nonzero(mask)[:, 0]] + of_a_number
 
 
 def masked(x: Tensor, mask: Tensor) -> Tensor:

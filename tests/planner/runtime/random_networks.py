@@ -1,7 +1,8 @@
 """Random networks that nobody chose; `random_answers` judges what plans of them answer.
 
 A network is a list of steps, each of which reads earlier values. It is drawn from a seed step by step; a step that the
-module refuses is drawn again. Sizes are tiny, or those of real layers, for which other kernels are chosen.
+module refuses is drawn again. Sizes are tiny, those of real layers, for which other kernels are chosen, or 0 and 1.
+Results may be the input, a value twice, or views of values.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +27,11 @@ class Step:
 
 
 class Network(nn.Module):
-    """Steps, one after another; the result is the last value, or the last two."""
+    """Steps, one after another; the result is the last value, or several values and views of them."""
 
-    def __init__(self, steps: Sequence[Step], n_results: int = 1) -> None:
+    def __init__(self, steps: Sequence[Step], results: str = "last") -> None:
         super().__init__()
-        self.steps, self.n_results = tuple(steps), n_results
+        self.steps, self.results = tuple(steps), results
         self.parts = nn.ModuleList(nn.ModuleList(step.modules) for step in steps)
 
     def forward(self, x: Tensor) -> Any:
@@ -42,7 +43,17 @@ class Network(nn.Module):
         for step, parts in zip(self.steps, self.parts, strict=True):
             value = step.call(list(parts), values)  # type: ignore[call-overload]
             values.append(value * (1 + share * (2 * torch.rand_like(value) - 1)) if share else value)
-        return values[-1] if self.n_results == 1 else tuple(values[-self.n_results :])
+        return RESULTS[self.results](values)
+
+
+RESULTS: dict[str, Callable[[list[Tensor]], Any]] = {
+    "last": lambda values: values[-1],
+    "last two": lambda values: tuple(values[-2:]),
+    "twice": lambda values: (values[-1], values[-1]),
+    "with its input": lambda values: (values[-1], values[0]),
+    "all": tuple,
+    "a view and its values": lambda values: (values[-1].unsqueeze(0), values[-1], values[len(values) // 2].detach()),
+}
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -249,6 +260,13 @@ def _draw(random: Random, values: Values, steps: Sequence[Step]) -> Step:
     return random.choice(makers)()
 
 
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "turned": lambda x: x.mT.contiguous().mT,
+    "sliced": lambda x: torch.stack([x, x], -1)[..., 0],
+    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "further on": lambda x: torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape),
+    "wide": lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
+}
 MOST_ELEMENTS = 1 << 21  # of a value
 MOST_WEIGHTS = 1 << 22  # of a product; the judge holds several copies, in float64
 SHAPES = {
@@ -257,15 +275,22 @@ SHAPES = {
         *((1, 64, 28, 28), (1, 32, 56, 56), (2, 96, 14, 14), (8, 16, 7, 7), (8, 256), (1, 512), (1, 64, 128)),
         *((2, 32, 256), (1, 16, 8, 16, 16)),
     ),
+    "edge": (
+        *((0, 4, 6, 6), (1, 1, 1, 1), (2, 8, 1, 1), (1, 4, 1, 9), (0, 6), (1, 1), (3, 0), (0, 5, 8), (1, 1, 8)),
+        *((3, 7, 1), (3, 1, 4), (2, 0, 8), (1, 1, 1, 1, 1), (2, 4, 1, 5, 1), (1, 16, 1)),
+    ),
 }
-DTYPES = (*[torch.float32] * 8, torch.bfloat16, torch.float64)
+SIZES = ("tiny", "tiny", "tiny", "edge", "edge", "real")
+DTYPES = (*[torch.float32] * 12, torch.bfloat16, torch.float16, torch.float64)
 
 
 def random_network(seed: int) -> tuple[Network, Tensor]:
     """Return a network in evaluation mode and its input."""
     random, _ = Random(seed), torch.manual_seed(seed)
-    x, dtype = torch.randn(random.choice(SHAPES[random.choice(("tiny", "real"))])), random.choice(DTYPES)
+    x, dtype = torch.randn(random.choice(SHAPES[random.choice(SIZES)])), random.choice(DTYPES)
     x = x.to(dtype)
+    if random.random() < 0.3:
+        x = LAYOUTS[random.choice(list(LAYOUTS))](x)
     steps: list[Step] = []
     values = [x]
     for _ in range(200):
@@ -280,4 +305,4 @@ def random_network(seed: int) -> tuple[Network, Tensor]:
         if value.numel() <= MOST_ELEMENTS and value.is_floating_point() and bool(value.isfinite().all()):
             steps.append(step)
             values.append(value)
-    return Network(steps, random.choice((1, 1, 2)) if len(steps) > 1 else 1).eval(), x
+    return Network(steps, random.choice(["last", "last two", *RESULTS])).eval(), x

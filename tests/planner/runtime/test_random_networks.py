@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.planner.runtime.random_answers import Rounded, differences, failure, roundings, shrunk
+import planner
+from graphs.importers.from_torch import program_from_module
+from tests.planner.runtime.random_answers import Rounded, devices_of, differences, failure, roundings, shrunk
 from tests.planner.runtime.random_networks import Network, Step, random_network
+from tests.planner.runtime.sampled_answers import failure as failure_of_sample
 
 pytestmark = pytest.mark.attack("answer")
 
@@ -61,3 +64,21 @@ def test_an_error_of_a_plan_is_a_failure_that_shrinks_to_its_cause(monkeypatch: 
     monkeypatch.setattr("tests.planner.runtime.random_answers.failure", refuse)
     monkeypatch.setattr("tests.planner.runtime.random_answers.random_network", lambda _: (drawn, torch.ones(2)))
     assert [step.words for step in shrunk(0).steps] == ["tanh"]
+
+
+@pytest.mark.slow  # torch's descriptions of its operators take seconds to load
+@pytest.mark.parametrize("seed", range(4))
+def test_a_network_around_a_sample_answers_as_it_does_itself(seed: int) -> None:
+    said, words = failure_of_sample(seed)
+    assert words
+    assert not said, words
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4)])
+def test_inputs_without_elements_have_a_plan(shape: tuple[int, ...]) -> None:
+    network, x = Network([_norm_of(4)]).eval(), torch.ones(shape)
+    program = program_from_module(network, (x,))
+    plan = planner.plan(program, cluster=devices_of(1), goal="latency")
+    with planner.start(plan, program) as runner:
+        assert runner(x).shape == shape
+    assert plan.workload.batch == max(shape[0], 1)

@@ -81,6 +81,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normalised": (lambda: Net(nn.Sequential(conv(), nn.BatchNorm2d(4)), lambda x: F.instance_norm(x)), IMAGES),
     "attention": (lambda: Net(conv(), lambda x: F.scaled_dot_product_attention(x, x, x)), IMAGES),
     "linear": (lambda: Net(nn.Linear(8, 6), lambda x: x.transpose(1, 2)), IMAGES),
+    "rounded down": (lambda: Net(conv(), lambda x: torch.div(x.mT, torch.tensor(0.5), rounding_mode="floor")), IMAGES),
+    "signs of a number": (lambda: Net(conv(), lambda x: x.mT.copysign(torch.tensor(-1.0))), IMAGES),
     "a negative view": (lambda: Net(nn.Linear(8, 8), lambda x: torch.complex(x, x).conj().imag @ torch.eye(8)), IMAGES),
 }
 
