@@ -256,8 +256,8 @@ def test_with_direct_links_its_bound_holds_and_its_proofs_are_right(problem: Pro
         assert found == pytest.approx(truth)
 
 
-@given(tables(uniform=True, readers=1, overlap=False))
-def test_with_uniform_links_and_one_reader_each_it_is_exact(table: CostTable) -> None:
+@given(tables(uniform=True, overlap=False, sharings=["unlimited"]))
+def test_with_uniform_links_it_is_exact(table: CostTable) -> None:
     problem = everything(table)
     answer, truth = search(problem), brute_force(problem)
     assert answer.complete
