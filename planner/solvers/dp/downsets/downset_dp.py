@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FIRST, FIRST_SHARE = ChainDP(), 0.1  # the solver that it begins with, and that solver's share of the time at most
 MOST_STATES = 256  # counts of devices of each kind
 GROWTH = 3  # times the work of the last limit that the next one takes
-HALVINGS = 2  # of the step to the next limit, at most, where it takes more
+HALVINGS = 2  # of the step to the next limit: all where pairs are many, else as many as the work needs
 FEW_PAIRS = 10_000_000  # pairs of downsets that take a moment
 LISTED = 8  # times the root of the work: the downsets that it lists to estimate the work
 FIRST_STEP = 1e-3  # from the lower bound to the first limit, relative; each step is at least as long as all before
@@ -166,18 +166,17 @@ class _DownsetSearch:
     def next_limit_s(self, bound_s: float, step_s: float, last_s: float, work: int) -> float:
         """Return the limit after a bound: a step higher, and more or less than that as far as the work allows.
 
-        It takes at most `GROWTH` times the work of the limits before, or the step is a part of the given one.
+        Once pairs of downsets are many, the step is a part of the given one.
         """
         top_s = min(last_s, self._best.objective_s)
-        cheap = self._takes_at_most(GROWTH * work, min(bound_s + step_s, top_s))
-        if cheap:
-            # Not to the best placement at once: the wider a limit is above the bound, the less a sweep can leave out.
-            while bound_s + 2 * step_s < top_s and self._takes_at_most(GROWTH * work, bound_s + 2 * step_s):
-                step_s *= 2
-        for _ in range(0 if cheap else HALVINGS):
-            step_s /= 2
+        if work > FEW_PAIRS:  # the wider a limit is above the bound, the less a sweep can leave out
+            return min(bound_s + step_s * 0.5**HALVINGS, top_s)
+        for _ in range(HALVINGS):
             if self._takes_at_most(GROWTH * work, min(bound_s + step_s, top_s)):
                 break
+            step_s /= 2
+        while bound_s + 2 * step_s < top_s and self._takes_at_most(GROWTH * work, bound_s + 2 * step_s):
+            step_s *= 2
         return min(bound_s + step_s, top_s)
 
     def _takes_at_most(self, work: int, limit_s: float) -> bool:
