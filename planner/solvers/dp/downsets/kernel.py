@@ -64,7 +64,6 @@ class Penalty(NamedTuple):
     ends_s: Floats  # [n_kinds, n_downsets], the same for an interval that ends there
     enter_s: Floats  # [n_kinds, n_nets], a net that is written outside and read inside
     leave_s: Floats  # [n_kinds, n_nets], a net that is written inside and read outside
-    partly_s: Floats  # [n_kinds, n_nets], a net that an interval has ends of, as have those before and after it
     alone_s: Floats  # [n_kinds, n_unordered], computing an unordered block
     near_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is outside, with all neighbours inside
     far_s: Floats  # [n_kinds, n_unordered], the transfers of a block that is inside, with all neighbours outside
@@ -237,8 +236,6 @@ def _twice_s(field: Field, scratch: Reaching, kind: int, source: int) -> float:
             seconds += penalty.leave_s[kind, net]
             if nets.status[i, 0] == nets.status[j, 0] and nets.status[i, 1] == nets.status[j, 1]:
                 seconds += penalty.enter_s[kind, net]
-            else:
-                seconds -= penalty.partly_s[kind, net]
     return seconds
 
 
@@ -259,7 +256,7 @@ def _twice_unordered_s(field: Field, scratch: Reaching, kind: int, source: int) 
 
 
 @inner
-def _load_s(field: Field, scratch: Reaching, kind: int, source: int, target: int) -> float:
+def interval_s(field: Field, scratch: Reaching, kind: int, source: int, target: int) -> float:
     """Return seconds of a device that takes the interval from a source to a target; infinite where it cannot."""
     penalty = field.penalty
     load_s = penalty.compute_s[kind, target] - penalty.compute_s[kind, source]
@@ -271,7 +268,7 @@ def _load_s(field: Field, scratch: Reaching, kind: int, source: int, target: int
 
 
 @inner
-def _note_parts(parts: Parts, downset: int, entry: Ints, present: bool) -> None:
+def note_parts(parts: Parts, downset: int, entry: Ints, present: bool) -> None:
     """Write down the entry of each net or block of which a downset holds a part, or -1 again."""
     for i in range(parts.start[downset], parts.start[downset + 1]):
         entry[parts.item[i]] = i if present else -1
@@ -279,7 +276,7 @@ def _note_parts(parts: Parts, downset: int, entry: Ints, present: bool) -> None:
 
 @inner
 def _find_within(sources: Sources, scratch: Reaching, kind: int, first: int, last: int) -> int:
-    """Write down the places of sources within a target that lead to a missing state; return their number.
+    """As `find_sources`, for states of one word.
 
     The loops have no branch, since the processor would mispredict it for every second downset.
     """
@@ -299,7 +296,7 @@ def _find_within(sources: Sources, scratch: Reaching, kind: int, first: int, las
 
 @inner
 def _find_within_many(sources: Sources, scratch: Reaching, kind: int, first: int, last: int) -> int:
-    """As `_find_within`, for states of several words."""
+    """As `find_sources`, for states of several words."""
     outside, count = scratch.outside, 0
     for place in range(first, last):
         leads = np.uint64(0)
@@ -315,6 +312,14 @@ def _find_within_many(sources: Sources, scratch: Reaching, kind: int, first: int
 
 
 @inner
+def find_sources(sources: Sources, scratch: Reaching, kind: int, first: int, last: int) -> int:
+    """Write down the places of sources within a target that lead to a missing state; return their number."""
+    if len(scratch.missing) == 1:
+        return int(_find_within(sources, scratch, kind, first, last))
+    return int(_find_within_many(sources, scratch, kind, first, last))
+
+
+@inner
 def _reach(field: Field, sources: Sources, scratch: Reaching, reached: DownsetTable, ends: tuple[int, int, int]) -> int:
     """Let a kind of device take the last interval of a target; return the number of sources looked through.
 
@@ -324,13 +329,9 @@ def _reach(field: Field, sources: Sources, scratch: Reaching, reached: DownsetTa
     n_sources, stride, at = sources.size[0], field.stride[kind], first
     while at < n_sources and _any(scratch.missing):
         last = min(at + CHUNK, n_sources)
-        if len(scratch.missing) == 1:
-            count = _find_within(sources, scratch, kind, at, last)
-        else:
-            count = _find_within_many(sources, scratch, kind, at, last)
-        for number in range(count):
+        for number in range(find_sources(sources, scratch, kind, at, last)):
             source = sources.downset[scratch.within[number]]
-            load_s = _load_s(field, scratch, kind, source, target)
+            load_s = interval_s(field, scratch, kind, source, target)
             for state in range(len(scratch.known_s) - stride if load_s < np.inf else 0):
                 busiest_s = max(reached.busiest_s[source, state], load_s)
                 if busiest_s < scratch.known_s[state + stride] and not field.barred[kind, state]:
@@ -376,8 +377,8 @@ def _begin(field: Field, scratch: Reaching, reached: DownsetTable, target: int) 
     for state in range(len(scratch.known_s)):
         if reached.busiest_s[target, state] < np.inf:
             _learn(field, scratch, state, reached.busiest_s[target, state])
-    _note_parts(field.nets, target, scratch.net, True)
-    _note_parts(field.unordered, target, scratch.block, True)
+    note_parts(field.nets, target, scratch.net, True)
+    note_parts(field.unordered, target, scratch.block, True)
 
 
 @inner
@@ -411,8 +412,8 @@ def extend(field: Field, sources: Sources, scratch: Reaching, reached: DownsetTa
         for kind in range(len(field.stride)):
             start = np.searchsorted(sources.paid[: sources.size[0]], field.paid[target] - field.worth[kind])
             looked += _reach(field, sources, scratch, reached, (kind, target, start))
-        _note_parts(field.nets, target, scratch.net, False)
-        _note_parts(field.unordered, target, scratch.block, False)
+        note_parts(field.nets, target, scratch.net, False)
+        note_parts(field.unordered, target, scratch.block, False)
         _enter(field, sources, reached, target)
         looked += 1
         target += 1

@@ -79,11 +79,12 @@ class Elements:
         return PinCosts(Pins(*flat(ends)), *_columns(costs, len(self.kinds.devices)))
 
     @cached_property
-    def to_one(self) -> Bits:
-        """[n_nets], whether one other device at most may read a net."""
-        number, to_one = self._numbers(self.element), self.kinds.to_one
-        nets = (net for net in self.blocks.nets if net.writer in number and not number.keys().isdisjoint(net.readers))
-        return np.asarray([not to_one.isdisjoint(net.flows) for net in nets], dtype=bool)
+    def flows(self) -> list[tuple[int, ...]]:
+        """[n_nets], the flows of each net between elements."""
+        number = self._numbers(self.element)
+        return [
+            net.flows for net in self.blocks.nets if net.writer in number and not number.keys().isdisjoint(net.readers)
+        ]
 
     @cached_property
     def ties(self) -> PinCosts:
@@ -204,8 +205,7 @@ class Lattice:
         the other ends are in S: the net enters S if the writer is in I, else it leaves S; ``starts_s[I]`` counts this.
         If only J does, the ends in J are in S: the net leaves S if the writer is in J, else it enters S; ``ends_s[J]``
         counts this. If both do, both count it, either once as leaving and once as entering, or twice as leaving. But
-        the net leaves S once at most; and if no end is in S, it does not enter S either. `_twice_s` corrects this. If
-        an end is in S, a net that one other device at most may read makes S impossible, as others have ends of it, too.
+        the net leaves S once at most; and if no end is in S, it does not enter S either. `_twice_s` corrects this.
 
         Unordered blocks count in the same way. A block with all neighbours in S counts in ``ends_s[J]``; if some of its
         neighbours are in I, ``starts_s[I]`` subtracts it again.
@@ -237,7 +237,6 @@ class Lattice:
             ends_s=self.cut_s(leave_s, enter_s) + ends_s,
             enter_s=enter_s,
             leave_s=leave_s,
-            partly_s=np.where(elements.to_one, cap_s, 0.0),
             alone_s=alone_s,
             near_s=near,
             far_s=far,

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
@@ -26,7 +26,6 @@ from planner.solvers.boundary import BoundaryCosts, boundary_costs
 Group: TypeAlias = tuple[int, ...]
 
 ROUNDING = 1e-9  # relative; sums of seconds are rounded
-SEVERAL = 2  # other devices that read a flow, at least, if it is not one alone
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,6 @@ class IntervalKinds:
     enter_s: Floats  # [n_flows, n_kinds], seconds if a flow is written elsewhere and read here
     leave_s: Floats  # [n_flows, n_kinds], seconds if a flow is written here and read elsewhere
     exact: bool  # whether devices pay at their boundary
-    to_one: frozenset[int] = frozenset()  # flows that one other device reads at most
-    to_several: frozenset[int] = frozenset()  # flows that `SEVERAL` other devices read at least, if any does
 
     @property
     def first(self) -> list[int]:
@@ -53,15 +50,6 @@ class IntervalKinds:
         """Return the seconds of some flows together to enter and to leave, [n_kinds] each."""
         rows = list(flows)
         return self.enter_s[rows].sum(axis=0), self.leave_s[rows].sum(axis=0)
-
-    def split(self, flow: int) -> tuple["IntervalKinds", "IntervalKinds"]:
-        """Return the charges where one other device at most reads a flow, and where several do, so it leaves twice."""
-        leave_s = self.leave_s.copy()
-        leave_s[flow] *= SEVERAL
-        return (
-            replace(self, to_one=self.to_one | {flow}),
-            replace(self, to_several=self.to_several | {flow}, leave_s=leave_s),
-        )
 
 
 def kinds_of(table: CostTable) -> IntervalKinds:

@@ -1,5 +1,6 @@
 """Sweep: the dynamic program over downsets under one limit on every device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -14,6 +15,7 @@ from planner.solvers.compiled import zeros
 from planner.solvers.dp.downsets.kernel import BITS, Bits, DownsetTable, Field, Reaching, Sources, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
 from planner.solvers.dp.downsets.reduce import ROUNDING
+from planner.solvers.dp.downsets.retrace import Interval, Tracked, WayBack
 from simulator.placement import Placement
 
 Counts: TypeAlias = tuple[int, ...]
@@ -184,6 +186,7 @@ class UnorderedBlocks:
         return min(float(near.sum()), alone_s + float(far_s[kind, mine][~inside].sum()))
 
 
+FIRST_STEP = 1e-3  # from the least seconds to the first limit of a way back, relative; each step is twice the last
 LOOK = 20_000_000  # pairs of downsets between two looks at the clock
 MOST_BYTES = 1_500_000_000  # for the downsets and everything computed from them
 BYTES_EACH = 400  # of a downset, about, besides two for each element: most of them for the nets that it cuts
@@ -196,6 +199,14 @@ class SweptPlacement(NamedTuple):
     counted_s: float  # the busiest device's seconds as intervals are charged, at most what the evaluator says
     placement: Placement
     too_low: int  # an operator of the unordered block that is undercounted most; -1 if none is
+
+
+class Swept(NamedTuple):
+    """What a sweep, or a way back, found."""
+
+    answers: list[SweptPlacement]  # for each number of devices, the best one first; none if there is none in the limit
+    bound_s: float  # no placement is below it
+    done: bool = True  # whether neither time nor memory ran out
 
 
 class SearchSpace(NamedTuple):
@@ -218,16 +229,11 @@ class SearchSpace(NamedTuple):
             count += n * (n + 1) // 2 - int(np.searchsorted(seconds, seconds - self.limit_s).sum())
         return count
 
-    def sweep(self, budget: Budget) -> list[SweptPlacement] | None:
-        """Return the best placement within the limit for each number of devices, best first.
-
-        Returns:
-            None if time runs out. An empty list if no placement is within the limit, which is then a bound.
-        """
+    @property
+    def whole(self) -> bool:
+        """Whether the empty and the full downset are among them; else no placement is within the limit."""
         downsets = self.lattice.downsets
-        if not len(downsets) or downsets[0].any() or not downsets[-1].all():
-            return []
-        return DownsetSweep(self).run(budget)
+        return bool(len(downsets) and not downsets[0].any() and downsets[-1].all())
 
 
 def pose(elements: Elements, limit_s: float, budget: Budget, most: int | None = None) -> SearchSpace | None:
@@ -251,7 +257,7 @@ class DownsetSweep:
 
     def __init__(self, posed: SearchSpace) -> None:
         lattice, self._states, opened, limit_s = posed.lattice, posed.states, posed.opened, posed.limit_s
-        self._lattice = lattice
+        self._lattice, self._limit_s = lattice, limit_s
         self._number = {state: number for number, state in enumerate(self._states)}
         counts = np.asarray(self._states)  # [n_states, n_kinds], in the order of `itertools.product`
         penalty, unordered = lattice.penalties(limit_s)
@@ -289,14 +295,58 @@ class DownsetSweep:
         )
         self.reached.busiest_s[0, 0] = 0.0  # no device and nothing done
 
-    def run(self, budget: Budget) -> list[SweptPlacement] | None:
+    def run(self, budget: Budget) -> Swept:
         """Go through all downsets, each after those within it."""
         done = 0
         while done < self._lattice.n:
             if budget.left_s <= 0:
-                return None
+                return Swept([], 0.0, done=False)
             done = extend(self.field, self.sources, self.scratch, self.reached, done, LOOK)
-        return self._found()
+        answers = self._found()
+        return Swept(answers, answers[0].counted_s if answers else self._limit_s)
+
+    def retrace(self, flows: frozenset[int], between_s: tuple[float, float], budget: Budget) -> Swept:
+        """Go back through all downsets and charge some flows for each device that reads them, see `retrace`.
+
+        It looks for the best placement that takes the first of two seconds at least and the second one at most, first
+        among those that take little more than the first.
+        """
+        bound_s, most_s = between_s[0], min(self._limit_s, between_s[1])
+        tracked, least_s, step_s = self._tracked(flows), self._least_s, FIRST_STEP * bound_s
+        while True:
+            within_s = min(bound_s + step_s or most_s, most_s)
+            field = self.field._replace(most_s=within_s * (1 + ROUNDING))
+            way, done = WayBack(field, self.sources, self.scratch, least_s, tracked), self._lattice.n - 1
+            while done > 0:
+                if budget.left_s <= 0:
+                    return Swept([], bound_s, done=False)
+                done = way.go_on(done)
+            if done < 0:
+                return Swept([], bound_s, done=False)
+            answers = [self._placed(*found) for found in way.best]
+            if answers or within_s == most_s:
+                return Swept(answers, answers[0].counted_s if answers else most_s)
+            bound_s, step_s = within_s, 2 * step_s
+
+    @property
+    def _least_s(self) -> Floats:
+        """[n_downsets, n_states], the least seconds of the busiest device with the devices of a state at most."""
+        counts = [len(devices) + 1 for devices in self._lattice.elements.kinds.devices]
+        least_s = self.reached.busiest_s.reshape(-1, *counts)
+        for axis in range(1, len(counts) + 1):
+            least_s = np.minimum.accumulate(least_s, axis=axis)
+        return np.ascontiguousarray(least_s.reshape(self.reached.busiest_s.shape))
+
+    def _tracked(self, flows: frozenset[int]) -> Tracked:
+        """Return the nets of some flows."""
+        elements = self._lattice.elements
+        chosen = np.asarray([not flows.isdisjoint(some) for some in elements.flows], dtype=bool)
+        pins = elements.nets.pins
+        return Tracked(
+            of_net=np.where(chosen, np.cumsum(chosen) - 1, -1),
+            written=self._lattice.downsets[:, pins.element[pins.start[:-1][chosen]]],
+            leave_s=np.ascontiguousarray(self.field.penalty.leave_s[:, chosen]),
+        )
 
     def _found(self) -> list[SweptPlacement]:
         """Return the best placement of each number of devices."""
@@ -308,15 +358,22 @@ class DownsetSweep:
 
     def _read(self, counted_s: float, state: Counts) -> SweptPlacement:
         """Return the placement that the choices lead to, from the full downset back."""
-        lattice, elements = self._lattice, self._lattice.elements
-        device = np.zeros(elements.blocks.n, dtype=np.int64)
-        downset = lattice.n - 1
+        intervals: list[Interval] = []
+        downset = self._lattice.n - 1
         while downset:
             number = self._number[state]
             kind, source = int(self.reached.by[downset, number]), int(self.reached.came_from[downset, number])
-            taken = lattice.downsets[downset] & ~lattice.downsets[source]
-            device[elements.element[taken]] = elements.kinds.devices[kind][state[kind] - 1]
+            intervals.append((kind, source, downset))
             state, downset = (*state[:kind], state[kind] - 1, *state[kind + 1 :]), source
+        return self._placed(counted_s, intervals[::-1])
+
+    def _placed(self, counted_s: float, intervals: Sequence[Interval]) -> SweptPlacement:
+        """Return the placement of intervals, the first one first."""
+        lattice, elements = self._lattice, self._lattice.elements
+        device, left = np.zeros(elements.blocks.n, dtype=np.int64), [list(each) for each in elements.kinds.devices]
+        for kind, source, target in intervals:
+            taken = lattice.downsets[target] & ~lattice.downsets[source]
+            device[elements.element[taken]] = left[kind].pop(0)
         unordered = UnorderedBlocks(elements, device)
         unordered.settle()
         too_low = unordered.counted_too_low(ROUNDING * counted_s / max(1, len(elements.unordered)))

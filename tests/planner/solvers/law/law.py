@@ -13,8 +13,12 @@ from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
+import numpy as np
+
+from costmodels.table import CostTable
 from planner.literature.placement.offload import OffloadTable
 from planner.problem.bounds import lower_bound
+from planner.problem.devices import uniform_links
 from planner.problem.infeasible import infeasible_because
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import PROOF_TOLERANCE, Status
@@ -107,7 +111,7 @@ def is_exact(name: str, problem: Problem) -> bool:
         case "exhaustive":
             return True
         case "downset-dp":
-            return bool(problem.contiguous) and not direct
+            return bool(problem.contiguous) and (not direct or sends_at_devices(table))
         case "branch-and-bound":
             return channels_apart(table) and not table.slowdown.any()
         case "ilp":
@@ -115,9 +119,16 @@ def is_exact(name: str, problem: Problem) -> bool:
             return (problem.goal is not Goal.LATENCY or nothing_sent) and not table.slowdown.any()
         case "auto":
             if problem.contiguous:
-                return problem.goal is Goal.THROUGHPUT and not direct
+                return problem.goal is Goal.THROUGHPUT and (not direct or sends_at_devices(table))
             return problem.goal is not Goal.LATENCY and not table.slowdown.any()
     return False
+
+
+def sends_at_devices(table: CostTable) -> bool:
+    """Whether all links are alike, and no channel is busier than the devices at its ends, which nobody slows down."""
+    channels = table.channel[table.channel >= 0]
+    apart = table.sharing == "unlimited" or len(np.unique(channels)) == len(channels)
+    return uniform_links(table) and not table.overlap and apart and not table.slowdown.any()
 
 
 class Claim(NamedTuple):

@@ -14,7 +14,7 @@ from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
 from planner.solvers.base import Answer, Budget
-from planner.solvers.dp.downsets import sweep
+from planner.solvers.dp.downsets import retrace, sweep
 from planner.solvers.dp.downsets.downset_dp import DownsetDP
 from planner.solvers.solve import solve
 from simulator.placement import Placement
@@ -256,8 +256,8 @@ def test_with_direct_links_its_bound_holds_and_its_proofs_are_right(problem: Pro
         assert found == pytest.approx(truth)
 
 
-@given(tables(uniform=True, readers=1, overlap=False))
-def test_with_uniform_links_and_one_reader_each_it_is_exact(table: CostTable) -> None:
+@given(tables(uniform=True, overlap=False, sharings=["unlimited"]))
+def test_with_uniform_links_it_is_exact(table: CostTable) -> None:
     problem = everything(table)
     answer, truth = search(problem), brute_force(problem)
     assert answer.complete
@@ -297,6 +297,16 @@ def test_a_tensor_that_two_devices_read_leaves_twice() -> None:
     # 1.5 for each transfer, of which two and 2 are more than 3 and one: 2 + 2 * 1.5 against 3 + 1.5, so 5
     table = make_table([[2.0] * 3, [3.0] * 3, [3.0] * 3], [(0, (1, 2), 1.5)], overlap=False)
     assert best_s(everything(table)) == 5.0
+
+
+@pytest.mark.attack("proof")
+def test_without_room_for_a_way_back_the_bound_of_the_sweep_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the three on a device each: 2 + 2 * 1.5 is 5, and 3 + 1.5 where the first one pays for one reader alone
+    monkeypatch.setattr(retrace, "MOST_LABELS", 1)
+    problem = everything(make_table([[2.0] * 3, [3.0] * 3, [3.0] * 3], [(0, (1, 2), 1.5)], overlap=False))
+    answer = search(problem)
+    assert answer.placement is not None
+    assert (value(problem, answer.placement), answer.bound_s, answer.complete) == (5.0, 4.5, False)
 
 
 @pytest.mark.parametrize("seed", range(12))
