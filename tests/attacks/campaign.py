@@ -5,12 +5,14 @@ docs/attacks.md already, and whatever broke through lies there as a file with it
 that dies or hangs is a fault itself.
 """
 
+import atexit
 import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -236,6 +238,29 @@ def _fault_names() -> Sequence[str]:
     return tuple(COMMANDS)
 
 
+def _requests(_: str, __: Path) -> Attack:
+    from tests.attacks.long import requests
+
+    atexit.register((until := ExitStack()).close)
+    return _long(requests(until))
+
+
+def _starts(_: str, __: Path) -> Attack:
+    from tests.attacks.long import starts
+
+    return _long(starts())
+
+
+def _losses(_: str, __: Path) -> Attack:
+    from tests.attacks.long import losses
+
+    return _long(losses())
+
+
+def _long(judged: Callable[[int], str]) -> Attack:
+    return lambda seed: (judged(seed), "")
+
+
 def _all() -> Sequence[str]:
     return ("all",)
 
@@ -247,6 +272,9 @@ KINDS: Mapping[str, Kind] = {
     "networks": Kind(lambda: ("all", "samples"), _networks, longer=3),
     "trainings": Kind(_all, _trainings, longer=3),
     "faults": Kind(_fault_names, _faults, computes=False),
+    "requests": Kind(_all, _requests, longer=3),
+    "starts": Kind(_all, _starts, longer=3),
+    "losses": Kind(_all, _losses, longer=3, computes=False),
 }
 WANTED: Mapping[tuple[str, ...], int] = {
     ("readers", "options"): 1_000_000,
@@ -254,8 +282,11 @@ WANTED: Mapping[tuple[str, ...], int] = {
     ("networks",): 20_000,
     ("trainings",): 2_000,
     ("faults",): 200,
+    ("requests",): 100,
+    ("starts",): 1_000,
+    ("losses",): 12,
 }
-"""How many there should be, of some kinds together; of faults, of each command."""
+"""How many there should be, of some kinds together; of faults, of each command; requests in rounds of 1,000."""
 
 
 def main(words: list[str]) -> None:
