@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -43,7 +43,8 @@ NETWORK = "branches"
 CALLERS, REQUESTS = 8, 125  # of each caller in a round: 1,000 in all
 INPUTS = 16  # different ones
 WARM = 5  # rounds after which nothing grows any more
-MORE_BYTES = 64 << 20  # of memory, that an allocator may keep
+SPARE = {"bytes": 64 << 20}  # memory that an allocator may keep
+SETTLED_S = 5.0  # after which a thread that was told to end has ended
 LATEST_S = 3.0  # of training, until a rank is killed
 
 Judged = Callable[[int], str]
@@ -58,22 +59,32 @@ class Holdings:
     most: dict[str, int] = field(default_factory=dict)
 
     def grown(self) -> str:
-        """Return what is more than after the first rounds, or nothing."""
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        now = {
-            "threads": len(os.listdir("/proc/self/task")),
-            "descriptors": len(os.listdir("/proc/self/fd")),
-            "bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-        }
+        """Return what stays more than after the first rounds, or nothing; a thread goes a moment after its end."""
         self.rounds += 1
+        now = _held()
         if self.rounds <= WARM:
             self.most = {what: max(count, self.most.get(what, 0)) for what, count in now.items()}
             return ""
-        spare = {"bytes": MORE_BYTES}
-        more = [what for what, count in now.items() if count > self.most[what] + spare.get(what, 0)]
+        end_s = time.monotonic() + SETTLED_S
+        while (more := self._more(now)) and time.monotonic() < end_s:
+            time.sleep(0.01)
+            now = _held()
         return ", ".join(
             f"{now[what]:,} {what} after {self.rounds} rounds, {self.most[what]:,} before" for what in more
         )
+
+    def _more(self, now: Mapping[str, int]) -> list[str]:
+        return [what for what, count in now.items() if count > self.most[what] + SPARE.get(what, 0)]
+
+
+def _held() -> dict[str, int]:
+    """Return what this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+    }
 
 
 @cache
