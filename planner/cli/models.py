@@ -137,7 +137,10 @@ class FileOrTokens(argparse.Action):
     def __call__(self, _: Any, options: argparse.Namespace, value: Any, option: str | None = None) -> None:
         """Keep the value as what it is; a file after -o is one whatever its name."""
         if option == "--output" and str(value).isdecimal():
-            options.new_tokens = at_least_one(str(value))
+            try:
+                options.new_tokens = at_least_one(str(value))
+            except argparse.ArgumentTypeError as error:  # which argparse expects of types alone
+                raise argparse.ArgumentError(self, str(error)) from None
         else:
             options.output = value
 

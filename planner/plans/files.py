@@ -42,6 +42,7 @@ from planner.problem.problem import Goal
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.copies import copies_of_everything
 from planner.solvers.robust import Robustness
+from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
 
 VERSION = 1
@@ -130,7 +131,7 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
             robustness=Robustness(**document["robustness"]) if document["robustness"] else None,
             simplification=Simplification(**document["simplification"]) if document["simplification"] else None,
             rewrites=tuple(map(rewrite_from_dict, document["rewrites"])),
-            whole_share=float(document["whole_share"]),
+            whole_share=_whole_share(document),
             network=_network(document),
             phases=phases,
             **{
@@ -138,11 +139,20 @@ def plan_from_dict(document: Mapping[str, Any]) -> Plan:
                 for name in PACES
             },
         )
+        checks.check_fields(plan, "the plan")
         return _confirmed(plan, document)
     except InputError:
         raise
     except DAMAGED as error:
         raise InputError(f"the plan is damaged: {error!r}; plan again") from error
+
+
+def _whole_share(document: Mapping[str, Any]) -> float:
+    """Return the time of the network before its split, as a share of that of its parts."""
+    share = float(document["whole_share"])
+    if not (isfinite(share) and share > 0):
+        raise InputError(f"the plan's whole_share is {share:g}; plan again")
+    return share
 
 
 def _network(document: Mapping[str, Any]) -> str:
@@ -328,11 +338,11 @@ def _check_bound(plan: Plan) -> None:
     claim = f"the plan says that nothing is below {format_seconds(plan.bound_s)}"
     if plan.objective_s < least_s:
         raise InputError(f"{claim}, and takes {format_seconds(plan.objective_s)} itself; plan again")
-    one = plan.one_device if plan.table.n_ops else None
-    if one is not None and one.objective_s < least_s:
+    one = best_single_device(plan.problem) if plan.table.n_ops else None
+    if one is not None and one[1] < least_s:
         raise InputError(
-            f"{claim}; with all operators on '{plan.table.devices[one.placement.device[0]]}' it is "
-            f"{format_seconds(one.objective_s)}; plan again"
+            f"{claim}; with all operators on '{plan.table.devices[one[0].device[0]]}' it is {format_seconds(one[1])}; "
+            "plan again"
         )
     if not plan.problem.copies or least_s <= 0:
         return

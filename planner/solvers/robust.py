@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodels.table import QUARTILES, CostTable
 from graphs.common.arrays import Floats
+from graphs.common.checks import check_fields
 from planner.problem.deadline import Deadline
 from planner.problem.problem import Problem
 from planner.problem.reporter import SILENT, Reporter
@@ -36,6 +37,9 @@ class Robustness:
     worst_regret: float  # the largest relative loss
     mean_regret: float  # the mean relative loss
     nominal_regret: float  # the largest relative loss of the placement that is best for the measured costs
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the robustness")
 
 
 @dataclass(frozen=True)

@@ -1,56 +1,54 @@
-"""A campaign of attacks that goes on where it stopped: slices of every kind in turns, each in a process of its own.
+"""A campaign of attacks that goes on where it stopped: rounds of every kind in turns, each in a process of its own.
 
-The corpus is a folder: ``counts.json`` has the next seed of each target, and whatever broke through lies there as a
-file with its reason. A slice that dies or hangs is a fault itself.
+The corpus is a folder: ``counts.json`` has the next seed of each target, ``counted.json`` how many of these are on
+docs/attacks.md already, and whatever broke through lies there as a file with its reason, until it is mended. A round
+that dies or hangs is a fault itself.
 """
 
+import atexit
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.children import running
+
 ROOT = Path(__file__).parents[2]
-SLICE_S, PATIENCE_S = 60.0, 300.0
+SLICE_S, PATIENCE_S = 20.0, 300.0
+CALM = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that wait take six times as long as they work
+FOUND = "found: "  # begins a line of a round's process
 BUSY = 10  # times as long by the clock as of processor time, on a machine that others use, too
-LONGER = {
-    "problems": 10,
-    "networks": 5,
-    "trainings": 5,
-}  # times as long a slice: they compile or load for half a minute
 FAULTS_S = 8.0  # in which most commands end
-WANTED = {
-    "readers": 1_000_000,
-    "options": 1_000_000,
-    "problems": 20_000,
-    "networks": 20_000,
-    "trainings": 2_000,
-    "faults": 200,
-}
-"""How many there should be: files and command lines together, problems, networks, and faults of each command."""
+
+Attack = Callable[[int], tuple[str, str]]
+"""What is wrong, or nothing, and the input, of a seed."""
 
 
-def targets() -> list[tuple[str, str]]:
-    """Return what is attacked, as (kind, name), in the order of a round."""
-    from planner.cli import COMMANDS as EVERY
-    from tests.attacks.faults import COMMANDS
-    from tests.attacks.options import LIGHT
-    from tests.attacks.readers import NAMES
+@dataclass(frozen=True)
+class Kind:
+    """Attacks of one kind.
 
-    heavy = [name for name in ("import", "plan", "choose", "verify", "shard") if name in EVERY]
-    return [
-        *(("readers", name) for name in NAMES),
-        *(("options", name) for name in (*LIGHT, *heavy)),
-        ("problems", "all"),
-        ("networks", "all"),
-        ("networks", "samples"),
-        ("trainings", "all"),
-        *(("faults", name) for name in COMMANDS),
-    ]
+    Attributes:
+        names: what they attack.
+        attack: makes the attack on a name, with an empty folder.
+        longer: so many times as long is a slice of those that compile or load for half a minute.
+        computes: whether this process does the work, whose processor time then counts.
+    """
+
+    names: Callable[[], Sequence[str]]
+    attack: Callable[[str, Path], Attack]
+    longer: int = 1
+    computes: bool = True
+
+
+def targets(kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return what is attacked, as (kind, name), in the order of a round; without kinds, all."""
+    return [(kind, name) for kind in kinds or KINDS for name in KINDS[kind].names()]
 
 
 @dataclass
@@ -59,78 +57,99 @@ class Corpus:
 
     folder: Path
     counts: dict[str, int] = field(default_factory=dict)  # next seed by "kind name"
-    faults: int = 0
+    counted: dict[str, int] = field(default_factory=dict)  # the first seed that no page has counted
 
     @classmethod
     def of(cls, folder: Path) -> "Corpus":
         """Read what is there, if anything is."""
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "counts.json"
-        counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        return cls(folder, counts, sum(1 for _ in folder.rglob("*.txt")))
+        files = [folder / "counts.json", folder / "counted.json"]
+        return cls(folder, *(json.loads(file.read_text("utf-8")) if file.exists() else {} for file in files))
+
+    def start(self, tried: Mapping[str, int]) -> None:
+        """Begin targets that are new here after the seeds that were tried elsewhere."""
+        for key in tried.keys() - self.counts.keys():
+            self.counts[key] = self.counted[key] = tried[key]
 
     def keep(self, kind: str, name: str, found: Mapping[str, object]) -> None:
         """Add what a slice has found."""
         key = f"{kind} {name}"
         self.counts[key] = self.counts.get(key, 0) + int(str(found["tried"]))
         for fault in found["faults"]:  # type: ignore[attr-defined]
-            self.faults += 1
-            place = self.folder / kind / f"{name.replace(' ', '-')}-{fault['seed']}"
+            place = self.folder / kind / f"{name.replace(' ', '-')}-{fault['seed']}.txt"
             place.parent.mkdir(exist_ok=True)
-            place.with_suffix(".txt").write_text(f"{fault['said']}\n{fault['input']}\n", encoding="utf-8")
+            place.write_text(f"{fault['said']}\n{fault['input']}\n", encoding="utf-8")
             print(f"wrong: {kind} {name} {fault['seed']}: {fault['said'][:300]}", flush=True)
-        text = json.dumps(self.counts, indent=1, sort_keys=True) + "\n"
-        (self.folder / "counts.json").write_text(text, encoding="utf-8")
+        self.save()
 
-    def total(self, kind: str) -> int:
-        """Return how many inputs of a kind were tried."""
-        return sum(count for key, count in self.counts.items() if key.partition(" ")[0] == kind)
+    def save(self) -> None:
+        """Write the counts."""
+        for file, counts in (("counts.json", self.counts), ("counted.json", self.counted)):
+            text = json.dumps(counts, indent=1, sort_keys=True) + "\n"
+            (self.folder / file).write_text(text, encoding="utf-8")
+
+    def new(self, key: str) -> int:
+        """Return how many inputs of a target no page has counted."""
+        return self.counts[key] - self.counted.get(key, 0)
+
+    def broken_through(self, key: str | None = None) -> list[int]:
+        """Return the seeds that broke through, of a target or of all, as far as their files are there."""
+        kind, _, name = (key or "* *").partition(" ")
+        files = self.folder.glob(f"{kind}/{name.replace(' ', '-')}-*.txt")
+        seeds = [(file.stem.rpartition("-")) for file in files]
+        return sorted(int(seed) for of, _, seed in seeds if key is None or of == name.replace(" ", "-"))
 
 
-def run(hours: float, corpus: Corpus, slice_s: float = SLICE_S) -> None:
+def run(hours: float, corpus: Corpus, kinds: Sequence[str] = (), slice_s: float = SLICE_S) -> None:
     """Attack in turns until the time is over."""
     end_s = time.monotonic() + 3600 * hours
-    while True:
-        for kind, name in targets():
-            if time.monotonic() >= end_s:
-                return
-            first = corpus.counts.get(f"{kind} {name}", 0)
-            corpus.keep(kind, name, _in_a_process(kind, name, first, slice_s * LONGER.get(kind, 1)))
-
-
-def _in_a_process(kind: str, name: str, first: int, slice_s: float) -> Mapping[str, object]:
-    command = [sys.executable, "-m", "tests.attacks.campaign", kind, name, str(first), str(slice_s)]
-    limit_s = slice_s + PATIENCE_S
-    try:
-        done = subprocess.run(
-            ["prlimit", f"--cpu={limit_s:.0f}", *command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=BUSY * limit_s,
-            env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # threads that wait take six times as long as they work
-            check=True,
-        )
-        found: Mapping[str, object] = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.SubprocessError as error:
-        said = f"the process ended: {error} {(getattr(error, 'stderr', '') or '')[-1000:]}"
-        found = {"tried": 1, "faults": [{"seed": first, "said": said, "input": "from this seed on"}]}
-    return found
-
-
-def attacked(kind: str, name: str, first: int, slice_s: float, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong, or nothing, and the input, from a seed on, for some seconds."""
-    seed, attack = first, ATTACKS[kind](name, folder)
-    end_s = time.monotonic() + slice_s  # without the seconds that it takes to get ready
     while time.monotonic() < end_s:
-        yield attack(seed)
-        seed += 1
+        for kind in kinds or KINDS:
+            for name, found in _round(kind, corpus, slice_s * KINDS[kind].longer, end_s):
+                corpus.keep(kind, name, found)
 
 
-def _readers(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
+def _round(kind: str, corpus: Corpus, slice_s: float, end_s: float) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Attack each target of a kind for a slice, all in one process; yield what was found as soon as it is known."""
+    first = {name: corpus.counts.get(f"{kind} {name}", 0) for name in KINDS[kind].names()}
+    command = [sys.executable, "-m", "tests.attacks.campaign", kind, json.dumps(first), str(slice_s)]
+    limit_s = slice_s * len(first) + PATIENCE_S
+    left_s = min(BUSY * limit_s, end_s - time.monotonic())
+    limited = ["prlimit", f"--cpu={limit_s:.0f}", *command]
+    waiting = [*first]
+    with tempfile.TemporaryFile("w+") as said, running(limited, left_s, cwd=ROOT, stderr=said, env=CALM) as process:
+        for line in process.stdout or ():
+            if line.startswith(FOUND):
+                yield waiting.pop(0), json.loads(line.removeprefix(FOUND))
+        if process.wait() and waiting and time.monotonic() < end_s:
+            said.seek(0)
+            why = f"the process ended with {process.returncode}: {said.read()[-1000:]}"
+            yield waiting[0], {"tried": 1, "faults": [_fault(first[waiting[0]], why, "from this seed on")]}
+
+
+def attacked(kind: str, name: str, first: int, slice_s: float) -> Mapping[str, object]:
+    """Attack for some seconds, from a seed on; return how many inputs were tried, and what broke through."""
+    clock = time.process_time if KINDS[kind].computes else time.monotonic
+    faults, seed = [], first
+    with tempfile.TemporaryDirectory() as folder:
+        attack = KINDS[kind].attack(name, Path(folder))
+        end_s = clock() + slice_s  # without the seconds that it takes to get ready
+        while clock() < end_s:
+            said, given = attack(seed)
+            if said:
+                faults.append(_fault(seed, said, given))
+            seed += 1
+    return {"tried": seed - first, "faults": faults}
+
+
+def _fault(seed: int, said: str, given: str) -> Mapping[str, object]:
+    return {"seed": seed, "said": said, "input": given[:5000]}
+
+
+def _readers(name: str, folder: Path) -> Attack:
     from tests.attacks import readers
 
-    readers.readers()
+    readers.reader(name)
 
     def attack(seed: int) -> tuple[str, str]:
         said, content = readers.attacked(name, seed, folder)
@@ -139,7 +158,13 @@ def _readers(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-def _options(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
+def _reader_names() -> Sequence[str]:
+    from tests.attacks.readers import NAMES
+
+    return NAMES
+
+
+def _options(name: str, folder: Path) -> Attack:
     from tests.attacks import options
 
     options.folder_with_files(folder)
@@ -151,19 +176,25 @@ def _options(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-def _problems(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
+def _option_names() -> Sequence[str]:
+    from tests.attacks.options import HEAVY, LIGHT
+
+    return (*LIGHT, *HEAVY)
+
+
+def _problems(_: str, __: Path) -> Attack:
     from tests.planner.solvers.law.law import break_law
-    from tests.planner.solvers.law.random_problems import KINDS
+    from tests.planner.solvers.law.random_problems import KINDS as FORMS
 
     def attack(seed: int) -> tuple[str, str]:
-        own, kinds = seed // len(KINDS), [*KINDS][seed % len(KINDS) :][:1]
-        claims = [claim for each in break_law(kinds, range(own, own + 1)) for claim in each]
-        return "; ".join(map(str, claims)), str(kinds)
+        own, forms = seed // len(FORMS), [*FORMS][seed % len(FORMS) :][:1]
+        claims = [claim for each in break_law(forms, range(own, own + 1)) for claim in each]
+        return "; ".join(map(str, claims)), str(forms)
 
     return attack
 
 
-def _networks(name: str, _: Path) -> Callable[[int], tuple[str, str]]:
+def _networks(name: str, _: Path) -> Attack:
     from tests.planner.runtime import random_answers, sampled_answers
 
     if name == "samples":
@@ -176,7 +207,7 @@ def _networks(name: str, _: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-def _trainings(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
+def _trainings(_: str, __: Path) -> Attack:
     from tests.planner.runtime.training import random_steps
 
     def attack(seed: int) -> tuple[str, str]:
@@ -187,11 +218,11 @@ def _trainings(_: str, __: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-def _faults(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
+def _faults(name: str, folder: Path) -> Attack:
     from tests.attacks import faults
-    from tests.attacks.readers import readers
+    from tests.attacks.readers import reader
 
-    (folder / "plan.json").write_bytes(readers()["plan"].good)
+    (folder / "plan.json").write_bytes(reader("plan").good)
     kinds = [each for each in faults.FAULTS if faults.possible(each)]
 
     def attack(seed: int) -> tuple[str, str]:
@@ -201,26 +232,68 @@ def _faults(name: str, folder: Path) -> Callable[[int], tuple[str, str]]:
     return attack
 
 
-ATTACKS: Mapping[str, Callable[[str, Path], Callable[[int], tuple[str, str]]]] = {
-    "readers": _readers,
-    "options": _options,
-    "problems": _problems,
-    "networks": _networks,
-    "trainings": _trainings,
-    "faults": _faults,
+def _fault_names() -> Sequence[str]:
+    from tests.attacks.faults import COMMANDS
+
+    return tuple(COMMANDS)
+
+
+def _requests(_: str, __: Path) -> Attack:
+    from tests.attacks.long import requests
+
+    atexit.register((until := ExitStack()).close)
+    return _long(requests(until))
+
+
+def _starts(_: str, __: Path) -> Attack:
+    from tests.attacks.long import starts
+
+    return _long(starts())
+
+
+def _losses(_: str, __: Path) -> Attack:
+    from tests.attacks.long import losses
+
+    return _long(losses())
+
+
+def _long(judged: Callable[[int], str]) -> Attack:
+    return lambda seed: (judged(seed), "")
+
+
+def _all() -> Sequence[str]:
+    return ("all",)
+
+
+KINDS: Mapping[str, Kind] = {
+    "readers": Kind(_reader_names, _readers),
+    "options": Kind(_option_names, _options),
+    "problems": Kind(_all, _problems, longer=5),
+    "networks": Kind(lambda: ("all", "samples"), _networks, longer=3),
+    "trainings": Kind(_all, _trainings, longer=3),
+    "faults": Kind(_fault_names, _faults, computes=False),
+    "requests": Kind(_all, _requests, longer=3),
+    "starts": Kind(_all, _starts, longer=3),
+    "losses": Kind(_all, _losses, longer=3, computes=False),
 }
+WANTED: Mapping[tuple[str, ...], int] = {
+    ("readers", "options"): 1_000_000,
+    ("problems",): 20_000,
+    ("networks",): 20_000,
+    ("trainings",): 2_000,
+    ("faults",): 200,
+    ("requests",): 100,
+    ("starts",): 1_000,
+    ("losses",): 12,
+}
+"""How many there should be, of some kinds together; of faults, of each command; requests in rounds of 1,000."""
 
 
 def main(words: list[str]) -> None:
-    """Run one slice: KIND NAME SEED SECONDS; the last line of stdout is what was found."""
-    kind, name, first, slice_s = words[0], words[1], int(words[2]), float(words[3])
-    tried, found = 0, []
-    with tempfile.TemporaryDirectory() as folder:
-        for said, given in attacked(kind, name, first, slice_s, Path(folder)):
-            if said:
-                found.append({"seed": first + tried, "said": said, "input": given[:5000]})
-            tried += 1
-    print(f"\n{json.dumps({'tried': tried, 'faults': found})}")
+    """Run a round: KIND, the first seed of each name in JSON, SECONDS; a line for each name says what was found."""
+    kind, slice_s = words[0], float(words[2])
+    for name, first in json.loads(words[1]).items():
+        print(f"\n{FOUND}{json.dumps(attacked(kind, name, first, slice_s))}", flush=True)
 
 
 if __name__ == "__main__":

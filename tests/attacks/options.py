@@ -7,6 +7,7 @@ through if it raises, prints a traceback, takes longer than its limit, or writes
 import argparse
 import contextlib
 import io
+import os
 import random
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from planner.cli.statuses import BAD_INPUT, BROKEN, DIFFERENT, DONE
 from tests.attacks.limits import limited
 from tests.attacks.readers import readers
 
-LIMIT_S = 60
+LIMIT_S = 60  # of processor time
 STATUSES = {DONE, DIFFERENT, BAD_INPUT, BROKEN}
 VALUES = (
     *(
@@ -77,6 +78,9 @@ LIGHT = (
     "fit",
 )
 """Commands that run no network: an attack on one takes some milliseconds."""
+
+HEAVY = ("import", "plan", "choose", "verify", "shard", "run", "tune")
+"""Commands that may run one. `calibrate` measures for minutes whatever it is asked."""
 
 FILES = {
     "plan": ("plan.json", "training.json"),
@@ -170,15 +174,21 @@ def run(line: Sequence[str], folder: Path) -> Outcome:
     after = _stamps(folder)
     for new in after.keys() - before.keys():
         (folder / new).unlink()
-    return Outcome(
-        status, out.getvalue(), err.getvalue(), tuple(name for name in before if after.get(name) != before[name])
-    )
+    changed = tuple(sorted(name for name in before if after.get(name) != before[name]))
+    return Outcome(status, out.getvalue(), err.getvalue(), changed)
 
 
 def _stamps(folder: Path) -> Mapping[str, tuple[int, int, int]]:
     """Return what changes whenever a file is written or replaced, for every file of a folder."""
-    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): (of.st_ino, of.st_size, of.st_mtime_ns) for path, of in found}
+    found: dict[str, tuple[int, int, int]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found |= {f"{entry.name}/{name}": stamp for name, stamp in _stamps(Path(entry.path)).items()}
+            elif entry.is_file():
+                of = entry.stat()
+                found[entry.name] = of.st_ino, of.st_size, of.st_mtime_ns
+    return found
 
 
 def fault(line: Sequence[str], folder: Path) -> str:

@@ -15,18 +15,19 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from graphs.common.errors import InputError
+from planner.plans.schemas import schema
+from tests.attacks.grammar import Grammar, inferred
 from tests.attacks.limits import limited
 from tests.attacks.mutations import as_json, as_toml, broken_bytes, broken_document
+from tests.planner.plans.schemas.validation import objections
 
-LIMIT_S = 20  # of one read, on a machine that others use, too
-NAMES = (
-    *("plan", "training plan", "cluster", "graph", "run", "row", "onnx", "pt2", "pt2 with a pickle", "config"),
-    *("device map", "problem", "profile", "language config", "gguf", "safetensors", "shard", "shard's program"),
-)
+LIMIT_S = 20  # of processor time, of one read
+BYTES, CHANGED = 0.25, 0.3  # shares of documents with other bytes, and with other values; the rest is by their grammar
 PACE = {"computing": 2.0}
 CANARY = "PLANNER_ATTACK_CANARY"
 """The environment's name of a file that is there once a file's code has run."""
@@ -42,18 +43,28 @@ class Reader:
     document: Callable[[bytes], Any] | None = None  # the document that it is, if it is one
     write: Callable[[Any, random.Random], bytes] = as_json
     beside: Mapping[str, bytes] = field(default_factory=dict)  # other files of its folder, by name
+    schema: str = ""  # the name of its JSON Schema, if it has one
 
     def broken(self, rng: random.Random) -> bytes:
-        """Return a broken file."""
-        if self.document is None or rng.random() < 0.3:
+        """Return a broken file: other bytes, a changed document, or one by its grammar."""
+        way = rng.random()
+        if self.document is None or way < BYTES:
             return broken_bytes(self.good, rng)
-        return self.write(broken_document(self._content, rng), rng)
+        if way < BYTES + CHANGED:
+            return self.write(broken_document(self._content, rng), rng)
+        return self.write(self._grammar.document(rng), rng)
 
     def put(self, content: bytes, folder: Path) -> Path:
-        """Write a file and those beside it to a folder; return its path."""
-        for name, other in {**self.beside, self.file: content}.items():
-            (folder / name).write_bytes(other)
-        return folder / self.file
+        """Write a file to a folder, and those beside it if they are not there; return its path."""
+        for name, other in self.beside.items():
+            if not (folder / name).exists():
+                (folder / name).write_bytes(other)
+        (path := folder / self.file).write_bytes(content)
+        return path
+
+    @cached_property
+    def _grammar(self) -> Grammar:
+        return Grammar(schema(self.schema) if self.schema else inferred(self._content), self._content)
 
     @cached_property
     def _content(self) -> Any:
@@ -72,14 +83,15 @@ class HangError(Exception):
     """A read that does not end."""
 
 
-def fault(reader: Reader, content: bytes, folder: Path) -> str:
+def fault(of: Reader, content: bytes, folder: Path) -> str:
     """Read a file; return what is wrong with that, or nothing."""
-    path, canary = reader.put(content, folder), folder / "canary"
+    path, canary = of.put(content, folder), folder / "canary"
     os.environ[CANARY] = str(canary)
+    files = {*of.beside, of.file, canary.name}
     try:
         with limited(LIMIT_S, HangError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            reader.read(path)
+            of.read(path)
     except InputError as error:
         said = str(error)
         if not said.strip() or "\n" in said or len(said) > 2000:
@@ -87,9 +99,9 @@ def fault(reader: Reader, content: bytes, folder: Path) -> str:
     except (Exception, SystemExit, RecursionError) as error:
         return f"{type(error).__name__}: {str(error)[:200]!r}{_where(error)}"
     finally:
-        for left in folder.iterdir():
-            if left.is_file() and left != canary:
-                left.unlink()
+        for left in {*os.listdir(folder)} - files:
+            if (folder / left).is_file():
+                (folder / left).unlink()
     if canary.exists():
         canary.unlink()
         return "the file's code has run"
@@ -106,11 +118,39 @@ def _where(error: BaseException) -> str:
     return place
 
 
-@cache
+def reader(name: str) -> Reader:
+    """Return a reader; the files of those like it are made once, in some seconds."""
+    return next(_made(make)[name] for make, names in MAKERS.items() if name in names)
+
+
 def readers() -> Mapping[str, Reader]:
-    """Return every reader by its name; the files that they take are made once, in some seconds."""
+    """Return every reader by its name."""
+    return {name: reader(name) for name in NAMES}
+
+
+@cache
+def _made(make: Callable[[Path], dict[str, Reader]]) -> Mapping[str, Reader]:
     with tempfile.TemporaryDirectory() as name:
-        return {key: each for make in MAKERS for key, each in make(Path(name)).items()}
+        return make(Path(name))
+
+
+def _again(read: Callable[[Path], Any], write: Callable[[Any, Path], object], of: str) -> Callable[[Path], object]:
+    """Return a reader that also writes what it has read: as its schema ``of`` allows, and the same once it is read."""
+
+    def twice(path: Path) -> object:
+        found, once, again = read(path), path.with_name(f"once-{path.name}"), path.with_name(f"again-{path.name}")
+        write(found, once)
+        try:
+            write(read(once), again)
+        except InputError as error:
+            raise AssertionError(f"refuses what it wrote: {error}") from error
+        if wrong := objections(of, (tomllib.loads if of == "cluster" else json.loads)(once.read_text("utf-8"))):
+            raise AssertionError(f"writes what the schema does not allow: {wrong[:3]}")
+        if once.read_bytes() != again.read_bytes():
+            raise AssertionError("is another after it is written and read")
+        return found
+
+    return twice
 
 
 def _documents(folder: Path) -> dict[str, Reader]:
@@ -139,12 +179,15 @@ def _documents(folder: Path) -> dict[str, Reader]:
     rows = planner.choose("examples.networks:mnist", cluster=cluster, global_batch=8)
     rows.save(folder / "row.json")
     good = {path.name: path.read_bytes() for path in folder.iterdir()}
+    plans, clusters = _again(load_plan, save_plan, "plan"), _again(read_cluster, write_cluster, "cluster")
     return {
-        "plan": Reader(load_plan, good["plan.json"], "plan.json", json.loads),
-        "training plan": Reader(load_plan, good["training.json"], "plan.json", json.loads),
-        "cluster": Reader(read_cluster, good["cluster.toml"], "cluster.toml", _tables, as_toml),
-        "graph": Reader(read_graph, good["graph.json"], "graph.json", json.loads),
-        "run": Reader(lambda path: load_run(path, plan), good["run.json"], "run.json", json.loads),
+        "plan": Reader(plans, good["plan.json"], "plan.json", json.loads, schema="plan"),
+        "training plan": Reader(plans, good["training.json"], "plan.json", json.loads, schema="plan"),
+        "cluster": Reader(clusters, good["cluster.toml"], "cluster.toml", _tables, as_toml, schema="cluster"),
+        "graph": Reader(
+            _again(read_graph, write_graph, "graph"), good["graph.json"], "graph.json", json.loads, schema="graph"
+        ),
+        "run": Reader(lambda path: load_run(path, plan), good["run.json"], "run.json", json.loads, schema="run"),
         "row": Reader(load_config, good["row.json"], "row.json", json.loads),
     }
 
@@ -292,26 +335,31 @@ def _maps(folder: Path) -> dict[str, Reader]:
     }
 
 
-MAKERS = (_documents, _networks, _maps, _weights, _shards)
+MAKERS: Mapping[Callable[[Path], dict[str, Reader]], tuple[str, ...]] = {
+    _documents: ("plan", "training plan", "cluster", "graph", "run", "row"),
+    _networks: ("onnx", "pt2", "pt2 with a pickle", "config"),
+    _maps: ("device map", "problem", "profile"),
+    _weights: ("language config", "gguf", "safetensors"),
+    _shards: ("shard", "shard's program"),
+}
+NAMES = tuple(chain.from_iterable(MAKERS.values()))
 
 
 def attacked(name: str, seed: int, folder: Path) -> tuple[str, bytes]:
     """Break the file of a reader as a seed says; return what is wrong, or nothing, and the file."""
-    reader = readers()[name]
-    content = reader.broken(random.Random(f"{name} {seed}"))
-    return fault(reader, content, folder), content
+    content = reader(name).broken(random.Random(f"{name} {seed}"))
+    return fault(reader(name), content, folder), content
 
 
 def shrunk(name: str, content: bytes, folder: Path) -> bytes:
     """Cut a file that breaks a reader as far as it still does so in the same way."""
-    reader = readers()[name]
-    kind = fault(reader, content, folder).split(":")[0]
+    kind = fault(reader(name), content, folder).split(":")[0]
     step = len(content) // 2
     while step:
         at = 0
         while at < len(content):
             shorter = content[:at] + content[at + step :]
-            if fault(reader, shorter, folder).split(":")[0] == kind:
+            if fault(reader(name), shorter, folder).split(":")[0] == kind:
                 content = shorter
             else:
                 at += step

@@ -1,23 +1,28 @@
 """Attacks on what the project promises: false proofs, wrong answers, lost files, processes that hang, first tries.
 
     python -m tests.benchmarks.attack [PROMISE ...] [--problems N] [--networks N] [--seed SEED] [--quick] [--json FILE]
-    python -m tests.benchmarks.attack --hours N [--corpus FOLDER] [--json FILE]
+    python -m tests.benchmarks.attack --hours N [--kinds KIND ...] [--corpus FOLDER] [--write] [--json FILE]
 
 Each attack is a test with the mark ``attack(promise)``; this script runs all of them. With PROMISE, only these:
 proof, answer, file, process, first-try. Against proofs it also holds what all solvers say of N random problems of every
 kind against the truth (`tests.planner.law`): 10,000, or with --quick a few hundred. Against answers it runs default
 plans of N random networks (`tests.planner.runtime.random_answers`): 2,000, or with --quick a few. For each ten of
 these it trains a random network too (`tests.planner.runtime.training.random_steps`).
+
+With --hours, a campaign goes on where it stopped (`tests.attacks.campaign`). ``--write`` moves the counts of the folder
+to the table of docs/attacks.md, also with ``--hours 0``, so that the counts of several folders and days add up.
 """
 
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.attacks.campaign import KINDS, WANTED, Corpus, run, targets
+from tests.attacks.ledger import Row, merged, read_page, write_page
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
 ROOT = Path(__file__).parents[2]
@@ -113,18 +118,25 @@ def _answers(what: str, seeds: range, failure: Callable[[int], str], words: Call
     ]
 
 
-def campaign(hours: float, folder: Path) -> list[Bar]:
+def campaign(corpus: Corpus, hours: float, kinds: Sequence[str], write: bool) -> list[Bar]:
     """Attack for some hours; bars for what broke through, and for how much of what is wanted was tried so far."""
-    from tests.attacks.campaign import WANTED, Corpus, run
-
-    corpus = Corpus.of(folder)
-    run(hours, corpus)
-    counts = {kind: corpus.total(kind) for kind in WANTED}
-    counts["readers"] = counts["options"] = counts["readers"] + counts["options"]
+    rows = read_page()
+    corpus.start({key: row.tried for key, row in rows.items()})
+    run(hours, corpus, kinds)
+    rows = merged(rows, corpus)
+    if write:
+        write_page(rows, corpus)
     return [
-        at_most("campaign: attacks that succeed, of all", corpus.faults, 0),
-        *(at_least(f"campaign: {kind} tried", counts[kind], wanted) for kind, wanted in WANTED.items()),
+        at_most("campaign: attacks that succeed and are not mended", len(corpus.broken_through()), 0),
+        *(_tried(each, [rows.get(f"{kind} {name}", Row()).tried for kind, name in targets(each)]) for each in WANTED),
     ]
+
+
+def _tried(kinds: tuple[str, ...], tried: Sequence[int]) -> Bar:
+    """Return the bar of how much was tried of some kinds together; of faults, of the command with the fewest."""
+    if kinds == ("faults",):
+        return at_least("campaign: faults tried of each command", min(tried), WANTED[kinds])
+    return at_least(f"campaign: {' and '.join(kinds)} tried", sum(tried), WANTED[kinds])
 
 
 def main() -> int:
@@ -135,11 +147,14 @@ def main() -> int:
     parser.add_argument("--networks", type=int, metavar="N", help=f"random networks against answers ({NETWORKS:,})")
     parser.add_argument("--seed", type=int, default=0, help="of the random problems and networks (0)")
     parser.add_argument("--hours", type=float, metavar="N", help="a campaign instead, for so long")
+    parser.add_argument("--kinds", nargs="+", default=[], choices=KINDS, help="of the campaign (all)")
+    parser.add_argument("--write", action="store_true", help="move the counts of the campaign to docs/attacks.md")
     parser.add_argument("--corpus", type=Path, default=ROOT / "build" / "corpus", help="its folder (build/corpus)")
     declare(parser)
     arguments = parser.parse_args()
     if arguments.hours is not None:
-        return report(campaign(arguments.hours, arguments.corpus), arguments.json)
+        corpus = Corpus.of(arguments.corpus)
+        return report(campaign(corpus, arguments.hours, arguments.kinds, arguments.write), arguments.json)
     promises = tuple(arguments.promises) or PROMISES
     count = arguments.problems if arguments.problems is not None else FEW_PROBLEMS if arguments.quick else PROBLEMS
     bars = attacks(promises, arguments.quick)

@@ -53,6 +53,10 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
             "planner explain: argument --cuts: 'many' is not a whole number of 1 or more; see `planner explain --help`",
         ),
         (
+            "plan model.gguf --output 0",
+            "planner plan: argument -o/--output: '0' is not a whole number of 1 or more; see `planner plan --help`",
+        ),
+        (
             "plan m --clus c.toml",  # no abbreviations: a script must not change its meaning with a new option
             "planner plan: there is no option '--clus'; did you mean '--cluster'? see `planner plan --help`",
         ),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -80,6 +81,35 @@ def test_a_proof_that_one_device_contradicts() -> None:
     assert str(error.value) == (
         "the plan says that nothing is below 9.06 ms; with all operators on 'cpu0' it is 5 ms; plan again"
     )
+
+
+@pytest.mark.attack("proof")
+def test_a_network_before_its_split_is_no_placement_of_its_parts() -> None:
+    """However fast it was on one device, a bound of the parts holds; it has to have taken some time."""
+    plan = solved(chain_plan([""] * 5, 2), Goal.LATENCY)
+    assert read(replace(plan, whole_share=1e-9)).bound_s == plan.bound_s
+    for share in (0.0, -1.0, inf):
+        with pytest.raises(InputError) as error:
+            read(replace(plan, whole_share=share))
+        assert str(error.value) == f"the plan's whole_share is {share:g}; plan again"
+
+
+@pytest.mark.attack("file")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"solver": 0}, "the plan has solver = 0; give a text"),
+        (
+            {"robustness": {"scenarios": "x", "worst_regret": 0, "mean_regret": 0, "nominal_regret": 0}},
+            "the robustness has scenarios = 'x'; give a whole number",
+        ),
+    ],
+    ids=["solver", "robustness"],
+)
+def test_a_field_of_another_type(change: Document, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(solved(chain_plan([""] * 5, 2), Goal.LATENCY), lambda document: document.update(change))
+    assert str(error.value) == said
 
 
 @pytest.mark.attack("proof")
