@@ -149,7 +149,7 @@ LINES = {
     "planner/solvers": 1866,
     "planner/solvers/dp": 1,
     "planner/solvers/dp/chains": 1002,
-    "planner/solvers/dp/downsets": 1733,
+    "planner/solvers/dp/downsets": 1722,
     "planner/solvers/latency": 1105,
     "planner/solvers/list_scheduling": 473,
     "planner/solvers/local_search": 708,

@@ -18,7 +18,7 @@ from planner.solvers.milp.highs import LEAST_GAP, SAFETY, Pace, allowance, minim
 from planner.solvers.milp.model import PlacementModel
 
 PROBING = Pace(1e-4, 2.2, 0.9)
-FIRST_S, LONGER = 2.0, 3.0  # seconds of the first probe at most; after one without an answer, so many times as long
+FIRST_S, LONGER = 2.0, 3.0  # seconds of the first probe at most; after one without an answer, this many times as long
 
 Pose = Callable[[float, float], PlacementModel]
 """The program for loads between a lower and an upper number of seconds."""

@@ -1,4 +1,4 @@
-"""traffic_bound: a lower bound of the largest load from a linear program of which nets are cut, whoever runs what.
+"""traffic_bound: a lower bound of the largest load from a linear program of which nets are cut, without devices.
 
 ::
 
@@ -32,7 +32,7 @@ ROUNDING = 1e-12  # of all numbers in a sum; far more than the sum loses
 MOST_TREES = 200  # of a round
 SIZES = (1.02, 1.05, 1.1, 1.25, 2.0, 4.0)  # loads, the work of the trees with one root
 HOP = 1e-3  # added to the length of a net, so that of equally long paths the one with the fewest nets is taken
-LEAST_GAIN, PATIENCE = 1e-3, 6  # the relative gain of so many rounds, or the search ends
+LEAST_GAIN, PATIENCE = 1e-3, 6  # the relative gain of this many rounds, or the search ends
 LEAST_EXCESS = 1e-4  # of a tree's work; less is noise of the linear program
 ROUND_S, ENTRY_S, VERTEX_S = 0.02, 4e-6, 1e-6
 """Seconds of a round, of an entry of its program, and of a vertex of its trees, on one core of 2.5 GHz."""
@@ -40,7 +40,7 @@ SHARE = 0.25  # of the time that is left, for all rounds
 
 
 class CutCosts(NamedTuple):
-    """What blocks and cut nets cost at least, whichever devices they are on; free devices pay for no transfer."""
+    """The least costs of blocks and of cut nets on any devices; free devices pay for no transfer."""
 
     work_s: Floats  # [n_blocks], seconds on a device that pays; 0 where none can run the block
     priced_s: Floats  # [n_blocks], the same at the prices of the devices
@@ -85,7 +85,7 @@ def cut_costs(nets: Netlist, price: Floats, most_s: float) -> CutCosts | None:
     )
 
 
-class Row(NamedTuple):
+class Inequality(NamedTuple):
     """An inequality ``sum of factor * column >= right``."""
 
     column: Ints
@@ -93,12 +93,12 @@ class Row(NamedTuple):
     right: float
 
 
-class Tree(NamedTuple):
+class PathTree(NamedTuple):
     """The nets of a tree of blocks."""
 
     root: int
     net: Ints
-    lost: Floats  # [n_nets of the tree], the work behind each net, less what a device pays for it; above 0
+    lost: Floats  # [n_nets of the tree], the work beyond each net, less what a device pays for it; above 0
     work: float
 
 
@@ -114,8 +114,8 @@ class Relaxation:
                  T + sum_n lost[n] * cut[n] + (work - bound) * free[r] >= work       for a tree with root r
 
     A net is cut unless all its blocks are on one device that pays, or all on free ones, and half cut if some are free.
-    Of a tree, the device of the root has all blocks but those behind cut nets, and pays for the first cut net on each
-    way; so ``lost[n]`` is the work behind the net, less what a device pays for it. No more than ``work - bound`` is
+    Of a tree, the device of the root has all blocks but those beyond cut nets, and pays for the first cut net on each
+    way; so ``lost[n]`` is the work beyond the net, less what a device pays for it. No more than ``work - bound`` is
     needed, for then one cut net is enough. All variables but T are between 0 and 1.
     """
 
@@ -123,7 +123,7 @@ class Relaxation:
     costs: CutCosts
     unit_s: float
     bound: float
-    trees: list[Tree] = field(default_factory=list)
+    trees: list[PathTree] = field(default_factory=list)
     cut: Floats = field(init=False)  # [n_nets], the last solution
     free: Floats = field(init=False)  # [n_blocks]
 
@@ -137,39 +137,39 @@ class Relaxation:
         self.n_columns = 1 + n_nets + int(is_free.sum()) + int(halves.sum())
         self._base = [*self._given(is_free, np.flatnonzero(halves))]
 
-    def _given(self, is_free: Bools, halves: Ints) -> Iterator[Row]:
+    def _given(self, is_free: Bools, halves: Ints) -> Iterator[Inequality]:
         """The inequalities that are there from the start."""
         costs, unit_s, cut = self.costs, self.unit_s, 1 + np.arange(len(self.cut))
         able = np.flatnonzero(is_free)
         column = np.concatenate(([0], cut, self._free_column[able], self._half_column[halves]))
         gains = costs.priced_s[able], (costs.pair_s - costs.single_s)[halves]
         factor = np.concatenate(([unit_s], -costs.pair_s, *gains)) / unit_s
-        yield Row(column, factor, float(costs.priced_s.sum()) / unit_s)
+        yield Inequality(column, factor, float(costs.priced_s.sum()) / unit_s)
         column = np.append(0, self._free_column[able])
-        yield Row(column, np.append(costs.n_free, -costs.free_s[able] / unit_s), 0.0)
+        yield Inequality(column, np.append(costs.n_free, -costs.free_s[able] / unit_s), 0.0)
         for net in halves.tolist():
             half, pins = self._half_column[net], self.nets.pin[self.nets.start[net] : self.nets.start[net + 1]]
-            yield Row(np.asarray([1 + net, half]), np.asarray([1.0, -1.0]), 0.0)
+            yield Inequality(np.asarray([1 + net, half]), np.asarray([1.0, -1.0]), 0.0)
             columns = self._free_column[pins[is_free[pins]]]
-            yield Row(np.append(columns, half), np.append(np.ones(len(columns)), -1.0), 0.0)
+            yield Inequality(np.append(columns, half), np.append(np.ones(len(columns)), -1.0), 0.0)
 
     @property
     def n_entries(self) -> int:
         """The number of coefficients."""
         return sum(len(row.column) for row in self._base) + sum(len(tree.net) for tree in self.trees)
 
-    def row(self, tree: Tree) -> Row:
+    def row(self, tree: PathTree) -> Inequality:
         """The inequality of a tree under the bound that is known."""
         more = max(0.0, tree.work - self.bound)
         root = self._free_column[tree.root]
         column, factor = np.append(1 + tree.net, 0), np.append(np.minimum(tree.lost, more), 1.0)
         return (
-            Row(np.append(column, root), np.append(factor, more), tree.work)
+            Inequality(np.append(column, root), np.append(factor, more), tree.work)
             if root >= 0
-            else Row(column, factor, tree.work)
+            else Inequality(column, factor, tree.work)
         )
 
-    def violates(self, tree: Tree) -> bool:
+    def violates(self, tree: PathTree) -> bool:
         """Whether the last solution violates the inequality of a tree."""
         more = tree.work - self.bound
         cut_off = np.minimum(tree.lost, more) @ self.cut[tree.net]
@@ -223,11 +223,11 @@ class Relaxation:
             inside = np.cumsum(work[order])
             for loads in SIZES:
                 within = order[: 1 + np.searchsorted(inside, loads * self.bound)]
-                behind = work.copy()
-                add_up(within, before, behind)
+                beyond = work.copy()
+                add_up(within, before, beyond)
                 net = within[within >= n]
-                lost = behind[net] - self.costs.pay_s[net - n] / self.unit_s
-                tree = Tree(root, net[lost > 0] - n, lost[lost > 0], float(behind[root]))
+                lost = beyond[net] - self.costs.pay_s[net - n] / self.unit_s
+                tree = PathTree(root, net[lost > 0] - n, lost[lost > 0], float(beyond[root]))
                 if self.violates(tree):
                     self.trees.append(tree)
                 if len(within) == len(order):

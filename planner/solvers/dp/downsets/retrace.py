@@ -60,6 +60,7 @@ class Labels(NamedTuple):
     by: Annotated[Small, "n_labels"]  # the kind of device of the last interval, or -1
     open: Annotated[Ints, 1]  # the number of tracked nets that leave the present downset
     leaving: Annotated[Ints, "n_tracked"]  # these
+    left_s: Floats  # [n_downsets, n_states], the least seconds of the busiest device of those for a downset
 
 
 @inner
@@ -150,7 +151,7 @@ def _begin(field: Field, tracked: Tracked, scratch: Reaching, labels: Labels, ta
 
 @inner
 def _go_back(
-    field: Field, tracked: Tracked, scratch: Reaching, labels: Labels, left_s: Floats, ends: tuple[int, int, int, float]
+    field: Field, tracked: Tracked, scratch: Reaching, labels: Labels, ends: tuple[int, int, int, float]
 ) -> int:
     """Extend all labels of a target by one interval on a kind of device; return their number, or -1 without room."""
     kind, source, target, load_s = ends
@@ -163,7 +164,7 @@ def _go_back(
         if field.above[field.stride[kind], state]:
             state -= field.stride[kind]
             seconds = load_s + _extra_s(tracked, labels, source, label, kind)
-            busiest_s = max(labels.busiest_s[label], seconds, left_s[source, state])
+            busiest_s = max(labels.busiest_s[label], seconds, labels.left_s[source, state])
             if busiest_s <= field.most_s:
                 labels.downset[new], labels.state[new], labels.busiest_s[new] = source, state, busiest_s
                 labels.came_from[new], labels.by[new] = label, kind
@@ -174,22 +175,10 @@ def _go_back(
 
 
 @compiled
-def retrace(
-    field: Field,
-    sources: Sources,
-    scratch: Reaching,
-    tracked: Tracked,
-    labels: Labels,
-    left_s: Floats,
-    last: int,
-    most: int,
-) -> int:
-    """Go back from the downset ``last``, after ``most`` pairs look up; return the next downset, -1 without room.
-
-    ``left_s``, [n_downsets, n_states], are the least seconds of the busiest device of those for a downset.
-    """
+def retrace(field: Field, sources: Sources, scratch: Reaching, tracked: Tracked, labels: Labels, last: int) -> int:
+    """Go back from the downset ``last``, for `LOOK` pairs or so; return the next downset, -1 without room."""
     looked, target = 0, last
-    while target > 0 and looked < most:
+    while target > 0 and looked < LOOK:
         if labels.first[target] >= 0:
             _begin(field, tracked, scratch, labels, target)
             stop = np.searchsorted(sources.downset[: sources.size[0]], target)
@@ -201,7 +190,7 @@ def retrace(
                         source = sources.downset[scratch.within[number]]
                         load_s = interval_s(field, scratch, kind, source, target)
                         if load_s < np.inf:
-                            count = _go_back(field, tracked, scratch, labels, left_s, (kind, source, target, load_s))
+                            count = _go_back(field, tracked, scratch, labels, (kind, source, target, load_s))
                             if count < 0:
                                 return -1
                             looked += count
@@ -220,10 +209,10 @@ class WayBack:
     """
 
     def __init__(self, field: Field, sources: Sources, scratch: Reaching, left_s: Floats, tracked: Tracked) -> None:
-        self._arrays, self._left_s = (field, sources, scratch, tracked), left_s
+        self._arrays = field, sources, scratch, tracked
         n_downsets, n_states = left_s.shape
         sizes = {"n_downsets": n_downsets, "n_labels": MOST_LABELS, "n_tracked": tracked.written.shape[1]}
-        self._labels = zeros(Labels, sizes, first=np.full(n_downsets, -1, dtype=np.int32))
+        self._labels = zeros(Labels, sizes, first=np.full(n_downsets, -1, dtype=np.int32), left_s=left_s)
         labels = self._labels
         labels.first[-1] = 0
         labels.next[0] = labels.came_from[0] = labels.by[0] = -1
@@ -233,7 +222,7 @@ class WayBack:
     def go_on(self, last: int) -> int:
         """Go back from a downset for a while; return where it stops, 0 at the end, -1 if there are too many labels."""
         field, sources, scratch, tracked = self._arrays
-        return int(retrace(field, sources, scratch, tracked, self._labels, self._left_s, last, LOOK))
+        return int(retrace(field, sources, scratch, tracked, self._labels, last))
 
     @property
     def best(self) -> list[tuple[float, list[Interval]]]:

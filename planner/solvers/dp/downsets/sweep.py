@@ -202,7 +202,7 @@ class SweptPlacement(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep, or a way back, found."""
+    """The findings of a sweep or of a way back."""
 
     answers: list[SweptPlacement]  # for each number of devices, the best one first; none if there is none in the limit
     bound_s: float  # no placement is below it
