@@ -220,9 +220,8 @@ def _trainings(_: str, __: Path) -> Attack:
 
 def _faults(name: str, folder: Path) -> Attack:
     from tests.attacks import faults
-    from tests.attacks.readers import reader
 
-    (folder / "plan.json").write_bytes(reader("plan").good)
+    faults.lay_out(folder)
     kinds = [each for each in faults.FAULTS if faults.possible(each)]
 
     def attack(seed: int) -> tuple[str, str]:

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from planner.plans.files import load_plan
+from costmodels.cluster.file import read_cluster
+from planner.plans.files import load_plan, save_plan
+from simulator.placement import Placement
 from tests.children import running
 
 ROOT = Path(__file__).parents[2]
@@ -46,21 +48,47 @@ def _is_json(path: Path) -> None:
     json.loads(path.read_text(encoding="utf-8"))
 
 
+def _is_cluster(path: Path) -> None:
+    assert read_cluster(path).devices, "a cluster without devices"
+
+
+MODEL = "examples.networks:mnist"
 ON_PAPER = ("--cluster", "2xRTX-4090:PCIe4", "--goal", "throughput")
 
 COMMANDS: Mapping[str, Command] = {
-    "plan": Command(("plan", "examples.networks:mnist", *ON_PAPER, "-o", "FILE", "--force"), "new.json", load_plan),
-    "import": Command(("import", "examples.networks:mnist", "-o", "FILE", "--force"), "graph.json", _is_json),
+    "plan": Command(("plan", MODEL, *ON_PAPER, "-o", "FILE", "--force"), "new.json", load_plan),
+    "import": Command(("import", MODEL, "-o", "FILE", "--force"), "graph.json", _is_json),
     "show": Command(("show", "plan.json", "-o", "FILE", "--force"), "plan.html", _is_html),
     "show svg": Command(("show", "plan.json", "-o", "FILE", "--force"), "plan.svg", _is_svg),
     "simulate": Command(("simulate", "plan.json", "--trace", "FILE", "--force"), "trace.json", _is_json),
     "export": Command(("export", "plan.json", "--to", "networkx", "-o", "FILE", "--force"), "nx.json", _is_json),
     "choose": Command(
-        ("choose", "examples.networks:mnist", *ON_PAPER[:2], "--global-batch", "8", "-o", "FILE", "--force"),
-        "row.json",
-        _is_json,
+        ("choose", MODEL, *ON_PAPER[:2], "--global-batch", "8", "-o", "FILE", "--force"), "row.json", _is_json
     ),
+    "solve": Command(
+        ("solve", "problem.json", "--goal", "throughput", "-o", "FILE", "--force"), "answer.json", _is_json
+    ),
+    "fit": Command(("fit", "config.json", *ON_PAPER[:2], "-o", "FILE", "--force"), "fit.json", _is_json),
+    "import-map": Command(
+        ("import-map", "map.json", MODEL, *ON_PAPER[:2], "-o", "FILE", "--force"), "hand.json", load_plan
+    ),
+    "calibrate": Command(("calibrate", MODEL, "-o", "FILE", "--force"), "cluster.toml", _is_cluster),
+    "run": Command(("run", "here.json", MODEL, "--rounds", "1", "-o", "FILE", "--force"), "run.json", _is_json),
 }
+
+
+def lay_out(folder: Path) -> None:
+    """Write what the commands read: plans on paper and for this host, a problem, a config, a device map."""
+    from examples.networks import mnist  # late: torch takes seconds to load
+    from graphs.importers.from_torch import program_from_module
+    from tests.attacks.readers import reader
+    from tests.planner.runtime.small import desk, make_plan
+
+    for name, file in {"plan": "plan.json", "problem": "problem.json", "language config": "config.json"}.items():
+        (folder / file).write_bytes(reader(name).good)
+    (folder / "map.json").write_text(json.dumps({"": 0}), encoding="utf-8")
+    program = program_from_module(*mnist())
+    save_plan(make_plan(program, Placement((0,) * len(program.graph.ops)), desk(1)), folder / "here.json")
 
 
 @dataclass(frozen=True)
@@ -128,6 +156,7 @@ def _ended(what: Command, fault: Fault, folder: Path, target: Path, after_s: flo
     words = [str(target) if word == "FILE" else word for word in what.words]
     line = [*fault.before, sys.executable, "-m", "planner", *words]
     environment = {**os.environ, "FOLDER": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["PLANNER_CACHE"] = str(folder / "cache")  # which the next command finds as this one leaves it
 
     def limited() -> None:
         for limit, value in fault.limits.items():
