@@ -153,7 +153,7 @@ LINES = {
     "planner/solvers/latency": 1105,
     "planner/solvers/list_scheduling": 473,
     "planner/solvers/local_search": 708,
-    "planner/solvers/milp": 1193,
+    "planner/solvers/milp": 1196,
     "planner/solvers/strategies": 950,
     "planner/view": 1504,
     "simulator": 2822,

@@ -8,13 +8,13 @@ import numpy as np
 from costmodels.table import CostTable
 from planner.problem.blocks import Blocks, merge_blocks
 from planner.problem.bounds import cost_bound, load_bound, longest_paths
+from planner.problem.deadline import loading
 from planner.problem.devices import uniform_links
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Answer, Budget, Incumbent
 from planner.solvers.milp.highs import LEAST_GAP, SAFETY
 from planner.solvers.milp.latency import LatencyModel
 from planner.solvers.milp.model import CostModel, PlacementModel
-from planner.solvers.milp.traffic import traffic_bound
 
 MOST_COSTS = 300_000  # operators times devices; with more, not even merging leaves few enough columns
 MOST_COLUMNS = 20_000  # with more, HiGHS spends minutes on the first relaxation
@@ -52,6 +52,9 @@ class ILP:
         between_s = min(worst_s, max(budget.bound_s, own_s)), worst_s
         if problem.goal is not Goal.THROUGHPUT:
             return self.solved(problem, budget, best, blocks, between_s)
+        with loading():
+            from planner.solvers.milp.traffic import traffic_bound  # late: numba takes half a second to load
+
         cut_s, spent_s = traffic_bound(blocks, between_s, budget)
         if best.placement is not None and cut_s >= best.objective_s * (1 - budget.gap):
             return Answer(best.placement, cut_s, spent=budget.share(spent_s))
