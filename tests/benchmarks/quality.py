@@ -3,10 +3,10 @@
     python -m tests.benchmarks.quality [KIND ...] [--problems DIR] [--time-limit S] [--quick] [--json FILE]
 
 DIR holds ``throughput/*.json``, ``latency/*.json`` and an independent ``evaluate.py``, which judges every answer. A
-KIND is throughput, contiguous (the largest load again, but devices follow one another), latency or anytime: seeded
-layered graphs with several time limits, more of which must never give a worse answer or a wider gap. ``first`` is from
-the start of the process to the first answer; ``load`` is the machine's load average when a problem was done: above
-the number of cores, times say little.
+KIND is throughput, contiguous (the largest load again, but devices follow one another), latency, layered: seeded graphs
+of 1,000 operators on 4, 8 and 16 devices, or anytime: seeded layered graphs with several time limits, more of which
+must never give a worse answer or a wider gap. ``first`` is from the start of the process to the first answer; ``load``
+is the machine's load average when a problem was done: above the number of cores, times say little.
 """
 
 import argparse
@@ -32,15 +32,17 @@ from tests.benchmarks.scale import make_table
 ROOT = Path(__file__).parents[2]
 PROBLEMS = ROOT / ".." / "shared" / "bench" / "msr"
 KINDS = ("throughput", "contiguous", "latency")
-ANYTIME = "anytime"
+LAYERED, ANYTIME = "layered", "anytime"
 LIMITS_S, QUICK_LIMITS_S = (5.0, 20.0, 60.0), (1.0, 4.0)
-GRAPHS = ((40, 4), (100, 3), (300, 8), (1000, 16))  # operators and devices of layered graphs
+WIDE = ((1000, 4), (1000, 8), (1000, 16))  # operators and devices of layered graphs
+GRAPHS = ((40, 4), (100, 3), (300, 8), (1000, 16))
 QUICK = {
     "throughput": ("layer-bert24_inference", "op-bert_l-3_inference"),
     "contiguous": ("layer-bert24_training",),
     "latency": ("layer-bert24_inference", "op-bert_l-3_inference"),
 }
 QUICK_S = 7.0
+LAYERED_HEAD = f"\n{{:28}}{'limit s':>8}{'ours, ms':>12}{'our bound':>12}{'gap':>8}{'wall s':>7}{'load':>6}"
 GRACE_S = 60.0  # to start, stop and write, before a process is taken for stuck
 
 # Milliseconds. Columns of throughput: what the dynamic program (contiguous), the local search, Scotch and the human
@@ -226,26 +228,39 @@ def _judged_ms(case: Case, answer: Mapping[str, Any], objective_of: Path, folder
     return float(verdict["latency" if case.kind == "latency" else "max_load"])
 
 
+def layered(time_limit_s: float, quick: bool) -> list[Bar]:
+    """Solve seeded graphs of many operators; the bar on the mean of their gaps."""
+    print(LAYERED_HEAD.format(LAYERED))
+    gaps = [layered_row(n_ops, n_devices, 0, time_limit_s).gap for n_ops, n_devices in WIDE[: 1 if quick else None]]
+    return [at_most("layered graphs of 1,000 operators, mean gap", sum(gaps) / len(gaps), 0.03)]
+
+
 def anytime(quick: bool) -> list[Bar]:
     """Solve seeded graphs with more and more time; what has to hold of that."""
     worse = [0, 0]
-    print(f"\n{ANYTIME:28}{'limit s':>8}{'ours, ms':>12}{'our bound':>12}{'gap':>8}{'wall s':>7}{'load':>6}")
+    print(LAYERED_HEAD.format(ANYTIME))
     for seed, (n_ops, n_devices) in enumerate(GRAPHS[:2] if quick else GRAPHS):
-        problem = Problem(make_table("layered", n_ops, seed, n_devices), Goal.THROUGHPUT)
         before: Result | None = None
         for limit_s in QUICK_LIMITS_S if quick else LIMITS_S:
-            found = solve(problem, time_limit_s=limit_s, gap=0.0)
-            print(
-                f"{f'{n_ops} on {n_devices}, seed {seed}':28}{limit_s:8g}{1e3 * found.objective_s:12.7g}"
-                f"{1e3 * found.bound_s:12.7g}{found.gap:8.2%}{found.wall_s:7.1f}{os.getloadavg()[0]:6.1f}"
-                f"  {found.status} by {found.solver}{', by the clock' if found.by_clock else ''}",
-                flush=True,
-            )
+            found = layered_row(n_ops, n_devices, seed, limit_s)
             if before is not None:
                 worse[0] += found.objective_s > before.objective_s
                 worse[1] += found.gap > before.gap
             before = found
     return [at_most(f"more time, worse {name}", n, 0) for name, n in zip(("answers", "gaps"), worse, strict=True)]
+
+
+def layered_row(n_ops: int, n_devices: int, seed: int, limit_s: float) -> Result:
+    """Solve a seeded layered graph, and print a row on it."""
+    problem = Problem(make_table("layered", n_ops, seed, n_devices), Goal.THROUGHPUT)
+    found = solve(problem, time_limit_s=limit_s, gap=0.0)
+    print(
+        f"{f'{n_ops} on {n_devices}, seed {seed}':28}{limit_s:8g}{1e3 * found.objective_s:12.7g}"
+        f"{1e3 * found.bound_s:12.7g}{found.gap:8.2%}{found.wall_s:7.1f}{os.getloadavg()[0]:6.1f}"
+        f"  {found.status} by {found.solver}{', by the clock' if found.by_clock else ''}",
+        flush=True,
+    )
+    return found
 
 
 def bars(rows: list[Row]) -> list[Bar]:
@@ -279,7 +294,7 @@ def bars(rows: list[Row]) -> list[Bar]:
 def main() -> int:
     """Solve, judge, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS, ANYTIME], metavar="KIND", help="default: all")
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS, LAYERED, ANYTIME], metavar="KIND", help="default: all")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, metavar="DIR", help="where the problems are")
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help=f"for each problem (60; {QUICK_S:g} with --quick)"
@@ -289,16 +304,17 @@ def main() -> int:
     problems = options.problems.resolve()
     time_limit_s = options.time_limit or (QUICK_S if options.quick else 60.0)
     rows: list[Row] = []
-    kinds = options.kinds or [*KINDS, ANYTIME]
+    kinds = options.kinds or [*KINDS, LAYERED, ANYTIME]
     for case in cases([kind for kind in kinds if kind in KINDS], problems, options.quick):
         if not rows or rows[-1].case.kind != case.kind:
             print(head(case.kind))
         rows.append(measure(case, problems / "evaluate.py", time_limit_s))
         print(rows[-1], flush=True)
-    if not rows and kinds != [ANYTIME]:
+    if not rows and not {LAYERED, ANYTIME} & {*kinds}:
         print(f"there are no known problems in {problems}; name their folder with --problems")
         return 2
-    held = bars(rows) + (anytime(options.quick) if ANYTIME in kinds else [])
+    held = bars(rows) + (layered(time_limit_s, options.quick) if LAYERED in kinds else [])
+    held += anytime(options.quick) if ANYTIME in kinds else []
     print(f"\n{os.cpu_count()} cores, {time_limit_s:g} s for each problem")
     return report(held, options.json)
 
