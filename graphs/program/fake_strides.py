@@ -11,8 +11,8 @@ Structured kernels and their fake versions share the code that decides on stride
     convolution       ``_conv_determine_backend_memory_format`` asks which library computes it (native/Convolution.cpp),
                       and torch.export switches oneDNN off
 
-They are all that differ of the 34,148 results of torch's own samples of operators, with their axes permuted, channels
-last, and every other element.
+Of the 34,148 results of torch's own samples of operators, with their axes permuted, channels last, and every other
+element, they are those that differ, but for ``max_pool1d`` and ``one_hot`` of permuted tensors.
 """
 
 from collections.abc import Iterator
