@@ -109,7 +109,7 @@ def _namespace(script: str) -> tuple[str, ...]:
 FAULTS: Mapping[str, Fault] = {
     "kill -9": Fault(signal=signal.SIGKILL, ends=frozenset({0, KILLED})),
     "interrupt": Fault(signal=signal.SIGINT, ends=frozenset({0, INTERRUPTED, -signal.SIGINT})),
-    "terminated": Fault(signal=signal.SIGTERM, ends=frozenset({0, -signal.SIGTERM, 143})),
+    "terminated": Fault(signal=signal.SIGTERM, ends=frozenset({0, INTERRUPTED, -signal.SIGTERM, 143})),
     "files end": Fault({resource.RLIMIT_FSIZE: 700}, ends=frozenset({0, 2})),  # some files are as short
     "no files": Fault({resource.RLIMIT_FSIZE: 0}, ends=frozenset({2})),
     "few descriptors": Fault({resource.RLIMIT_NOFILE: 40}, ends=frozenset({0, 2})),
