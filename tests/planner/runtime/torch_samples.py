@@ -29,7 +29,6 @@ NO_NETWORK = frozenset(
         "nn.functional.fractional_max_pool3d",
         "multinomial",
         "nn.functional.rrelu",
-        "nn.functional.multi_head_attention_forward",
         "randn",
         "randn_like",
         "rand_like",
