@@ -34,8 +34,15 @@ def as_held(tensor: torch.Tensor, place: torch.device, copied: bool = False) -> 
 
     PyTorch multiplies by a weight that requires gradients with other rounding, even where no gradients are kept
     (``should_fold`` in aten/src/ATen/native/LinearAlgebra.cpp). So a run without gradients keeps the flag, too.
+    Elements that an expanded tensor repeats are copied once.
     """
-    return tensor.detach().resolve_neg().to(place, copy=copied).requires_grad_(tensor.requires_grad)
+    held = tensor.detach().resolve_neg()
+    if held.layout is torch.strided and 0 in held.stride():
+        once = held[tuple(slice(None) if stride else slice(1) for stride in held.stride())]
+        held = once.to(place, copy=copied).expand(held.shape)
+    else:
+        held = held.to(place, copy=copied)
+    return held.requires_grad_(tensor.requires_grad)
 
 
 def home_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:

@@ -165,6 +165,15 @@ class TestFlatten:
         assert str(error.value) == f"{FORM}((*,), {{'key': *}}){SAME}"
 
 
+def test_an_expanded_tensor_is_held_as_it_lies() -> None:
+    given = torch.arange(3.0).expand(4, 2, 3)
+    held = as_held(given, torch.device("cpu"), copied=True)
+    assert held.stride() == given.stride() == (0, 0, 1)
+    assert torch.equal(held, given)
+    assert held.untyped_storage().nbytes() == 12
+    assert held.data_ptr() != given.data_ptr()
+
+
 def test_run_needs_no_gradients() -> None:
     module = nn.Linear(4, 4)
     program = program_from_module(module, (X,))
