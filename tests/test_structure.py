@@ -109,7 +109,7 @@ LINES = {
     "graphs/importers/onnx": 979,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3307,
-    "graphs/program": 1879,
+    "graphs/program": 1886,
     "graphs/rewrites": 2472,
     "planner": 193,
     "planner/cli": 5354,
