@@ -132,7 +132,7 @@ LINES = {
     "planner/planning": 4087,
     "planner/plans": 1840,
     "planner/plans/schemas": 34,
-    "planner/problem": 1875,
+    "planner/problem": 1877,
     "planner/runtime": 429,
     "planner/runtime/benchmark": 1127,
     "planner/runtime/checkpoint": 746,

@@ -8,6 +8,7 @@ from planner.problem.deadline import loading
 from planner.problem.devices import alike
 
 MOST_COLUMNS = 20_000  # of a linear program; with more, it is made for a sample of the blocks
+MOST_RATIO = 1e9  # of seconds to the least of all blocks; HiGHS takes a program with 1e15 for infeasible
 INFEASIBLE = 2  # scipy's status of an LP without a solution
 
 
@@ -94,6 +95,7 @@ def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:
     fits, takes, n_bytes = kinds.fits[sample], kinds.forward_s[sample], kinds.blocks.n_bytes[sample]
     block, kind = np.nonzero(fits)
     scale = float(np.where(fits, takes, np.inf).min(axis=1).sum()) or 1.0
+    takes = np.minimum(takes, MOST_RATIO * scale)  # the prices hold whatever they are made of
     part = float(n_bytes.sum()) / (float(kinds.blocks.n_bytes.sum()) or 1.0)  # of the sample
     room = kinds.room * (part if 0 < part < 1 else 1.0)
     unit = np.where(room > 0, room, 1.0)  # without room only blocks of 0 bytes fit

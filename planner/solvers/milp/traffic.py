@@ -265,6 +265,6 @@ def traffic_bound(blocks: Blocks, between_s: tuple[float, float], budget: Budget
         spent_s += seconds
         budget.meanwhile(seconds)
         bounds.append(program.bound)
-        if len(bounds) > PATIENCE * stride and bounds[-1] < (1 + LEAST_GAIN) * bounds[-PATIENCE * stride]:
+        if len(bounds) > PATIENCE * stride and bounds[-1] <= (1 + LEAST_GAIN) * bounds[-PATIENCE * stride]:
             break
     return min(upper_s, max(lower_s, program.bound * upper_s)), spent_s

@@ -40,6 +40,11 @@ def test_a_device_that_cannot_run_it_does_not_help() -> None:
     assert lp(make_table([[4, np.inf], [4, np.inf], [1, 1]])) == pytest.approx(8)
 
 
+@pytest.mark.parametrize("slow_s", [1e9, 1e15, 1e24])
+def test_a_device_that_is_far_too_slow_does_not_help(slow_s: float) -> None:
+    assert lp_bound(merge_blocks(make_table([[1.0, slow_s], [2.0, slow_s]]))) == pytest.approx(3.0)
+
+
 def test_no_limit_of_memory() -> None:
     assert lp(make_table([[1, 1]] * 4, op_bytes=[5] * 4, capacity_bytes=[np.inf, np.inf])) == pytest.approx(2)
 

@@ -111,7 +111,7 @@ def is_exact(name: str, problem: Problem) -> bool:
         case "exhaustive":
             return True
         case "downset-dp":
-            return bool(problem.contiguous) and (not direct or sends_at_devices(table))
+            return bool(problem.contiguous) and (not direct or follows_alike(problem))
         case "branch-and-bound":
             return channels_apart(table) and not table.slowdown.any()
         case "ilp":
@@ -119,9 +119,14 @@ def is_exact(name: str, problem: Problem) -> bool:
             return (problem.goal is not Goal.LATENCY or nothing_sent) and not table.slowdown.any()
         case "auto":
             if problem.contiguous:
-                return problem.goal is Goal.THROUGHPUT and (not direct or sends_at_devices(table))
+                return problem.goal is Goal.THROUGHPUT and (not direct or follows_alike(problem))
             return problem.goal is not Goal.LATENCY and not table.slowdown.any()
     return False
+
+
+def follows_alike(problem: Problem) -> bool:
+    """Whether all operators are contiguous, over links of which devices alone pay."""
+    return len(problem.contiguous) == problem.table.n_ops and sends_at_devices(problem.table)
 
 
 def sends_at_devices(table: CostTable) -> bool:
