@@ -138,7 +138,7 @@ LINES = {
     "planner/runtime/checkpoint": 746,
     "planner/runtime/distributed": 9,
     "planner/runtime/distributed/inference": 572,
-    "planner/runtime/distributed/training": 1539,
+    "planner/runtime/distributed/training": 1541,
     "planner/runtime/distributed/transport": 1100,
     "planner/runtime/generation": 674,
     "planner/runtime/hybrid": 1538,

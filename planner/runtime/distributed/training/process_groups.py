@@ -130,15 +130,17 @@ class ProcessGroups(Closing):
 def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
     """Make everything fail that waits for other ranks of these groups, on any thread.
 
-    gloo has no function for this. But when a wait for a message times out, it closes all connections of the group; NCCL
-    has `abort`, which does nothing in gloo.
+    gloo has no function for this. But when a wait for a message times out, it closes all connections of the group. A
+    wait for a rank that has left already fails without that, so there is one for each rank. NCCL has `abort`, which
+    does nothing in gloo.
     """
     for group in groups:
         if group.size() > 1:
             with suppress(RuntimeError):  # from a backend that has none
                 group.abort()
+        for peer in (peer for peer in range(group.size()) if peer != group.rank()):
             with suppress(RuntimeError):  # that it waits no longer
-                group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), UNUSED_TAG).wait(AT_ONCE)
+                group.recv([torch.empty(1)], peer, UNUSED_TAG).wait(AT_ONCE)
 
 
 def check_ranks(plan: Plan, layout: StageLayout, n_ranks: int) -> None:

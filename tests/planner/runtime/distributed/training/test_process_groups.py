@@ -85,6 +85,22 @@ def test_what_waits_for_another_rank_is_broken_off(waits: str) -> None:
     del second
 
 
+def test_what_waits_is_broken_off_after_another_rank_has_left() -> None:
+    """Its closed connection ends no other wait."""
+    store = served_store()
+    joining = [begin(lambda rank=rank: join(visited_store(store.port), rank, 3, HERE)) for rank in range(3)]  # type: ignore[misc]
+    first, leaving, silent = (each.result(PATIENCE_S) for each in joining)
+    break_off([leaving])
+    with pytest.raises(RuntimeError):
+        first.recv([torch.empty(1)], 1, 0).wait(FOREVER)  # until the first rank has noticed
+    waiting = begin(lambda: first.recv([torch.empty(1)], 2, 0).wait(FOREVER))
+    time.sleep(0.1)  # it may wait, or be about to
+    break_off([first])
+    with pytest.raises(RuntimeError):
+        waiting.result(PATIENCE_S)
+    del silent
+
+
 CLOCKS = (("here", 0.0), ("here", 0.0), ("there", 1000.0), ("", -50.0))
 """Of four ranks: the name, and by how much it is ahead of the host's."""
 
