@@ -105,7 +105,7 @@ LINES = {
     "costmodels/operators": 834,
     "graphs": 894,
     "graphs/common": 975,
-    "graphs/importers": 5506,
+    "graphs/importers": 5530,
     "graphs/importers/onnx": 979,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3307,

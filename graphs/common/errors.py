@@ -61,7 +61,7 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
 
 
 class FallbackWarning(RuntimeWarning):
-    """Something that makes a network faster has failed, and the network is computed as it was imported."""
+    """Something has failed that a network does without: a faster kernel, or inputs besides its texts."""
 
 
 _warned_of: dict[str, str] = {}

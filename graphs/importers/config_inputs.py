@@ -31,15 +31,12 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
     accepted = inspect.signature(module.forward).parameters
     config: Any = module.config
     try:
-        inputs: Inputs = {}
-        for name, maker in MAKERS.items():
-            if name in accepted and (made := maker(module, batch)) is not None:
-                inputs[name] = made
+        inputs = {name: make(module, batch) for name, make in MAKERS.items() if name in accepted}
+        inputs = _with_patches(module, inputs, accepted, batch)
         if not inputs:
             raise InputError(
                 f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory"
             )
-        inputs = _with_patches(module, inputs, accepted, batch)
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
             inputs["decoder_input_ids"] = _tokens(module, batch)
     except AttributeError as error:  # configs have no common names for their sizes
@@ -48,6 +45,20 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
             "give it as package.module:factory"
         ) from error
     return _fitting(module, inputs)
+
+
+def reads_more_than_text(module: nn.Module) -> bool:
+    """Return whether a network of texts takes pictures, sounds or the like, too."""
+    accepted = inspect.signature(module.forward).parameters
+    return "input_ids" in accepted and any(name in accepted for name in MAKERS if name != "input_ids")
+
+
+def text_inputs(module: nn.Module, batch: int) -> Inputs:
+    """Return the keyword arguments of `example_inputs` that are texts, without tokens for anything else."""
+    tokens = _tokens(module, batch)
+    accepted, config = inspect.signature(module.forward).parameters, module.config
+    both = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted
+    return {name: tokens.clone() for name in ("input_ids", "decoder_input_ids") if name == "input_ids" or both}
 
 
 def _first(module: Any, names: Sequence[str]) -> Any:
@@ -112,7 +123,7 @@ def _boxes(module: Any, batch: int) -> Tensor:
     return torch.zeros(*_tokens(module, batch).shape, getattr(module.config, "dim_bbox", 4), dtype=torch.long)
 
 
-MAKERS: Mapping[str, Callable[[Any, int], Tensor | None]] = {
+MAKERS: Mapping[str, Callable[[Any, int], Tensor]] = {
     "input_ids": _tokens,
     "pixel_values": _pixels,
     "input_features": _features,

@@ -3,8 +3,8 @@
 Nothing is allocated and nothing is downloaded, so a network of any size can be imported, planned and simulated.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from graphs.common.documents import read_json
-from graphs.common.errors import InputError, nearest, one_line
+from graphs.common.errors import InputError, first_line, nearest, one_line, say_once
 from graphs.importers.config_checks import check_architecture, check_config, check_no_code
-from graphs.importers.config_inputs import example_inputs
+from graphs.importers.config_inputs import Inputs, example_inputs, reads_more_than_text, text_inputs
 from graphs.importers.tracing_guards import quiet
 from graphs.program.program import Program
 
@@ -27,17 +27,30 @@ def read_config(path: Path, batch: int | None = None, training: bool = False, we
     """Import the network that a config.json describes, without weights, or with random ones that are always the same.
 
     The path is a file of ``config.save_pretrained``, with a ``model_type``, and with ``architectures`` for a head. A
-    training import has the config's dropout. Raise InputError if the file is no such config, transformers does not know
-    it, or the network cannot be traced.
+    training import has the config's dropout. A network of texts and pictures or sounds that cannot be traced with both
+    is imported with texts alone, and a `FallbackWarning` says so. Raise InputError if the file is no such config,
+    transformers does not know it, or the network cannot be traced.
     """
     from graphs.importers.from_torch import program_from_module  # late: tracing takes half a second to load
 
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         module = build(path, CPU if weights else META)
-    with CPU if weights else META:
-        inputs = example_inputs(module, batch or 1)
-    return program_from_module(module, (), inputs, training=training)
+
+    def imported(inputs_of: Callable[[nn.Module, int], Inputs]) -> Program:
+        with CPU if weights else META:
+            inputs = inputs_of(module, batch or 1)
+        return program_from_module(module, (), inputs, training=training)
+
+    try:
+        return imported(example_inputs)
+    except InputError as error:
+        if reads_more_than_text(module):
+            with suppress(InputError):
+                program = imported(text_inputs)
+                say_once(str(error), f"{first_line(error)}; so its texts alone are planned for")
+                return program
+        raise
 
 
 def build(path: Path, device: torch.device = META) -> nn.Module:

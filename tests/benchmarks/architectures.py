@@ -52,7 +52,7 @@ class Row:
     imported: bool = False
     planned: bool = False
     right: bool = False
-    why: str = ""  # why not
+    why: str = ""  # why not, or with what alone
     seconds: float = 0.0
 
 
@@ -70,6 +70,7 @@ def tried(name: str, version: str) -> Row:
 def _steps(row: Row, document: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the row after each step."""
     import planner
+    from graphs.common.errors import fallbacks
     from graphs.importers.from_config import read_config
     from planner.plans.plan import plan_by_hand
     from planner.runtime.benchmark.check import compare_outputs
@@ -80,7 +81,7 @@ def _steps(row: Row, document: Mapping[str, Any]) -> Iterator[Row]:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(document), encoding="utf-8")
         program = read_config(path, 1, weights=True)
-    count = len(program.graph.ops)
+    count, alone = len(program.graph.ops), "".join(f"texts alone: {text}" for _, text in fallbacks())
     yield (row := replace(row, imported=True, operators=count))
     search = planner.Search(time_limit_s=2.0, rewrites="none", autotuning=False)
     plan = planner.plan(program, cluster=desk(2), goal="throughput", search=search)
@@ -89,7 +90,7 @@ def _steps(row: Row, document: Mapping[str, Any]) -> Iterator[Row]:
     with planner.start(divided, program) as runner:
         answers = compare_outputs(runner)
     wrong = "; ".join(answers.wrong) or answers.unknown
-    yield replace(row, right=not wrong, why=wrong[:300])
+    yield replace(row, right=not wrong, why=(wrong or alone)[:300])
 
 
 def in_a_process(name: str, version: str) -> Row:
@@ -131,14 +132,16 @@ def rows_of_page(version: str) -> dict[str, Row]:
     text = PAGE.read_text(encoding="utf-8")
     lines = text.splitlines() if f"transformers {version}," in text else []
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
-    right = [(name, int(count)) for name, count, *_, is_right, _ in cells if is_right == "yes"]
-    return {name: Row(name, version, count, imported=True, planned=True, right=True) for name, count in right}
+    right = [(name, int(count), why) for name, count, *_, is_right, why in cells if is_right == "yes"]
+    return {
+        name: Row(name, version, count, imported=True, planned=True, right=True, why=why) for name, count, why in right
+    }
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a table of a page."""
     head = [
-        "| architecture | operators | imported | planned | right | why not |",
+        "| architecture | operators | imported | planned | right | why not, or not with all inputs |",
         "| --- | ---: | --- | --- | --- | --- |",
     ]
     yes = {True: "yes", False: "no"}
@@ -154,7 +157,7 @@ def reason(why: str) -> str:
     """Return why an architecture is not right, in the words of a table."""
     if "Unrecognized configuration class" in why:
         return "a part of another model: transformers has no class that builds it alone"
-    plain = re.sub(r"'/tmp/\S*'", "the config", why.partition(": ")[2] or why)
+    plain = re.sub(r"'/tmp/\S*'", "the config", why.removeprefix("InputError: "))
     return (plain[:WIDTH] + "…" if len(plain) > WIDTH else plain).replace("|", "/").replace("<", "‹").replace("`", "")
 
 

@@ -12,7 +12,7 @@ TINY: Mapping[str, int] = {
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads"), 4),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), 128),
     **dict.fromkeys(("head_dim", "d_kv", "rotary_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 16),
-    **dict.fromkeys(("vocab_size",), 512),
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 512),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_source_positions"), 64),
     **dict.fromkeys(("image_size",), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),

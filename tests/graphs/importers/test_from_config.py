@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from graphs.common.errors import InputError
+from graphs.common.errors import FallbackWarning, InputError
 from graphs.importers.config_inputs import example_inputs
 from graphs.importers.from_config import build, read_config
 from graphs.importers.from_torch import program_from_module
@@ -329,6 +329,21 @@ class TestInputsOfSeveralKinds:
         inputs = example_inputs(build(write(config, tmp_path), torch.device("cpu")), 2)
         assert inputs["pixel_values"].shape == (2, 3, 16, 16)
         assert [row.tolist().count(49) for row in inputs["input_ids"]] == [4, 4]  # patches of 8 of 16
+
+    def test_texts_alone_where_pictures_cannot_be_traced(self, tmp_path: Path) -> None:
+        pictured = {**PICTURE, "model_type": "clip_vision_model"}
+        text = {**TEXT, "model_type": "llama"}
+        config = hf.LlavaConfig(vision_config=pictured, text_config=text, image_token_index=49, vision_feature_layer=9)
+        with pytest.warns(FallbackWarning, match=r"^model 'LlavaModel' cannot .*; so its texts alone are planned for$"):
+            program = read_config(write(config, tmp_path))
+        assert program.graph.inputs == ("input_ids",)
+
+    def test_patches_alone_come_with_their_grid(self, tmp_path: Path) -> None:
+        config = hf.Qwen2VLConfig().vision_config
+        config.depth, config.embed_dim, config.hidden_size, config.num_heads, config.patch_size = 1, 16, 16, 2, 2
+        inputs = example_inputs(build(write(config, tmp_path), torch.device("cpu")), 1)
+        assert inputs["grid_thw"].tolist() == [[1, 8, 8]]
+        assert inputs["hidden_states"].shape == (64, 3 * 2 * 2**2)
 
     def test_a_picture_in_patches_comes_with_its_grid(self, tmp_path: Path) -> None:
         text = {
