@@ -7,23 +7,27 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test quick wheel dist lint types docs pages clean
+.PHONY: demo test long quick wheel dist lint types docs pages clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.demo
 
 # Workers share the cores: a thread that waits for others lets them run instead of spinning.
-test quick: export OMP_WAIT_POLICY := passive
+test long quick: export OMP_WAIT_POLICY := passive
 
 # Modules are compiled once, not in each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
 test: $(INSTALLED)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types docs
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+
+# The tests that show for one more network or goal what those of `make test` show, see tests/long.txt.
+long: $(INSTALLED)
+	$(BIN)/python -m pytest $(PARALLEL) -m long
 
 quick: $(INSTALLED)
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
 
 # The README's first commands from the wheel, outside of this checkout.
 wheel: $(INSTALLED)

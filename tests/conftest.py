@@ -15,6 +15,7 @@ from hypothesis import settings
 from graphs.files import write_text
 from tests.children import start_with_default_signals
 from tests.forkserver import Forked
+from tests.long_tests import listed, long_ones
 from tests.planner.plans.schemas.validation import objections
 
 EXAMPLES = 50  # of a law, unless a test says otherwise
@@ -24,6 +25,15 @@ settings.load_profile("project")
 gc.set_threshold(20_000, 20, 100)  # what is collected and imported stays: a fifth of the collection went into looking
 
 start_with_default_signals()
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the long tests."""
+    found = long_ones([item.nodeid for item in items], listed())
+    for item in items:
+        if item.nodeid in found:
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="session", autouse=True)
