@@ -42,6 +42,8 @@ class Budget(Brief):
     planned_s: float = 0.0  # what it plans with if ``time_limit_s`` cuts it off: it begins as the longer search would
     meanwhile: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
     """Hears of the seconds that the search has spent since, by its own count, so that another one may take its turn."""
+    prove: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
+    """Hears of each lower bound as soon as it is proved, which an interrupted search so keeps."""
 
     @property
     def wall_s(self) -> float:

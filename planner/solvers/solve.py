@@ -152,6 +152,7 @@ def solve(
         if heard.placement is None:
             raise
         search.offer(heard.solver, heard.placement, tell=False)
+        search.keep_bound()
         raise Interrupted(_of_all(problem, search.result(asked))) from stopped
     found = _of_all(problem, search.result(asked))
     if found.by_clock:
@@ -256,6 +257,7 @@ class _SearchState:
         self._alone: tuple[Placement | None, float] = None, inf
         self._left_s = budget.time_limit_s  # by the solvers' own count
         self._runs = Counter[str]()
+        self._heard_s = 0.0  # bound that solvers have proved, for devices that compute all the time
 
     def take(self, turns: Sequence[SolverTurn], auto: bool) -> None:
         """Take the turns of a search: single devices, the solvers, and what makes the best placement better.
@@ -319,6 +321,7 @@ class _SearchState:
             last=last,
             planned_s=planned_s,
             meanwhile=meanwhile or self._budget.meanwhile,
+            prove=self._prove,
         )
         self._runs[solver.name] += 1
         answer = self._asked(solver, budget)
@@ -347,8 +350,20 @@ class _SearchState:
         objective_s = objective_of(contended, answer.placement) if answer.placement is not None else inf
         self._contended_s = max(self._contended_s, objective_s if answer.complete else answer.bound_s)
         self._settled = self._settled or objective_s * (1 - budget.gap) <= self._contended_s
-        bound_s = streaming_bound(self._problem.table, self._contended_s) if streams else self._contended_s
-        return replace(answer, bound_s=bound_s, complete=answer.complete and nothing)
+        return replace(answer, bound_s=self._with_pauses(self._contended_s), complete=answer.complete and nothing)
+
+    def _with_pauses(self, bound_s: float) -> float:
+        """Return the bound for devices that need not compute all the time, from one for those that do."""
+        pauses = self._problem.table.slowdown.any() and self._problem.goal is Goal.THROUGHPUT
+        return streaming_bound(self._problem.table, bound_s) if pauses else bound_s
+
+    def _prove(self, bound_s: float) -> None:
+        """Hear of a bound that a solver has proved on its way."""
+        self._heard_s = max(self._heard_s, bound_s)
+
+    def keep_bound(self) -> None:
+        """Keep what a solver had proved when it was interrupted."""
+        self._bound_s = max(self._bound_s, self._with_pauses(max(self._heard_s, self._contended_s)))
 
     def ends(self, first: bool) -> bool:
         """Return whether to stop: nothing is left to gain, or no time is left (after the first solver)."""

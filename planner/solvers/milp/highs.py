@@ -53,7 +53,7 @@ def minimise(
 
     Args:
         model: what to minimise. If its objective is fixed, the first solution ends the search.
-        budget: for the time, the gap and the seed.
+        budget: for the time, the gap and the seed; it hears of bounds in the units of the objective.
         most_steps: HiGHS takes a step after every round of cuts and every dive.
         tell: hears of every better solution, a value for the name of each variable.
         start: a feasible solution to start from, a value for each variable; None without one.
@@ -75,6 +75,7 @@ def minimise(
             tell(dict(zip(names, out.mip_solution, strict=True)))
         else:  # HiGHS asks whether to go on
             steps += 1
+            budget.prove(out.mip_dual_bound)
             budget.meanwhile(step_s)
             into.user_interrupt = steps > most_steps
 

@@ -5,6 +5,7 @@ that takes longer than the upper bound counts as twice the upper bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
@@ -89,8 +90,14 @@ class PlacementModel:
         values = self.start(start) if start is not None and self.expresses(start) else None
         pace = MINIMISING
         most_steps = allowance(self.model, budget.time_limit_s, pace)
-        outcome = minimise(self.model, budget, most_steps, lambda solution: tell(self.read(solution)), values, pace)
+        heard = self.heard(budget)
+        outcome = minimise(self.model, heard, most_steps, lambda solution: tell(self.read(solution)), values, pace)
         return self.proved_s(outcome.bound), pace.share * min(1.0, outcome.steps / max(1, most_steps))
+
+    def heard(self, budget: Budget) -> Budget:
+        """Return a budget that hears of bounds on the objective in seconds."""
+        upper_s = self.upper * self.scale_s
+        return replace(budget, prove=lambda bound: budget.prove(min(upper_s, self.proved_s(bound))))
 
     def expresses(self, placement: Placement) -> bool:
         """Whether a placement keeps the operators of each block together."""

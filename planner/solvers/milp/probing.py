@@ -10,7 +10,7 @@ Bounds from refuted values are called destructive (Klein and Scholl, EJOR 112(2)
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from planner.solvers.base import Answer, Budget, Incumbent
@@ -49,6 +49,7 @@ class Prober:
                 if self.best.placement is None:
                     return Answer(None, complete=True)
                 self.lower_s = max(self.lower_s, min(target_s * (1 - SAFETY), self._upper_s))
+                self.budget.prove(self.lower_s)
                 reach = 1.0
             elif self.best.objective_s >= before_s:
                 if ended:  # with a placement that is as good as T within the tolerance, but no better than the best one
@@ -99,8 +100,9 @@ class Prober:
             start = model.start(best)
         whole = allowance(model.model, self.budget.time_limit_s, PROBING)
         steps = min(allowance(model.model, limit_s, PROBING), int((1 - self.spent) * whole))
-        proof = minimise(
-            model.model, self.budget, steps, lambda values: self.best.offer(model.read(values)), start, PROBING
-        )
+        heard = model.heard(self.budget)
+        if lower_s == upper_s:  # it bounds no other load
+            heard = replace(heard, prove=lambda _: None)
+        proof = minimise(model.model, heard, steps, lambda values: self.best.offer(model.read(values)), start, PROBING)
         self.spent += (proof.steps + 1) / (whole + 1)
         return model.proved_s(proof.bound), proof.steps <= steps

@@ -263,6 +263,7 @@ def traffic_bound(blocks: Blocks, between_s: tuple[float, float], budget: Budget
             break
         program.solve()
         spent_s += seconds
+        budget.prove(min(upper_s, program.bound * upper_s))
         budget.meanwhile(seconds)
         bounds.append(program.bound)
         if len(bounds) > PATIENCE * stride and bounds[-1] <= (1 + LEAST_GAIN) * bounds[-PATIENCE * stride]:

@@ -9,11 +9,12 @@ import pytest
 
 from costmodels.table import CostTable
 from graphs.common.errors import InputError
+from planner.problem.bounds import lower_bound
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted, Result, Status
-from planner.solvers.base import Answer, Budget
+from planner.solvers.base import Answer, Budget, Solver
 from planner.solvers.portfolio import SOLVERS
 from planner.solvers.solve import solve
 from simulator.placement import Placement
@@ -295,6 +296,48 @@ def test_ctrl_c_keeps_the_best_until_then() -> None:
     found = stopped.value.best
     assert (found.status, found.solver, found.placement) == (Status.FEASIBLE, "fake", Placement((0, 0, 1, 1)))
     assert 0 < found.bound_s <= found.objective_s == evaluate(problem, found.placement).objective_s
+
+
+@dataclass(frozen=True)
+class StoppedOnceItProves:
+    """A solver that Ctrl-C stops when it has proved that a placement takes longer than some seconds."""
+
+    solver: Solver
+    longer_than_s: float
+    told: list[float] = field(default_factory=list)
+    name: str = "stopped"
+    goals: frozenset[Goal] = frozenset(Goal)
+
+    def refuses(self, problem: Problem) -> str:
+        return self.solver.refuses(problem)
+
+    def search(self, problem: Problem, budget: Budget) -> Answer:
+        def prove(bound_s: float) -> None:
+            budget.prove(bound_s)
+            self.told.append(bound_s)
+            if bound_s > self.longer_than_s:
+                raise KeyboardInterrupt
+
+        first = Placement(tuple(op % 2 for op in range(problem.table.n_ops)))
+        budget.reporter.on_placement(first)
+        return self.solver.search(problem, replace(budget, incumbent=first, prove=prove))
+
+
+@pytest.mark.attack("proof")
+@pytest.mark.parametrize(
+    ("name", "goal", "contiguous"),
+    [("ilp", Goal.THROUGHPUT, False), ("ilp", Goal.LATENCY, False), ("downset-dp", Goal.THROUGHPUT, True)],
+)
+def test_ctrl_c_keeps_the_bound_until_then(name: str, goal: Goal, contiguous: bool) -> None:
+    rng = np.random.default_rng(0)
+    flows = [(op, tuple(sorted({*rng.integers(op + 1, 12, 2).tolist()})), 1.0) for op in range(11)]
+    table = make_table(rng.uniform(1.0, 9.0, (12, 3)), flows, link_s=0.5, overlap=False)
+    problem = Problem(table, goal, contiguous=frozenset(range(12)) if contiguous else frozenset())
+    stopped = StoppedOnceItProves(SOLVERS[name], lower_bound(problem) * 1.001)
+    with pytest.raises(Interrupted) as interrupt:
+        solve(problem, stopped, gap=0.0)
+    found, best = interrupt.value.best, solve(problem, name, gap=0.0, time_limit_s=60.0)
+    assert stopped.longer_than_s < stopped.told[-1] <= found.bound_s <= best.objective_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("goal", [Goal.THROUGHPUT, Goal.LATENCY, Goal.COST, Goal.TRAINING])

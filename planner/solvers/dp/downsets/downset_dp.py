@@ -71,7 +71,8 @@ class DownsetDP:
             cut = FIRST.search(problem, replace(budget, time_limit_s=FIRST_SHARE * budget.time_limit_s)).placement
             if cut is not None:
                 best.offer(cut)
-        bound_s = _hunt(_DownsetSearch(problem, budget, best), budget.bound_s)
+        heard = budget if problem.contiguous else replace(budget, prove=lambda _: None)
+        bound_s = _hunt(_DownsetSearch(problem, heard, best), budget.bound_s)
         if not problem.contiguous:
             return Answer(best.placement)
         # The sums of a sweep are rounded, so the bound may be a little above the objective.
@@ -136,6 +137,7 @@ class _DownsetSearch:
                 return bound_s, -1
             for found in self._rounds(posed._replace(floor_s=bound_s)):
                 bound_s = max(bound_s, found.bound_s)
+                self._budget.prove(min(bound_s, self._best.objective_s))
                 for answer in found.answers:
                     self._best.offer(answer.placement)
                 if not found.done or _proved(self._best, bound_s):

@@ -155,7 +155,8 @@ class Claim(NamedTuple):
 def _asked(problem: Problem, truth: Truth, solver: Solver, random: Random) -> Claim:
     """Ask a solver itself, from nothing, from a bound, or from any feasible placement; or through the front door.
 
-    What it proves of devices under contention is put right at the front door.
+    What it proves on its way counts as its answer does. What it proves of devices under contention is put right at the
+    front door.
     """
     bound_s = lower_bound(problem) if random.random() < 0.5 else 0.0
     if random.random() < 0.3 or problem.table.slowdown.any() or bound_s == inf:
@@ -165,13 +166,16 @@ def _asked(problem: Problem, truth: Truth, solver: Solver, random: Random) -> Cl
         some = (tuple(random.randrange(problem.table.n_devices) for _ in problem.table.ops) for _ in range(10))
         start = next((Placement(device) for device in some if truth.seconds(device) < inf), None)
     limit_s = MOMENT_S if solver.name in HEURISTIC else PLENTY_S
-    budget = Budget(limit_s, gap=0.0, incumbent=start, bound_s=bound_s, seed=random.randrange(100))
+    told = [0.0]
+    budget = Budget(limit_s, gap=0.0, incumbent=start, bound_s=bound_s, seed=random.randrange(100), prove=told.append)
     answer = solver.search(problem, budget)
     if answer.placement is None:
-        return Claim(None, inf, answer.bound_s, Status.INFEASIBLE if answer.complete else Status.UNKNOWN)
+        status = Status.INFEASIBLE if answer.complete else Status.UNKNOWN
+        return Claim(None, inf, max(answer.bound_s, *told), status)
     objective_s = objective_of(problem, answer.placement)
-    proved = answer.complete or objective_s <= answer.bound_s * (1 + PROOF_TOLERANCE)
-    return Claim(answer.placement, objective_s, answer.bound_s, Status.OPTIMAL if proved else Status.FEASIBLE)
+    bound_s = max(answer.bound_s, min(objective_s, max(told)))
+    proved = answer.complete or objective_s <= bound_s * (1 + PROOF_TOLERANCE)
+    return Claim(answer.placement, objective_s, bound_s, Status.OPTIMAL if proved else Status.FEASIBLE)
 
 
 def _solved(problem: Problem, solver: str | Solver, random: Random) -> Claim:
