@@ -8,15 +8,17 @@ Structured kernels and their fake versions share the code that decides on stride
                       ChannelShuffle.cpp), fake ones are contiguous
     two tensors       some functions of two tensors are decomposed for fake tensors, and a number or a broadcast tensor
                       among them changes the order of axes (native/TensorIterator.cpp)
+    composed          PyTorch composes some operators otherwise under a mode, as if tensors had a subclass
+                      (``isTensorSubclassLike`` in native/MaxPool1d.cpp, and native/Onehot.cpp)
     convolution       ``_conv_determine_backend_memory_format`` asks which library computes it (native/Convolution.cpp),
                       and torch.export switches oneDNN off
 
 Of the 34,148 results of torch's own samples of operators, with their axes permuted, channels last, and every other
-element, they are those that differ, but for ``max_pool1d`` and ``one_hot`` of permuted tensors.
+element, they are those that differ.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from graphs.common.replaced import replaced
 
 aten = torch.ops.aten
+COMPOSED = frozenset({aten.max_pool1d.default, aten.one_hot.default})
+"""Operators that PyTorch composes of others before fake tensors see them."""
 EXECUTED = frozenset(
     overload
     for packet in (
@@ -40,14 +44,18 @@ EXECUTED = frozenset(
         *(aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy, aten.special_xlog1py),
     )
     for overload in (getattr(packet, name) for name in packet.overloads())  # type: ignore[no-untyped-call]
-) | {aten.div.Tensor_mode, aten.div.Scalar_mode}
+) | {aten.div.Tensor_mode, aten.div.Scalar_mode, *COMPOSED}
 """Operators that are executed once on zeros, unless all that they read is contiguous."""
 CONVOLUTIONS = frozenset({aten.convolution.default, aten._convolution.default})
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @contextmanager
 def strides_of_kernels() -> Iterator[None]:
-    """Give the results of operators on fake tensors the strides that they have on a CPU in a run."""
+    """Give the results of operators on fake tensors the strides that they have on a CPU in a run.
+
+    For those that are composed, PyTorch's dispatcher in Python has to be on, as it is in a trace.
+    """
     dispatch = FakeTensorMode.dispatch
 
     def dispatched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,13 +63,31 @@ def strides_of_kernels() -> Iterator[None]:
             with _with_onednn():
                 return dispatch(mode, func, types, args, kwargs)
         result = dispatch(mode, func, types, args, kwargs)
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if func in EXECUTED and not all(tensor.is_contiguous() for tensor in tensors):
-            return _laid_as_executed(mode, func, args, kwargs or {}, result)
-        return result
+        return _laid_as_executed(mode, func, args, kwargs or {}, result) if func in EXECUTED else result
 
-    with replaced(FakeTensorMode, "dispatch", dispatched):
+    with ExitStack() as replacements:
+        replacements.enter_context(replaced(FakeTensorMode, "dispatch", dispatched))
+        for func in COMPOSED:
+            replacements.enter_context(_composed(func))
         yield
+
+
+@contextmanager
+def _composed(func: OpOverload) -> Iterator[None]:
+    """Give the result of an operator that is composed of others the strides that it has as a whole."""
+
+    def compose(*args: Any, **kwargs: Any) -> Any:
+        result = func._op_dk(COMPOSITE, *args, **kwargs)
+        mode = getattr(result, "fake_mode", None)
+        return result if mode is None else _laid_as_executed(mode, func, args, kwargs, result)
+
+    kernels: dict[Any, Callable[..., Any]] = func.py_kernels
+    with replaced(func, "py_kernels", {**kernels, COMPOSITE: compose}):
+        func._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            func._dispatch_cache.clear()
 
 
 @contextmanager
@@ -77,13 +103,17 @@ def _with_onednn() -> Iterator[None]:
 
 def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
     """Return the results of an operator on fake tensors with the strides of those on real tensors of zeros."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return result
 
     def real(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
+        zeros = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
+        return zeros.requires_grad_(leaf.requires_grad)  # on which the kernel of a pooling depends
 
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes():
         executed = func(*pytree.tree_map(real, args), **pytree.tree_map(real, kwargs))
     with mode:
         return pytree.tree_map(
