@@ -30,7 +30,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
     | {"float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1}
     | {"int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2}
-    | {"int32": 4, "uint32": 4, "float32": 4}
+    | {"int32": 4, "uint32": 4, "float32": 4, "complex32": 4}
     | {"int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16}
 )
 """Bytes of one element by dtype; the dtypes are PyTorch's names without ``torch.``"""

@@ -28,9 +28,9 @@ from graphs.importers.functionalize import (
     is_mapped,
     misread_write,
     repeated_write,
-    running_statistics,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
+from graphs.importers.normalisations import put_back, stand_in
 from graphs.importers.pt2_files import opened_pt2
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
@@ -153,8 +153,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
     code, counted = _prepared(exported, name, training)
     buffers = frozenset(exported.graph_signature.inputs_to_buffers) if training else frozenset()
     if is_mapped(code) or not functionalize(code, buffers):
-        exported = _without_writes(exported, code, name, training)
-        code, _ = _prepared(exported, name, training)
+        exported, code = _without_writes(exported, code, name, training)
         if not functionalize(code, buffers):
             raise InputError(f"model '{name}' has in-place operators that torch.export cannot remove; rewrite them")
     if (mixed := product_of_two_dtypes(code)) is not None:
@@ -202,34 +201,34 @@ def _prepared(exported: ExportedProgram, name: str, training: bool) -> tuple[fx.
     return code, counted
 
 
-def _without_writes(exported: ExportedProgram, code: fx.Graph, name: str, training: bool) -> ExportedProgram:
-    """The exported program after torch's own functionalization, which handles in-place writes through views."""
+def _without_writes(
+    exported: ExportedProgram, code: fx.Graph, name: str, training: bool
+) -> tuple[ExportedProgram, fx.Graph]:
+    """The exported program after torch's own functionalization, which handles in-place writes through views.
+
+    Also a copy of its graph without blocks.
+    """
     _check_writes(exported, code, name)
+    prepared, _ = _prepared(exported, name, training)
+    replaced = stand_in(prepared, frozenset(exported.graph_signature.inputs_to_buffers))
     try:
         with tracing():
-            functional: ExportedProgram = _detached(exported, training).run_decompositions({})
+            functional = (_of_graph(exported, prepared) if training else exported).run_decompositions({})
     except Exception as error:  # torch raises many kinds
         raise InputError(
             f"model '{name}' has in-place operators that torch.export cannot remove: {first_line(error)}; "
             f"{OUT_OF_PLACE}"
         ) from error
-    results = functional.graph_signature.output_specs
-    written = [str(result.target) for result in results if result.kind is not OutputKind.USER_OUTPUT]
-    names = exported.graph_signature.inputs_to_buffers if training else {}
-    kept = {names.get(mean.name) for node in code.nodes for mean in running_statistics(node)}
-    kept |= set(_prepared(exported, name, training)[1])
-    if forbidden := [target for target in written if target not in kept]:
-        raise InputError(
-            f"model '{name}' writes to '{forbidden[0]}' while it runs; a network that keeps state between calls "
-            "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out; "
-            "a language model generates from its config.json, its module or such a .pt2, with the goal generation"
-        )
-    if written:
-        raise InputError(
-            f"model '{name}' writes in place to a part of a tensor, and updates '{written[0]}', which torch.export "
-            f"cannot take apart; {OUT_OF_PLACE}"
-        )
-    return functional
+    for result in functional.graph_signature.output_specs:
+        if result.kind is not OutputKind.USER_OUTPUT:
+            raise InputError(
+                f"model '{name}' writes to '{result.target}' while it runs; a network that keeps state between calls "
+                "cannot be divided: switch that off (model.eval(), use_cache=False) or pass the state in and out; "
+                "a language model generates from its config.json, its module or such a .pt2, with the goal generation"
+            )
+    code, _ = _prepared(functional, name, training)
+    put_back(code, replaced)
+    return functional, code
 
 
 def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
@@ -248,12 +247,8 @@ def _check_writes(exported: ExportedProgram, code: fx.Graph, name: str) -> None:
         )
 
 
-def _detached(exported: ExportedProgram, training: bool) -> ExportedProgram:
-    """The exported program; for training with ``detach`` in place of blocks without gradients, which would get lost."""
-    if not training:
-        return exported
-    code = _inlined(exported)
-    detach_blocks(code, frozenset(exported.graph_signature.inputs_to_parameters))
+def _of_graph(exported: ExportedProgram, code: fx.Graph) -> ExportedProgram:
+    """The exported program with another graph, in which ``detach`` is in place of blocks, which would get lost."""
     return ExportedProgram(
         root=exported.graph_module,
         graph=code,

@@ -17,6 +17,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from graphs.common.errors import InputError
+from graphs.program.strides import comparable
 
 OWN = frozenset(vars(nn.Module()))  # attributes of every module
 DEPTH = 3  # of containers within containers that are looked into
@@ -106,7 +107,7 @@ def _alike(one: ExportedProgram, other: ExportedProgram) -> bool:
     if codes[0] != codes[1] or one.constants.keys() != other.constants.keys():
         return False
     return all(
-        torch.equal(value, other.constants[name])
+        torch.equal(comparable(value), comparable(other.constants[name]))
         for name, value in one.constants.items()
         if isinstance(value, torch.Tensor) and not value.is_meta
     )

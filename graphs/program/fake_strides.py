@@ -8,46 +8,67 @@ Structured kernels and their fake versions share the code that decides on stride
                       ChannelShuffle.cpp), fake ones are contiguous
     two tensors       some functions of two tensors are decomposed for fake tensors, and a number or a broadcast tensor
                       among them changes the order of axes (native/TensorIterator.cpp)
+    composed          PyTorch composes some operators otherwise under a mode, as if tensors had a subclass
+                      (``isTensorSubclassLike`` in native/MaxPool1d.cpp, and native/Onehot.cpp), or in Python
+                      (``py_impl`` in torch/_decomp/decompositions.py)
     convolution       ``_conv_determine_backend_memory_format`` asks which library computes it (native/Convolution.cpp),
                       and torch.export switches oneDNN off
 
-Of the 34,148 results of torch's own samples of operators, with their axes permuted, channels last, and every other
-element, they are those that differ, but for ``max_pool1d`` and ``one_hot`` of permuted tensors.
+Of the 168,905 results of torch's own samples of operators, with their axes permuted in several ways, channels last, and
+every other element, they are those that differ.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import no_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphs.common.replaced import replaced
 
 aten = torch.ops.aten
-EXECUTED = frozenset(
-    overload
-    for packet in (
+
+
+def _overloads(*packets: Any) -> frozenset[OpOverload]:
+    return frozenset(getattr(packet, name) for packet in packets for name in packet.overloads())
+
+
+COMPOSED = _overloads(aten.upsample_nearest1d, aten._upsample_nearest_exact1d) | {
+    *(aten.max_pool1d.default, aten.one_hot.default, aten.multilabel_margin_loss_forward.default)
+}
+"""Operators that PyTorch composes of others before fake tensors see them."""
+MISSHAPEN = frozenset({aten.multilabel_margin_loss_forward.default})
+"""Operators whose fake kernels give other shapes, too."""
+EXECUTED = (
+    COMPOSED
+    | {aten.div.Tensor_mode, aten.div.Scalar_mode}
+    | _overloads(
         *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training),
         *(aten._batch_norm_with_update, aten.native_dropout_backward),
         *(aten.reflection_pad3d, aten.replication_pad3d, aten.max_unpool2d, aten.channel_shuffle),
-        *(aten.upsample_nearest1d, aten._upsample_nearest_exact1d),
         *(aten.copysign, aten.floor_divide, aten.heaviside, aten.logaddexp, aten.ldexp),
         *(aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy, aten.special_xlog1py),
+        aten.binary_cross_entropy,
     )
-    for overload in (getattr(packet, name) for name in packet.overloads())  # type: ignore[no-untyped-call]
-) | {aten.div.Tensor_mode, aten.div.Scalar_mode}
+)
 """Operators that are executed once on zeros, unless all that they read is contiguous."""
 CONVOLUTIONS = frozenset({aten.convolution.default, aten._convolution.default})
+COMPOSITE, AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
 
 
 @contextmanager
 def strides_of_kernels() -> Iterator[None]:
-    """Give the results of operators on fake tensors the strides that they have on a CPU in a run."""
+    """Give the results of operators on fake tensors the strides that they have on a CPU in a run.
+
+    For those that are composed, PyTorch's dispatcher in Python has to be on, as it is in a trace.
+    """
     dispatch = FakeTensorMode.dispatch
 
     def dispatched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,13 +76,36 @@ def strides_of_kernels() -> Iterator[None]:
             with _with_onednn():
                 return dispatch(mode, func, types, args, kwargs)
         result = dispatch(mode, func, types, args, kwargs)
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if func in EXECUTED and not all(tensor.is_contiguous() for tensor in tensors):
-            return _laid_as_executed(mode, func, args, kwargs or {}, result)
-        return result
+        return _laid_as_executed(mode, func, args, kwargs or {}, result) if func in EXECUTED else result
 
-    with replaced(FakeTensorMode, "dispatch", dispatched):
+    with ExitStack() as replacements:
+        replacements.enter_context(replaced(FakeTensorMode, "dispatch", dispatched))
+        for func in COMPOSED:
+            replacements.enter_context(_composed(func))
         yield
+
+
+@contextmanager
+def _composed(func: OpOverload) -> Iterator[None]:
+    """Give the result of an operator that is composed of others the strides that it has as a whole."""
+
+    def laid(compose: Callable[..., Any]) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            result = compose(*args, **kwargs)
+            mode = next((leaf.fake_mode for leaf in pytree.tree_leaves(result) if isinstance(leaf, FakeTensor)), None)
+            return result if mode is None else _laid_as_executed(mode, func, args, kwargs, result)
+
+        return kernel
+
+    kernels: dict[Any, Callable[..., Any]] = dict(func.py_kernels)
+    composing = {key: kernels[key] for key in (COMPOSITE, AUTOGRAD) if key in kernels}
+    composing = composing or {COMPOSITE: partial(func._op_dk, COMPOSITE)}
+    with replaced(func, "py_kernels", kernels | {key: laid(compose) for key, compose in composing.items()}):
+        func._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            func._dispatch_cache.clear()
 
 
 @contextmanager
@@ -77,21 +121,25 @@ def _with_onednn() -> Iterator[None]:
 
 def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
     """Return the results of an operator on fake tensors with the strides of those on real tensors of zeros."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if func not in MISSHAPEN and all(tensor.is_contiguous() for tensor in tensors):
+        return result
 
     def real(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
+        zeros = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
+        return zeros.requires_grad_(leaf.requires_grad)  # on which the kernel of a pooling depends
 
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes(), no_python_dispatcher():
         executed = func(*pytree.tree_map(real, args), **pytree.tree_map(real, kwargs))
+
+    def laid(fake: Any, made: Any) -> Any:
+        if not isinstance(fake, Tensor) or (fake.shape, fake.stride()) == (made.shape, made.stride()):
+            return fake
+        empty = torch.empty_strided(made.shape, made.stride(), dtype=fake.dtype, device=fake.device)
+        return empty.copy_(fake.reshape(made.shape))  # with its gradients
+
+    leaves, spec = pytree.tree_flatten(result)
     with mode:
-        return pytree.tree_map(
-            lambda fake, made: (
-                torch.empty_strided(fake.shape, made.stride(), dtype=fake.dtype, device=fake.device)
-                if isinstance(fake, Tensor) and fake.stride() != made.stride()
-                else fake
-            ),
-            result,
-            executed,
-        )
+        return pytree.tree_unflatten(map(laid, leaves, pytree.tree_leaves(executed)), spec)

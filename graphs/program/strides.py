@@ -73,6 +73,11 @@ def copy_alone(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return target
 
 
+def comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a dtype that PyTorch compares and adds up, which it does not do with complex32."""
+    return tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
+
+
 def _plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is nothing but numbers in the memory of the host."""
     usual = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -112,11 +113,13 @@ def _traced(program: Program) -> dict[str, tuple[int, ...]]:
 def _on_fake_tensors(program: Program, ops: Sequence[Op]) -> dict[str, torch.Tensor]:
     """Return the tensors of a program, which have strides but no values."""
     fake: dict[str, torch.Tensor] = {}
-    with strides_of_kernels(), torch.no_grad(), FakeTensorMode():
+    gradients = torch.enable_grad if program.training else torch.no_grad
+    with strides_of_kernels(), enable_python_dispatcher(), gradients(), FakeTensorMode():
         given = [*program.state.items(), *zip(program.graph.inputs, program.example_inputs, strict=True)]
         for name, tensor in given:
             if tensor.layout is torch.strided:
-                fake[name] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+                made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+                fake[name] = made.requires_grad_(tensor.requires_grad)
         for op in ops:
             try:
                 fake.update(zip(op.outputs, program.execute(op, fake), strict=True))

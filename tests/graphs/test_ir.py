@@ -50,6 +50,7 @@ GRAPH = Graph(
         ((5,), "bfloat16", 5, 10),
         ((5,), "bool", 5, 5),
         ((2,), "complex128", 2, 32),
+        ((2,), "complex32", 2, 8),
     ],
 )
 def test_a_tensor_takes_its_elements_times_their_size(

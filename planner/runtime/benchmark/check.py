@@ -70,8 +70,8 @@ def answers(expected: Any, got: Any, allowed: Mapping[torch.dtype, float]) -> An
     wrong, rounding = [], 0.0
     for (path, a), b in zip(expected_leaves, got_leaves, strict=True):
         tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-        difference = deviation(a, b, any_nan=a.dtype in allowed) if tensors else None
-        tolerance = allowed.get(a.dtype, 0.0) if tensors else 0.0
+        difference = deviation(a, b, any_nan=a.dtype.to_real() in allowed) if tensors else None
+        tolerance = allowed.get(a.dtype.to_real(), 0.0) if tensors else 0.0
         if difference is not None and tolerance and difference.within(tolerance, a.dtype):
             rounding = max(rounding, min(difference.share, tolerance))
         elif difference is not None or not (tensors or (type(a) is type(b) and a == b)):

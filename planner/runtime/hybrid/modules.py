@@ -26,7 +26,7 @@ from planner.parallelism.network.layers import is_batch_norm
 from planner.parallelism.network.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import synchronized_batch_norm
 from planner.runtime.stages.random_generators import is_random, rrelu
-from planner.runtime.stages.recomputation import once, second_pass_copy, selective_contexts
+from planner.runtime.stages.recomputation import once, selective_contexts
 from planner.runtime.training.means import MeanRecorder, averages
 
 ATTENTION = "aten.scaled_dot_product_attention"
@@ -201,7 +201,7 @@ class LayerBlock(nn.Module):
         env = dict(zip(self.reads, tensors, strict=True))
         env |= {name: self.tensor(name) for name in self.path_of}
         if again:
-            env |= {name: second_pass_copy(env[name]) for name in self._runs.program.statistics & self.path_of.keys()}
+            env |= {name: env[name].clone() for name in self._runs.program.statistics & self.path_of.keys()}
         for op in self.ops:
             layer = self.get_submodule(self.layer_of[op.name]) if op.name in self.layer_of else None
             run = once(self._runs.run) if op.name in self._runs.once else self._runs.run

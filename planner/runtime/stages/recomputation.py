@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from costmodels.workload import RecomputeMode
@@ -26,9 +26,9 @@ Context = AbstractContextManager[object]
 
 
 class _Current(threading.local):
-    """State of the operator that this thread is running."""
+    """State of the pass that this thread is running."""
 
-    once = False  # whether it runs in one pass only
+    mode: TorchDispatchMode | None = None  # of selective recomputation
 
 
 _current = _Current()
@@ -39,19 +39,33 @@ def once(call: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
 
     @wraps(call)
     def run(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        _current.once = True
+        if _current.mode is None:
+            return call(*args, **kwargs)
+        _push_mode(_current.mode)  # to enter it would begin the pass anew
         try:
             return call(*args, **kwargs)
         finally:
-            _current.once = False
+            _pop_mode()
 
     return run
 
 
-def second_pass_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy for the second pass alone; selective recomputation allows no operator there that the first one lacked."""
-    with _disable_current_modes():
-        return tensor.clone()
+class _SelectivePass(AbstractContextManager[None]):
+    """A pass of selective recomputation, whose mode is on in what `once` wraps alone.
+
+    Under a mode PyTorch takes other kernels, as for a subclass of tensors, and these lay out results differently (of a
+    pooling that needs no gradient), so that sums after them differ.
+    """
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        self._mode = mode
+
+    def __enter__(self) -> None:
+        with self._mode:  # the pass begins
+            _current.mode = self._mode
+
+    def __exit__(self, *_: object) -> None:
+        _current.mode = None
 
 
 def selective_contexts() -> tuple[Context, Context]:
@@ -61,9 +75,8 @@ def selective_contexts() -> tuple[Context, Context]:
     these write into. The second pass may read what is kept at the end of an operator all the same: no write runs
     there again, and autograd saves only tensors that nothing writes to afterwards.
     """
-    contexts: tuple[Context, Context]
-    contexts = create_selective_checkpoint_contexts(_policy, allow_cache_entry_mutation=True)  # type: ignore[no-untyped-call]
-    return contexts
+    first, again = create_selective_checkpoint_contexts(_policy, allow_cache_entry_mutation=True)  # type: ignore[no-untyped-call]
+    return _SelectivePass(first), _SelectivePass(again)
 
 
 def passes(recompute: RecomputeMode | None) -> tuple[Context, Context | None]:
@@ -97,6 +110,6 @@ def _forgotten(_: None) -> torch.Tensor:
 
 
 def _policy(_context: Any, operator: OpOverload, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    """Keep what an operator computes inside ``once``; what only changes a tensor's shape in place has to run again."""
-    kept = _current.once and torch.Tag.inplace_view not in operator.tags
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    """Keep what an operator computes; what only changes a tensor's shape in place has to run again."""
+    again = torch.Tag.inplace_view in operator.tags
+    return CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE

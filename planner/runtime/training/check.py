@@ -16,6 +16,7 @@ from costmodels.host.affinity import run_on, torch_device_of
 from graphs.importers.tracing_guards import configs_with_cache
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
+from graphs.program.strides import comparable
 from planner.runtime.checkpoint.names import names_in_model
 from planner.runtime.stages.random_generators import randomized
 from planner.runtime.training.any_trainer import AnyTrainer
@@ -172,8 +173,9 @@ def _difference(name: str, expected: torch.Tensor | None, got: torch.Tensor | No
     if expected is None or got is None:
         return None if expected is got else GradientDifference(name, inf, 0.0)
     expected, got = (x.to_dense() if x.is_sparse else x for x in (expected, got.to(expected.device)))
-    if torch.equal(expected, got):
+    one, other = comparable(expected), comparable(got)
+    if torch.equal(one, other):
         return None
-    norm, apart = torch.linalg.vector_norm(expected), torch.linalg.vector_norm(expected - got)
+    norm, apart = torch.linalg.vector_norm(one), torch.linalg.vector_norm(one - other)
     share = (apart / norm).item() if norm > 0 and apart.isfinite() else inf
-    return GradientDifference(name, share, ALLOWED.get(expected.dtype, 1e-2))
+    return GradientDifference(name, share, ALLOWED.get(expected.dtype.to_real(), 1e-2))

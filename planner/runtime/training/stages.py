@@ -18,7 +18,7 @@ from graphs.kernels.kernels import kernel_of
 from graphs.program.program import Call, Program
 from planner.runtime.stages.compile import ShardedState
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
-from planner.runtime.stages.recomputation import once, second_pass_copy
+from planner.runtime.stages.recomputation import once
 from planner.runtime.training.means import averages
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.wiring import WiredStage, Wiring
@@ -45,7 +45,7 @@ class TrainingStage:
         state = self.state
         if again:
             written = set(map(id, self.statistics))
-            state = tuple(second_pass_copy(tensor) if id(tensor) in written else tensor for tensor in state)
+            state = tuple(tensor.clone() if id(tensor) in written else tensor for tensor in state)
         return self.function(*state, *self.generators.at(step, micro_batch), *received)
 
 

@@ -11,7 +11,7 @@ from costmodels.cluster.cluster import Device
 TOLERANCE: Mapping[torch.dtype, float] = MappingProxyType(
     {torch.float64: 1e-10, torch.float32: 2e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 )
-"""By how much devices of different kinds may differ, as a share of the largest element.
+"""By how much devices of different kinds may differ, as a share of the largest element; complex numbers as their parts.
 
 They add up in another order. After a deep network, float64 and float32 differ by some thousand units in the last place;
 GPUs also multiply float32 in convolutions with the 10-bit mantissa of TensorFloat-32. Narrow floats are rounded after

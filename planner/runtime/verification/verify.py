@@ -250,7 +250,7 @@ def _compared(plan: Plan, network: Program, training: bool, tolerance: float | N
     reference = run_on(devices[0], lambda: run_reference(program, torch_device_of(devices[0]), SEED, backward))
 
     def compare(expected: torch.Tensor, got: torch.Tensor) -> Deviation | None:
-        return deviation(expected, got, allowed.get(expected.dtype, 0.0))
+        return deviation(expected, got, allowed.get(expected.dtype.to_real(), 0.0))
 
     counts = {False: 0, True: 0}
     finding, unset = None, _unset(program)
@@ -315,7 +315,7 @@ def _compared_with(
         ops = [program.graph.ops[i] for i in part.ops]
         for name in (name for op in ops for name in op.outputs if name in values and name not in unset):
             expected, count = values[name], count + 1
-            difference = deviation(expected, reference.values[name], TOLERANCE.get(expected.dtype, 0.0))
+            difference = deviation(expected, reference.values[name], TOLERANCE.get(expected.dtype.to_real(), 0.0))
             if difference is not None:
                 label = " … ".join(dict.fromkeys((ops[0].name, ops[-1].name)))
                 return count, Finding(name, False, number, label, part.device.name, difference, None)

@@ -109,7 +109,12 @@ def noted(net: Any, y: torch.Tensor) -> Any:
     return y
 
 
-@pytest.mark.parametrize(("function", "kept"), [(noted, 7), (recorded, []), (cached, None)])
+def in_halves(net: Any, y: torch.Tensor) -> Any:
+    net.kept += 1
+    return torch.view_as_complex(y.half().unflatten(-1, (2, 2))) * torch.tensor([1j, 2], dtype=torch.complex32)
+
+
+@pytest.mark.parametrize(("function", "kept"), [(noted, 7), (in_halves, 7), (recorded, []), (cached, None)])
 def test_what_the_result_does_not_show_is_taken_and_left_as_it_was(function: Any, kept: Any) -> None:
     net = Keeps(function, copy(kept))
     program = program_from_module(net, (torch.ones(2, 4),), training=True)

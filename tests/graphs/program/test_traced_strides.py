@@ -115,6 +115,13 @@ class Pixels(nn.Module):
         (nn.ReplicationPad3d(1), -1, (2, 3, 4, 3, 2)),
         (nn.ChannelShuffle(2), -1, (2, 3, 4, 6)),
         (lambda x: F.max_unpool2d(x, torch.zeros_like(x, dtype=torch.int64), (2, 2)), -1, (2, 3, 4, 6)),
+        (nn.MaxPool1d(2), -1, (2, 6, 4)),
+        (nn.Sequential(nn.PReLU(), nn.MaxPool1d(2)), -1, (2, 6, 4)),  # with gradients, another kernel
+        (lambda x: F.multilabel_margin_loss(x.flatten(), torch.zeros(24).long(), reduction="none"), -1, (2, 3, 4)),
+        (lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(2, 4, 3), reduction="none"), -1, (2, 3, 4)),
+        (nn.Upsample(5), -1, (2, 3, 4)),
+        (nn.Sequential(nn.PReLU(), nn.Upsample(5, mode="nearest-exact")), -1, (2, 3, 4)),
+        (lambda x: F.one_hot((x > 0).long(), 3), -1, (2, 3, 4)),
     ],
 )
 def test_strides_are_those_of_kernels(
@@ -123,7 +130,8 @@ def test_strides_are_those_of_kernels(
     weights = layer.parameters() if isinstance(layer, nn.Module) else iter(())
     x = torch.randn(shape).to(next(weights, torch.ones(1)).dtype)
     program = program_from_module(Pixels(layer, axis), (x,), training=training)
-    strides = Pixels(layer, axis).train(training)(x).stride()
+    with torch.set_grad_enabled(training):
+        strides = Pixels(layer, axis).train(training)(x).stride()
     of_file = program_from_dict(program_to_dict(program), program.graph, program.example_inputs)
     for each in (program, of_file):
         (result,) = each.graph.outputs

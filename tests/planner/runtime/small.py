@@ -140,6 +140,21 @@ class Attention(nn.Module):
         return y + x
 
 
+class Halves(nn.Module):
+    """Complex numbers of halves: a parameter, a buffer, a constant, and what is between operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, dtype=torch.float16)
+        self.weight = nn.Parameter(torch.randn(3, 4, dtype=torch.complex32))
+        self.turn = nn.Buffer(torch.randn(4, dtype=torch.complex32))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.view_as_complex(self.layer(x).unflatten(-1, (4, 2)))
+        z = y * self.turn + self.weight * torch.tensor([1j, 1, -1, 2], dtype=torch.complex32)
+        return torch.view_as_real(z.mT.contiguous()).sin(), z.conj()
+
+
 class Nothing(nn.Module):
     """No operator at all."""
 
@@ -163,6 +178,7 @@ NETWORKS: Mapping[str, tuple[type[nn.Module], Callable[[], Arguments]]] = {
     ),
     "attention": (Attention, lambda: ((torch.randn(2, 5, 8),), {})),
     "turned": (Turned, lambda: ((torch.randn(2, 3, 16),), {})),
+    "halves": (Halves, lambda: ((torch.randn(3, 8).half(),), {})),
     "nothing": (Nothing, lambda: ((torch.randn(2),), {})),
 }
 

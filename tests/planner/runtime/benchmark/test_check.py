@@ -26,7 +26,9 @@ def test_a_result_equals_its_copy(values: list[float]) -> None:
     assert differences({"a": [tensor, 3, None]}, {"a": [tensor.clone(), 3, None]}) == []
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex32, torch.complex64]
+)
 def test_of_any_dtype(dtype: torch.dtype) -> None:
     a, b = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([1, 1, 1]).to(dtype)
     assert differences(a, a.clone()) == []

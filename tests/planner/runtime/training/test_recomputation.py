@@ -82,6 +82,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
         ),
         (5, 8),
     ),
+    "max pool without gradients, whose strides a dispatch mode changes": (
+        lambda: nn.Sequential(
+            *(Apply(lambda x: F.max_pool1d(x.mT, 3, 1, 1)), nn.BatchNorm1d(8), Apply(lambda x: x.mT), nn.Linear(8, 8)),
+        ),
+        (5, 8),
+    ),
     "rnn of relus": (lambda: between(Read(nn.RNN(8, 8, 2, "relu", batch_first=True, dropout=0.4))), WORDS),
 }
 

@@ -28,7 +28,7 @@ from simulator.placement import Placement
 from tests.planner.runtime.small import CORE, NETWORKS, Tied, alternating, cpu, desk, make_plan, program_of, with_device
 from tests.planner.runtime.verification.breaking import broken, failing_for_good
 
-TRAINABLE = ("branches", "recurrent", "tied", "handed", "options")
+TRAINABLE = ("branches", "recurrent", "tied", "handed", "options", "halves")
 
 
 def planned(name: str) -> tuple[Plan, Program]:
@@ -109,6 +109,21 @@ class TestRight:
         found = verify(training_plan(program, 0, 0, 1, 1, 0), program)
         assert found.finding is None
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_complex_numbers_may_differ_as_their_parts(self, dtype: torch.dtype) -> None:
+        class Turned(nn.Module):
+            def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return x * 2j, (x * 2j).conj() + 1
+
+        program = program_from_module(Turned(), (torch.randn(2, 4, dtype=dtype),))
+        plan = make_plan(program, alternating(program))
+        last_digit = 1 + torch.finfo(dtype).eps
+        with broken("mul", lambda x, _: x * 2j * last_digit):
+            assert verify(plan, program, tolerance=1e-6).equal
+            assert found_in(plan, program, tolerance=0).tensor == "mul"
+        with broken("mul", lambda x, _: x * 2j * 1.001):
+            assert found_in(plan, program, tolerance=1e-6).tensor == "mul"
 
     def test_nan_equals_nan(self) -> None:
         class Undefined(nn.Module):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from planner.runtime.distributed.transport.messages import Packing
 from tests.planner.runtime.bits import differences
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
+COMPLEX = (torch.complex32, torch.complex64)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, *COMPLEX)
 
 
 def round_trip(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
