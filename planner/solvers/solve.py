@@ -151,8 +151,7 @@ def solve(
     except KeyboardInterrupt as stopped:
         if heard.placement is None:
             raise
-        search.offer(heard.solver, heard.placement, tell=False)
-        search.keep_bound()
+        search.keep(heard.solver, heard.placement)
         raise Interrupted(_of_all(problem, search.result(asked))) from stopped
     found = _of_all(problem, search.result(asked))
     if found.by_clock:
@@ -361,8 +360,9 @@ class _SearchState:
         """Hear of a bound that a solver has proved on its way."""
         self._heard_s = max(self._heard_s, bound_s)
 
-    def keep_bound(self) -> None:
-        """Keep what a solver had proved when it was interrupted."""
+    def keep(self, finder: str, placement: Placement) -> None:
+        """Keep what a solver had found and proved when it was interrupted."""
+        self.offer(finder, placement, tell=False)
         self._bound_s = max(self._bound_s, self._with_pauses(max(self._heard_s, self._contended_s)))
 
     def ends(self, first: bool) -> bool:
