@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graphs.common.errors import InputError, fallbacks_said, nearest
+from graphs.common.shortages import shortage
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_module, command_of, declare
@@ -42,6 +43,8 @@ RANK = "rank"
 
 LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
 
+ROOM = "end other programs, raise the limit (ulimit -a) or make room, and begin again"
+RESERVE = 4 << 20  # bytes, to say that there is no memory
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -63,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from planner.cli.rank import main as rank  # late: it needs torch
 
         return rank(words[1:])
-    console = Console()
+    console, reserve = Console(), bytearray(RESERVE)
     try:
         options = _parsed(words)
         console = Console(json=options.json, quiet=options.quiet)
@@ -85,6 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
         return DONE
+    except Exception as error:
+        del reserve
+        if not (said := shortage(error)):
+            raise
+        console.error(f"this machine has too little: {said}; {ROOM}")
+        return BAD_INPUT
     finally:
         console.close()
     return status
