@@ -44,7 +44,6 @@ RANK = "rank"
 LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
 
 ROOM = "end other programs, raise the limit (ulimit -a) or make room, and begin again"
-RESERVE = 4 << 20  # bytes, to say that there is no memory
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from planner.cli.rank import main as rank  # late: it needs torch
 
         return rank(words[1:])
-    console, reserve = Console(), bytearray(RESERVE)
+    console = Console()
     try:
         options = _parsed(words)
         console = Console(json=options.json, quiet=options.quiet)
@@ -89,7 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
         return DONE
     except Exception as error:
-        del reserve
         if not (said := shortage(error)):
             raise
         console.error(f"this machine has too little: {said}; {ROOM}")
