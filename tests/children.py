@@ -38,7 +38,9 @@ def ran(command: Command, check: bool = True, limit_s: float = LIMIT_S, **settin
 
 
 @contextmanager
-def running(command: Command, limit_s: float = LIMIT_S, **settings: Any) -> Iterator["Process"]:
+def running(
+    command: Command, limit_s: float = LIMIT_S, start: "type[Process] | None" = None, **settings: Any
+) -> Iterator["Process"]:
     """A program that runs, at most until the block ends: it is killed then, or when the limit is over.
 
     So whoever reads what it prints, or waits for it, comes to an end.
@@ -46,10 +48,11 @@ def running(command: Command, limit_s: float = LIMIT_S, **settings: Any) -> Iter
     Args:
         command: its words.
         limit_s: for it to end.
+        start: starts it; `subprocess.Popen` if left out.
         settings: as `subprocess.Popen` takes them.
     """
     settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | settings
-    with subprocess.Popen(command, **settings) as process:
+    with (start or subprocess.Popen)(command, **settings) as process:
         end = Timer(limit_s, process.kill)
         end.daemon = True
         end.start()

@@ -1,14 +1,15 @@
 """Python programs that start as forks of one process that has imported torch, which saves seconds for each.
 
 A program starts as `subprocess` would start it: a child of the test's process, with its own words, folder, environment,
-standard streams, signals and exit status. What differs: its modules are there before its environment is.
+standard streams, signals and exit status. What differs: its modules are there before its environment is, and a
+``preexec_fn`` comes to it by name.
 """
 
 import atexit
 import ctypes
 import gc
-import json
 import os
+import pickle
 import runpy
 import socket
 import subprocess
@@ -16,12 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, AnyStr
+from typing import Any, AnyStr, Self
 
 PROGRAM = [sys.executable, "-m"]
 """How a command begins that is forked; any other is started as ever."""
@@ -47,14 +49,49 @@ SET_CHILD_SUBREAPER = 36  # of prctl(2)
 MESSAGE = 1 << 20  # bytes of the longest request
 
 
+class Server:
+    """The process that is forked; it ends with this one."""
+
+    def __init__(self, requests: socket.socket, wait: Callable[[], object]) -> None:
+        """Ask a child of this process by that socket; ``wait`` returns when it has ended."""
+        self._socket, self._wait = requests, wait
+        self._one = threading.Lock()
+        atexit.register(self._close)
+
+    @classmethod
+    def started(cls, *modules: str) -> Self:
+        """Start a new interpreter that imports these modules."""
+        ours, theirs = _pair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT)
+        theirs.close()
+        return cls(ours, process.wait)
+
+    def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """Start a program, and return the number of its process, whose parent is this process."""
+        prctl = ctypes.CDLL(None).prctl
+        with self._one:
+            prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            socket.send_fds(self._socket, [pickle.dumps(request)], list(streams))
+            pid = int(self._socket.recv(64))
+            prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        return pid
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._wait()
+
+
 class Forked(subprocess.Popen[AnyStr]):
     """A `subprocess.Popen` whose Python modules start as forks of the server."""
+
+    server: Callable[[], Server] = staticmethod(cache(lambda: Server.started(*MODULES)))
 
     def _execute_child(self, *given: Any) -> None:
         start = super()._execute_child  # type: ignore[misc]  # typeshed leaves it out
         asked = signature(start).bind(*given).arguments
         words, environment = list(asked["args"]), asked["env"]
-        if sys.platform != "linux" or words[:2] != PROGRAM or asked["preexec_fn"] or asked["pass_fds"]:
+        if sys.platform != "linux" or words[:2] != PROGRAM or asked["pass_fds"]:
             start(*given)
             return
         request = {
@@ -62,47 +99,42 @@ class Forked(subprocess.Popen[AnyStr]):
             "folder": str(asked["cwd"] or Path.cwd()),
             "environment": dict(os.environ if environment is None else environment),
             "session": asked["start_new_session"],
+            "before": asked["preexec_fn"],
         }
         theirs = (asked[name] for name in ("p2cread", "c2pwrite", "errwrite"))
         streams = [own if fd == -1 else fd for own, fd in enumerate(theirs)]
-        self.pid = _server().fork(request, streams)
+        self.pid = self.server().fork(request, streams)
         self._child_created = True
         self._close_pipe_fds(*(asked[name] for name in PIPES))  # type: ignore[attr-defined]
 
 
-class Server:
-    """The process that is forked; it ends with this one."""
+def fork_as_it_is() -> None:
+    """Let Python modules that this process starts be forks of it as it is now, with its limits and patches.
 
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT)
-        theirs.close()
-        self._one = threading.Lock()
-        atexit.register(self._close)
-
-    def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """Start a program, and return the number of its process, whose parent is this process."""
-        prctl = ctypes.CDLL(None).prctl
-        with self._one:
-            prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            socket.send_fds(self._socket, [json.dumps(request).encode()], list(streams))
-            pid = int(self._socket.recv(64))
-            prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        return pid
-
-    def _close(self) -> None:
-        self._socket.close()
-        self._process.wait()
+    It has no threads yet.
+    """
+    ours, theirs = _pair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        become(**serve(theirs))
+        sys.exit()
+    theirs.close()
+    server = Server(ours, lambda: os.waitpid(pid, 0))
+    Forked.server = staticmethod(lambda: server)
+    subprocess.Popen = Forked  # type: ignore[misc]
 
 
-_server = cache(Server)
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def serve(requests: socket.socket) -> Mapping[str, Any]:
     """Fork for every request; return it in the process that is its own, and exit when there are no more."""
     while True:
-        message, streams, _, _ = socket.recv_fds(requests, MESSAGE, 3)
+        message = b""
+        with suppress(ConnectionResetError):  # who asks was killed
+            message, streams, _, _ = socket.recv_fds(requests, MESSAGE, 3)
         if not message:
             sys.exit()
         read, write = os.pipe()
@@ -118,15 +150,22 @@ def serve(requests: socket.socket) -> Mapping[str, Any]:
                 os.dup2(fd, own)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             requests.detach()
-            found: Mapping[str, Any] = json.loads(message)
+            found: Mapping[str, Any] = pickle.loads(message)
             return found
         os.waitpid(between, 0)
-        requests.send(os.read(read, 64))
+        with suppress(BrokenPipeError):  # who asked has ended
+            requests.send(os.read(read, 64))
         for fd in (read, write, *streams):
             os.close(fd)
 
 
-def become(words: Sequence[str], folder: str, environment: Mapping[str, str], session: bool) -> None:
+def become(
+    words: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    session: bool,
+    before: Callable[[], object] | None,
+) -> None:
     """Run a module as the interpreter does with ``-m``."""
     import torch
 
@@ -144,6 +183,8 @@ def become(words: Sequence[str], folder: str, environment: Mapping[str, str], se
     tempfile.tempdir = None
     if "OMP_NUM_THREADS" in environment:
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # which has been loaded without it
+    if before is not None:
+        before()
     try:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -157,7 +198,7 @@ def become(words: Sequence[str], folder: str, environment: Mapping[str, str], se
 
 
 if __name__ == "__main__":
-    for module in MODULES:
+    for module in sys.argv[2:]:
         import_module(module)
     gc.freeze()  # forks copy only what they change
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from graphs.common.shortages import shortage
+
 _HEAD, _TAIL = 1200, 400
 """Characters at the beginning and the end of a message that stay; a file may have a value of any length in between."""
 
@@ -52,8 +54,8 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        if isinstance(error, InputError) or type(error).__name__ == "OutOfMemoryError":
-            raise  # it says so itself; of a GPU, whose thread does
+        if isinstance(error, InputError) or type(error).__name__ == "OutOfMemoryError" or shortage(error):
+            raise  # it says so itself; of a GPU, whose thread does; or the inputs are not at fault
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()

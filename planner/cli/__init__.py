@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graphs.common.errors import InputError, fallbacks_said, nearest
+from graphs.common.shortages import shortage
 from planner.cli.console import Console
 from planner.cli.files import check_writes
 from planner.cli.parser import Parser, command_module, command_of, declare
@@ -42,6 +43,7 @@ RANK = "rank"
 
 LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
 
+ROOM = "end other programs, raise the limit (ulimit -a) or make room, and begin again"
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -85,6 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
         return DONE
+    except Exception as error:
+        if not (said := shortage(error)):
+            raise
+        console.error(f"this machine has too little: {said}; {ROOM}")
+        return BAD_INPUT
     finally:
         console.close()
     return status

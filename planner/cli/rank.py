@@ -17,6 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 
 from costmodels.host.affinity import usable_cores
 from graphs.common.errors import InputError, fallbacks_said, first_line
+from graphs.common.shortages import shortage
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.cli.files import check_writes
@@ -70,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        if not (said := shortage(error)):
+            raise
+        complain(f"planner: {who}: this machine has too little: {said}")
+        return BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,18 +12,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
-from tests.children import running
+from tests.attacks.strikes import end_with_parent
+from tests.children import Process, running
 
 ROOT = Path(__file__).parents[2]
 SLICE_S, PATIENCE_S = 20.0, 300.0
 CALM = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that wait take six times as long as they work
 FOUND = "found: "  # begins a line of a round's process
 BUSY = 10  # times as long by the clock as of processor time, on a machine that others use, too
-FAULTS_S = 8.0  # in which most commands end
 
 Attack = Callable[[int], tuple[str, str]]
 """What is wrong, or nothing, and the input, of a seed."""
@@ -38,12 +39,14 @@ class Kind:
         attack: makes the attack on a name, with an empty folder.
         longer: so many times as long is a slice of those that compile or load for half a minute.
         computes: whether this process does the work, whose processor time then counts.
+        most: so many inputs end a slice, for targets of which some take ten times as long as others; 0 for any number.
     """
 
     names: Callable[[], Sequence[str]]
     attack: Callable[[str, Path], Attack]
     longer: int = 1
     computes: bool = True
+    most: int = 0
 
 
 def targets(kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -117,7 +120,7 @@ def _round(kind: str, corpus: Corpus, slice_s: float, end_s: float) -> Iterator[
     left_s = min(BUSY * limit_s, end_s - time.monotonic())
     limited = ["prlimit", f"--cpu={limit_s:.0f}", *command]
     waiting = [*first]
-    with tempfile.TemporaryFile("w+") as said, running(limited, left_s, cwd=ROOT, stderr=said, env=CALM) as process:
+    with tempfile.TemporaryFile("w+") as said, _ending(limited, left_s, said) as process:
         for line in process.stdout or ():
             if line.startswith(FOUND):
                 yield waiting.pop(0), json.loads(line.removeprefix(FOUND))
@@ -127,14 +130,19 @@ def _round(kind: str, corpus: Corpus, slice_s: float, end_s: float) -> Iterator[
             yield waiting[0], {"tried": 1, "faults": [_fault(first[waiting[0]], why, "from this seed on")]}
 
 
+def _ending(command: Sequence[str], left_s: float, said: TextIO) -> AbstractContextManager[Process]:
+    """Run a program that is killed at the end of the block, or with this process, however that ends."""
+    return running(command, left_s, cwd=ROOT, stderr=said, env=CALM, preexec_fn=end_with_parent)
+
+
 def attacked(kind: str, name: str, first: int, slice_s: float) -> Mapping[str, object]:
     """Attack for some seconds, from a seed on; return how many inputs were tried, and what broke through."""
     clock = time.process_time if KINDS[kind].computes else time.monotonic
-    faults, seed = [], first
+    faults, seed, most = [], first, KINDS[kind].most or sys.maxsize
     with tempfile.TemporaryDirectory() as folder:
         attack = KINDS[kind].attack(name, Path(folder))
         end_s = clock() + slice_s  # without the seconds that it takes to get ready
-        while clock() < end_s:
+        while clock() < end_s and seed - first < most:
             said, given = attack(seed)
             if said:
                 faults.append(_fault(seed, said, given))
@@ -221,12 +229,12 @@ def _trainings(_: str, __: Path) -> Attack:
 def _faults(name: str, folder: Path) -> Attack:
     from tests.attacks import faults
 
-    faults.lay_out(folder)
-    kinds = [each for each in faults.FAULTS if faults.possible(each)]
+    faults.folder_for(folder)
+    lasts_s, kinds = faults.lasting(name, folder), faults.faults_of(name)
 
     def attack(seed: int) -> tuple[str, str]:
         kind = kinds[seed % len(kinds)]
-        return faults.attacked(name, kind, seed, folder, FAULTS_S), kind
+        return faults.attacked(name, kind, seed, folder, lasts_s), kind
 
     return attack
 
@@ -253,7 +261,8 @@ def _starts(_: str, __: Path) -> Attack:
 def _losses(_: str, __: Path) -> Attack:
     from tests.attacks.long import losses
 
-    return _long(losses())
+    atexit.register((until := ExitStack()).close)
+    return _long(losses(until))
 
 
 def _long(judged: Callable[[int], str]) -> Attack:
@@ -270,7 +279,7 @@ KINDS: Mapping[str, Kind] = {
     "problems": Kind(_all, _problems, longer=5),
     "networks": Kind(lambda: ("all", "samples"), _networks, longer=3),
     "trainings": Kind(_all, _trainings, longer=3),
-    "faults": Kind(_fault_names, _faults, computes=False),
+    "faults": Kind(_fault_names, _faults, longer=15, computes=False, most=200),
     "requests": Kind(_all, _requests, longer=3),
     "starts": Kind(_all, _starts, longer=3),
     "losses": Kind(_all, _losses, longer=3, computes=False),

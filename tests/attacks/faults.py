@@ -1,39 +1,57 @@
-"""Faults of the machine at any point of a command: killed, interrupted, no room, no descriptors, no memory, one core.
+"""Faults of the machine at any point of a command: killed, interrupted, no room, no descriptors, no memory, lost ranks.
 
 Whatever happens, a file that a command writes is either there and whole, or as it was before; a command that ends by
-itself ends with a status of its own and without a traceback; nothing is left in the folder, and nothing runs on.
+itself ends with a status of its own, a line that says why, and no traceback; nothing is left in its folders, and
+nothing runs on. Most commands start as forks of a process that has their modules (`tests.forkserver`); one of `COLD` is
+a new interpreter, so that the seconds in which modules load are attacked too.
 """
 
+import atexit
 import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from costmodels.cluster.file import read_cluster
 from planner.plans.files import load_plan, save_plan
-from simulator.placement import Placement
-from tests.children import running
+from planner.runtime.checkpoint.shards import read_shard
+from tests.attacks import strikes
+from tests.attacks.strikes import Step
+from tests.children import Process, running
+from tests.forkserver import MODULES, Forked, Server
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0  # of a command, on a machine that others use, too
+SETTLED_S = 10.0  # until the processes of a command have ended after it
 INTERRUPTED, KILLED = 130, -signal.SIGKILL
+BY_ITSELF = (0, 1, 2, INTERRUPTED)
+LIBRARY = "libgomp"  # ends the process, and says so
 OLD = "what was here before\n"
+COLD = 20
+MORE_MODULES = ("transformers.models.llama.modeling_llama", "tests.attacks.network", "tests.attacks.strikes")
+"""Further modules of the process that is forked, apart from those of every command."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that writes one file, and how to see that the file is whole."""
+    """A command, and how to see that the file that it writes is whole."""
 
     words: tuple[str, ...]  # after `planner`; "FILE" stands for what is written
-    file: str
-    whole: Callable[[Path], object]
+    file: str = ""  # empty if it writes none
+    whole: Callable[[Path], object] = lambda _: None
+    ranks: bool = False  # whether it starts processes that work with it
+    measures: bool = False  # whether it measures what the cache lacks
 
 
 def _is_html(path: Path) -> None:
@@ -52,154 +70,343 @@ def _is_cluster(path: Path) -> None:
     assert read_cluster(path).devices, "a cluster without devices"
 
 
-MODEL = "examples.networks:mnist"
-ON_PAPER = ("--cluster", "2xRTX-4090:PCIe4", "--goal", "throughput")
+def _is_shards(path: Path) -> None:
+    plan = load_plan(path / "plan.json")
+    for device in plan.placement.used:
+        read_shard(path, plan.cluster.devices[device].name)
+
+
+MODEL = "tests.attacks.network:small"
+ON_PAPER = ("--cluster", "2xRTX-4090:PCIe4")
+WRITES = ("-o", "FILE", "--force")
+QUICK = ("--rounds", "1")
 
 COMMANDS: Mapping[str, Command] = {
-    "plan": Command(("plan", MODEL, *ON_PAPER, "-o", "FILE", "--force"), "new.json", load_plan),
-    "import": Command(("import", MODEL, "-o", "FILE", "--force"), "graph.json", _is_json),
-    "show": Command(("show", "plan.json", "-o", "FILE", "--force"), "plan.html", _is_html),
-    "show svg": Command(("show", "plan.json", "-o", "FILE", "--force"), "plan.svg", _is_svg),
+    "import": Command(("import", MODEL, *WRITES), "graph.json", _is_json),
+    "calibrate": Command(("calibrate", MODEL, *WRITES), "cluster.toml", _is_cluster, measures=True),
+    "plan": Command(("plan", MODEL, *ON_PAPER, "--goal", "throughput", *WRITES), "new.json", load_plan),
+    "tune": Command(
+        ("tune", MODEL, "--cluster", "host.toml", "--goal", "throughput", "--seconds", "0.1", *WRITES),
+        "tuned.json",
+        load_plan,
+    ),
+    "devices": Command(("devices",)),
+    "solve": Command(("solve", "problem.json", "--goal", "throughput", *WRITES), "answer.json", _is_json),
     "simulate": Command(("simulate", "plan.json", "--trace", "FILE", "--force"), "trace.json", _is_json),
-    "export": Command(("export", "plan.json", "--to", "networkx", "-o", "FILE", "--force"), "nx.json", _is_json),
-    "choose": Command(
-        ("choose", MODEL, *ON_PAPER[:2], "--global-batch", "8", "-o", "FILE", "--force"), "row.json", _is_json
+    "choose": Command(("choose", MODEL, *ON_PAPER, "--global-batch", "8", *WRITES), "row.json", _is_json),
+    "fit": Command(("fit", "config.json", *ON_PAPER, *WRITES), "fit.json", _is_json),
+    "explain": Command(("explain", "plan.json", "--time-limit", "1")),
+    "diff": Command(("diff", "plan.json", "plan.json")),
+    "run": Command(("run", "two.json", MODEL, *QUICK, *WRITES), "run.json", _is_json),
+    "run in processes": Command(
+        ("run", "two.json", MODEL, *QUICK, "--processes", *WRITES), "run.json", _is_json, ranks=True
     ),
-    "solve": Command(
-        ("solve", "problem.json", "--goal", "throughput", "-o", "FILE", "--force"), "answer.json", _is_json
+    "train": Command(("run", "training.json", MODEL, *QUICK, *WRITES), "run.json", _is_json),
+    "train in processes": Command(
+        ("run", "training.json", MODEL, *QUICK, "--processes", *WRITES), "run.json", _is_json, ranks=True
     ),
-    "fit": Command(("fit", "config.json", *ON_PAPER[:2], "-o", "FILE", "--force"), "fit.json", _is_json),
-    "import-map": Command(
-        ("import-map", "map.json", MODEL, *ON_PAPER[:2], "-o", "FILE", "--force"), "hand.json", load_plan
-    ),
-    "calibrate": Command(("calibrate", MODEL, "-o", "FILE", "--force"), "cluster.toml", _is_cluster),
-    "run": Command(("run", "here.json", MODEL, "--rounds", "1", "-o", "FILE", "--force"), "run.json", _is_json),
+    "verify": Command(("verify", "two.json", MODEL)),
+    "shard": Command(("shard", "two.json", MODEL, *WRITES), "shards", _is_shards),
+    "show": Command(("show", "plan.json", *WRITES), "plan.html", _is_html),
+    "show svg": Command(("show", "plan.json", *WRITES), "plan.svg", _is_svg),
+    "export": Command(("export", "plan.json", "--to", "networkx", *WRITES), "nx.json", _is_json),
+    "import-map": Command(("import-map", "map.json", MODEL, *ON_PAPER, *WRITES), "hand.json", load_plan),
+    "schema": Command(("schema", "plan")),
+    "completion": Command(("completion", "bash")),
 }
 
 
-def lay_out(folder: Path) -> None:
-    """Write what the commands read: plans on paper and for this host, a problem, a config, a device map."""
-    from examples.networks import mnist  # late: torch takes seconds to load
+class Ready(Forked[str]):
+    """A process that starts as a fork of one that has what every command imports."""
+
+    server = staticmethod(cache(lambda: Server.started(*MODULES, *_modules())))
+
+
+def _modules() -> Iterator[str]:
+    from planner.cli import COMMANDS as NAMES
+    from planner.cli.parser import command_module
+
+    yield from (command_module(name).__name__ for name in NAMES)
+    yield from MORE_MODULES
+
+
+@cache
+def laid_out() -> Path:
+    """Write what the commands read: plans on paper and for this host, its cluster, a problem, a config, a map."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    from dataclasses import replace
+
+    from costmodels.tabulate import tabulate
+    from costmodels.workload import Workload
     from graphs.importers.from_torch import program_from_module
+    from planner.problem.problem import Goal
+    from simulator.placement import Placement
+    from tests.attacks.network import small
     from tests.attacks.readers import reader
     from tests.planner.runtime.small import desk, make_plan
 
     for name, file in {"plan": "plan.json", "problem": "problem.json", "language config": "config.json"}.items():
         (folder / file).write_bytes(reader(name).good)
     (folder / "map.json").write_text(json.dumps({"": 0}), encoding="utf-8")
-    program = program_from_module(*mnist())
-    save_plan(make_plan(program, Placement((0,) * len(program.graph.ops)), desk(1)), folder / "here.json")
+    halves = Placement((0, 0, 1))
+    save_plan(make_plan(program_from_module(*small()), halves, desk(2)), folder / "two.json")
+    program = program_from_module(*small(), training=True)
+    workload = Workload(mode="training", batch=2, micro_batches=2)
+    plan = make_plan(program, halves, desk(2))
+    table = tabulate(program.graph, plan.cluster, workload, {})
+    save_plan(replace(plan, workload=workload, table=table, goal=Goal.TRAINING), folder / "training.json")
+    for name in ("out", "cache", "tmp"):
+        (folder / name).mkdir()
+    words = ["calibrate", MODEL, "-o", "host.toml"]
+    with running([sys.executable, "-m", "planner", *words], start=Ready, **_settings(folder)) as process:
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    return folder
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
+    environment["PLANNER_CACHE"] = str(folder / "cache")  # which the next command finds as this one leaves it
+    return {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "start_new_session": True}
+
+
+@dataclass(frozen=True)
+class At:
+    """When and where a fault comes."""
+
+    rng: random.Random
+    folder: Path
+    lasts_s: float  # the command, undisturbed
+
+    def folder_of(self, *names: str) -> Path:
+        """Return one of some folders."""
+        return self.folder / self.rng.choice(names)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the process of a command."""
+    """What happens to the process of a command.
 
-    limits: Mapping[int, int] = field(default_factory=dict)  # of `resource`
-    signal: int | None = None  # sent at a random moment
-    before: tuple[str, ...] = ()  # words before the command
-    ends: frozenset[int] = frozenset({0})  # statuses with which a command may end
+    Attributes:
+        ends: statuses with which a command may end.
+        before: makes what the process does before the command; other processes can import it.
+        during: makes what is done to the process, with its number, at a moment of the command.
+        cold: whether it may come to a new interpreter.
+        ranks: whether it comes to a rank, of commands that have some.
+        hides: whether it hides what the command writes.
+    """
+
+    ends: frozenset[int] = frozenset({0})
+    before: Callable[[At], Step] | None = None
+    during: Callable[[At], Callable[[int], None]] | None = None
+    cold: bool = True
+    ranks: bool = False
+    hides: bool = False
 
 
-def _namespace(script: str) -> tuple[str, ...]:
-    """Run a command where this script has changed the file systems, for it alone."""
-    return ("unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh")
+def _sent(number: int, *ends: int) -> Fault:
+    return Fault(frozenset({0, *ends}), during=lambda _: partial(strikes.send, number))
 
+
+def _rank_sent(number: int) -> Fault:
+    def during(at: At) -> Callable[[int], None]:
+        return partial(strikes.strike_rank, number, at.rng.random(), at.lasts_s)
+
+    return Fault(frozenset({0, 1}), during=during, ranks=True)
+
+
+def _spare(at: At) -> int:
+    """Return how many bytes there are, from a fraction of a MiB to 128 MiB."""
+    return int(2 ** at.rng.uniform(18, 27))
+
+
+DONE_OR_BAD = frozenset({0, 2})
+NO_MEMORY = DONE_OR_BAD | {1, 127, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+"""Where there is no memory, a library in C may end its process, as libgomp does with 1 and the loader with 127."""
 
 FAULTS: Mapping[str, Fault] = {
-    "kill -9": Fault(signal=signal.SIGKILL, ends=frozenset({0, KILLED})),
-    "interrupt": Fault(signal=signal.SIGINT, ends=frozenset({0, INTERRUPTED, -signal.SIGINT})),
-    "terminated": Fault(signal=signal.SIGTERM, ends=frozenset({0, INTERRUPTED, -signal.SIGTERM, 143})),
-    "files end": Fault({resource.RLIMIT_FSIZE: 700}, ends=frozenset({0, 2})),  # some files are as short
-    "no files": Fault({resource.RLIMIT_FSIZE: 0}, ends=frozenset({2})),
-    "few descriptors": Fault({resource.RLIMIT_NOFILE: 40}, ends=frozenset({0, 2})),
-    "one core": Fault(before=("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))),
-    "full disk": Fault(before=_namespace('mount -t tmpfs -o size=4k tmpfs "$FOLDER/out"'), ends=frozenset({0, 2})),
-    "read-only folder": Fault(
-        before=_namespace('mount --bind "$FOLDER/out" "$FOLDER/out" && mount -o remount,ro,bind "$FOLDER/out"'),
-        ends=frozenset({2}),
+    "kill -9": _sent(signal.SIGKILL, KILLED),
+    "interrupt": _sent(signal.SIGINT, INTERRUPTED, -signal.SIGINT),
+    "terminated": _sent(signal.SIGTERM, INTERRUPTED, -signal.SIGTERM),
+    "files end": Fault(
+        DONE_OR_BAD,
+        lambda at: partial(strikes.limit, resource.RLIMIT_FSIZE, at.rng.choice((0, 700, 4096, 1 << 16))),
     ),
-    "no /dev/shm": Fault(before=_namespace("umount -l /dev/shm")),
+    "few descriptors": Fault(DONE_OR_BAD, lambda _: partial(strikes.limit, resource.RLIMIT_NOFILE, 40)),
+    "descriptors end": Fault(
+        DONE_OR_BAD,
+        during=lambda at: partial(strikes.limit_now, resource.RLIMIT_NOFILE, at.rng.randrange(4)),
+        cold=False,
+    ),
+    "one core": Fault(before=lambda _: strikes.one_core),
+    "little memory": Fault(NO_MEMORY, lambda at: partial(strikes.limit_data, _spare(at)), cold=False),
+    "memory ends": Fault(
+        NO_MEMORY, during=lambda at: partial(strikes.limit_now, resource.RLIMIT_DATA, _spare(at)), cold=False
+    ),
+    "full disk": Fault(
+        DONE_OR_BAD,
+        lambda at: partial(strikes.fill, at.folder / "out", 4096 * at.rng.choice((1, 1, 2, 4, 16))),
+        hides=True,
+    ),
+    "no room for drafts": Fault(
+        DONE_OR_BAD, lambda at: partial(strikes.fill, at.folder / "tmp", 4096 * at.rng.choice((1, 2, 4, 16)))
+    ),
+    "read-only folder": Fault(
+        DONE_OR_BAD, lambda at: partial(strikes.protect, at.folder_of("out", "out", "cache", "tmp"))
+    ),
+    "no /dev/shm": Fault(before=lambda _: partial(strikes.take_away, Path("/dev/shm"))),
+    "full stdout": Fault(DONE_OR_BAD, lambda _: partial(strikes.print_to, Path("/dev/full"))),
+    "clock": Fault(before=lambda at: partial(strikes.jump, str(at.rng.random()), at.lasts_s), cold=False),
+    "rank dies": _rank_sent(signal.SIGKILL),
+    "rank stalls": _rank_sent(signal.SIGSTOP),
+    "rank lies": Fault(
+        frozenset({0, 1}), lambda at: partial(strikes.lie, str(at.rng.random())), cold=False, ranks=True
+    ),
 }
-"""With a small limit of files, Python's cache of modules is written no more either, which must not matter."""
+"""With a small limit of files, Python's cache of modules is written no more either, which must not matter.
+
+A group of processes with too little memory is no fault of its own: the kernel kills one of them, as "kill -9" does.
+"""
+
+MOUNTS = ("full disk", "no room for drafts", "read-only folder", "no /dev/shm")
 
 
+@cache
 def possible(name: str) -> bool:
     """Return whether this host lets a test do that: mounts need rights that few have."""
-    before = FAULTS[name].before
-    if before[:1] != ("unshare",):
+    if name not in MOUNTS:
         return True
     done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False, timeout=LIMIT_S)
     return done.returncode == 0
 
 
-def attacked(command: str, name: str, seed: int, folder: Path, lasts_s: float) -> str:
-    """Run a command in an empty folder with a fault; return what is wrong with what is left, or nothing.
+def faults_of(command: str) -> Sequence[str]:
+    """Return the faults that may come to a command on this host."""
+    return [name for name, fault in FAULTS.items() if possible(name) and (COMMANDS[command].ranks or not fault.ranks)]
 
-    ``lasts_s`` is how long the command takes; signals come at a moment before its end.
+
+def folder_for(folder: Path) -> None:
+    """Fill an empty folder with what commands read, and with the folders that they write into."""
+    shutil.copytree(laid_out(), folder, dirs_exist_ok=True)
+
+
+def lasting(command: str, folder: Path) -> tuple[float, float]:
+    """Return the seconds of a command without a fault, as a fork and in a new interpreter; raise if it fails."""
+    found = []
+    for cold in (False, True):
+        start_s = time.monotonic()
+        said = _judged(command, Fault(), cold, At(random.Random(0), folder, 0.0))
+        assert not said, f"{command}, undisturbed: {said}"
+        found.append(time.monotonic() - start_s)
+    return found[0], found[1]
+
+
+def attacked(command: str, name: str, seed: int, folder: Path, lasts_s: tuple[float, float]) -> str:
+    """Run a command with a fault; return what is wrong with what is left, or nothing.
+
+    ``lasts_s`` is what `lasting` has returned; what comes from outside comes at a moment before the end.
     """
-    what, fault = COMMANDS[command], FAULTS[name]
-    out = folder / "out"
-    out.mkdir(exist_ok=True)
-    target = out / what.file
     rng = random.Random(f"{command} {name} {seed}")
-    was_there = rng.random() < 0.5
-    target.unlink(missing_ok=True)
-    if was_there:
+    cold = rng.randrange(COLD) == 0 and FAULTS[name].cold
+    return _judged(command, FAULTS[name], cold, At(rng, folder, lasts_s[cold]))
+
+
+def _judged(command: str, fault: Fault, cold: bool, at: At) -> str:
+    what, out = COMMANDS[command], at.folder / "out"
+    for folder in (out, at.folder / "tmp"):
+        shutil.rmtree(folder)
+        folder.mkdir()
+    if what.measures:
+        forgotten = "**/*.json" if cold else "*.json"  # the host too, which takes half a minute, or the model alone
+        for file in (at.folder / "cache").glob(forgotten):
+            file.unlink()
+    target = out / what.file if what.file else None
+    was_there = target is not None and what.whole is not _is_shards and at.rng.random() < 0.5
+    if target is not None and was_there:
         target.write_text(OLD, encoding="utf-8")
-    status, err = _ended(what, fault, folder, target, rng.random() * lasts_s)
-    return "; ".join(_wrong(what, fault, target, was_there, status, err))
+    status, err = _ended(what, fault, cold, target, at)
+    found = [*_wrong_end(fault, status, err), *_left(at.folder, target, status in BY_ITSELF and LIBRARY not in err)]
+    if target is not None:
+        found += _wrong_file(what, target, was_there, status == 0 and not fault.hides)
+    return "; ".join(found)
 
 
-def _ended(what: Command, fault: Fault, folder: Path, target: Path, after_s: float) -> tuple[int | None, str]:
+def _ended(what: Command, fault: Fault, cold: bool, target: Path | None, at: At) -> tuple[int | None, str]:
     """Return the exit status of a command with a fault, and its stderr; None if it did not end."""
-    words = [str(target) if word == "FILE" else word for word in what.words]
-    line = [*fault.before, sys.executable, "-m", "planner", *words]
-    environment = {**os.environ, "FOLDER": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["PLANNER_CACHE"] = str(folder / "cache")  # which the next command finds as this one leaves it
-
-    def limited() -> None:
-        for limit, value in fault.limits.items():
-            resource.setrlimit(limit, (value, value))
-
-    settings = {"stdout": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": limited}
-    with running(line, LIMIT_S + 1, cwd=folder, env=environment, **settings) as process:
+    line = [sys.executable, "-m", "planner", *(str(target) if word == "FILE" else word for word in what.words)]
+    steps = [fault.before(at)] if fault.before else []
+    begin = partial(strikes.begin, steps, what.ranks and not cold)
+    strike, after_s = fault.during(at) if fault.during else None, at.rng.random() * at.lasts_s
+    start: type[Process] = subprocess.Popen if cold else Ready
+    with running(line, LIMIT_S + 1, start, preexec_fn=begin, **_settings(at.folder)) as process:
         try:
-            if fault.signal is not None:
+            if strike is not None:
                 time.sleep(after_s)
-                process.send_signal(fault.signal)
+                strike(process.pid)
             _, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
             return None, ""
     return process.returncode, err
 
 
-def _wrong(what: Command, fault: Fault, target: Path, was_there: bool, status: int | None, err: str) -> list[str]:
-    """Return what is wrong with what a command left."""
-    found = []
+def _wrong_end(fault: Fault, status: int | None, err: str) -> Iterator[str]:
+    """Yield what is wrong with how a command ended, and with what it said."""
     if status is None:
-        return [f"no end in {LIMIT_S:.0f} s"]
-    begun = fault.signal != signal.SIGINT or not err or "planner" in err  # else Python itself was interrupted
-    if status not in fault.ends and begun:
-        found.append(f"ends with {status}: {err[-300:]}")
-    if "Traceback" in err and begun:
-        found.append(f"prints a traceback: {err[-500:]}")
-    others = sorted(path.name for path in target.parent.iterdir() if path != target)
-    if others and status != KILLED:
-        found.append(f"leaves {others}")
+        yield f"no end in {LIMIT_S:.0f} s"
+        return
+    ours = [line for line in err.splitlines() if line.startswith("planner: ")]
+    if err and not ours and "planner/cli" not in err:  # Python itself was met, before there was a command
+        return
+    if status not in fault.ends:
+        yield f"ends with {status}: {err[-300:]}"
+    if "Traceback" in err:
+        yield f"prints a traceback: {err[-500:]}"
+    if status in (1, 2) and not ours and LIBRARY not in err:
+        yield f"ends with {status} and does not say why: {err[-300:]}"
+
+
+def _left(folder: Path, target: Path | None, by_itself: bool) -> Iterator[str]:
+    """Yield what is left of a command: processes, which are killed, and files of one that ended by itself."""
+    end_s = time.monotonic() + SETTLED_S
+    while (pids := _processes_in(folder)) and time.monotonic() < end_s:
+        time.sleep(strikes.SOON_S)
+    for pid in pids:
+        strikes.send(signal.SIGKILL, pid)
+    if pids:
+        yield f"leaves {len(pids)} processes"
+    others = [path.name for name in ("out", "tmp") for path in (folder / name).iterdir() if path != target]
+    if others and by_itself:
+        yield f"leaves {sorted(others)}"
+
+
+def _processes_in(folder: Path) -> list[int]:
+    """Return the processes that work in a folder, as those that a command starts do."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if os.readlink(path) == str(folder):
+                found.append(int(path.parent.name))
+        except OSError:  # it has ended since, or is not ours
+            continue
+    return found
+
+
+def _wrong_file(what: Command, target: Path, was_there: bool, written: bool) -> Iterator[str]:
+    """Yield what is wrong with the file of a command, which must be new if it was ``written``."""
     if not target.exists():
         if was_there:
-            found.append("the file that was there is gone")
-    elif target.read_text(encoding="utf-8", errors="replace") != OLD:
-        try:
-            what.whole(target)
-        except Exception as error:  # whatever a reader raises
-            found.append(f"half a file: {type(error).__name__}: {error}")
-    elif not was_there:
-        found.append("a file that was not there has the old content")
-    seen = not fault.before  # what is mounted for the command alone is not
-    if status == 0 and seen and not (target.exists() and target.read_text(encoding="utf-8", errors="replace") != OLD):
-        found.append("ends with 0 and wrote nothing")
-    return found
+            yield "the file that was there is gone"
+        elif written:
+            yield "ends with 0 and wrote nothing"
+        return
+    if target.is_file() and target.read_text(encoding="utf-8", errors="replace") == OLD:
+        if not was_there:
+            yield "a file that was not there has the old content"
+        if written:
+            yield "ends with 0 and wrote nothing"
+        return
+    try:
+        what.whole(target)
+    except Exception as error:  # whatever a reader raises
+        yield f"half a file: {type(error).__name__}: {error}"

@@ -4,16 +4,19 @@ After each round the answers and their order are looked at, and that the process
 than after the first rounds, and hardly more memory.
 """
 
+import gc
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,11 @@ import torch
 import planner
 from graphs.program.program import Program
 from planner.plans.plan import Plan
-from planner.runtime.distributed.training.hosted_trainer import HostedTrainer
 from planner.runtime.errors import RankError
 from planner.runtime.inference.runner import Runner
-from planner.runtime.training.check import differing, example_batches, mean_square, reference_gradients
-from planner.runtime.training.prepare import stage_layout
+from planner.runtime.training.any_trainer import AnyTrainer
 from tests.planner.runtime.distributed.leftovers import processes
-from tests.planner.runtime.distributed.pipelines import Case, plan_for, program_for, sgd
+from tests.planner.runtime.distributed.pipelines import Case, data_of, loss_of, plan_for, program_for, sgd
 from tests.planner.runtime.small import (
     PATIENCE_S,
     alternating,
@@ -46,6 +47,7 @@ WARM = 5  # rounds after which nothing grows any more
 SPARE = {"bytes": 64 << 20}  # memory that an allocator may keep
 SETTLED_S = 5.0  # after which a thread that was told to end has ended
 LATEST_S = 3.0  # of training, until a rank is killed
+MOST_STEPS = 20  # from one saved state to the next
 
 Judged = Callable[[int], str]
 """Runs the round of a seed; says what is wrong, or nothing."""
@@ -63,7 +65,7 @@ class Holdings:
         self.rounds += 1
         now = _held()
         if self.rounds <= WARM:
-            self.most = {what: max(count, self.most.get(what, 0)) for what, count in now.items()}
+            self.most = {what: max(number, self.most.get(what, 0)) for what, number in now.items()}
             return ""
         end_s = time.monotonic() + SETTLED_S
         while (more := self._more(now)) and time.monotonic() < end_s:
@@ -74,7 +76,7 @@ class Holdings:
         )
 
     def _more(self, now: Mapping[str, int]) -> list[str]:
-        return [what for what, count in now.items() if count > self.most[what] + SPARE.get(what, 0)]
+        return [what for what, number in now.items() if number > self.most[what] + SPARE.get(what, 0)]
 
 
 def _held() -> dict[str, int]:
@@ -132,40 +134,92 @@ def starts() -> Judged:
     return judged
 
 
-def losses() -> Judged:
-    """Train in two processes, one of which is killed or stopped at a random moment, and begin again."""
-    case = Case("transformer", ("layers.1.first",), 2, steps=3)
-    program = program_for(case)
-    plan, batches, held = plan_for(case, program), example_batches(program, 2), Holdings()
-    right = reference_gradients(program, stage_layout(plan), mean_square, batches)
+@dataclass
+class Disturbed:
+    """A training whose ranks are lost again and again, and the same one that nothing disturbs, on threads.
+
+    Attributes:
+        undisturbed: has taken as many steps as the saved state.
+        saved: the last state, and how many steps led to it.
+    """
+
+    case: Case
+    undisturbed: AnyTrainer
+    saved: tuple[int, Mapping[str, Any] | None] = (0, None)
+
+    def until_lost(self, rng: random.Random, after_s: float) -> tuple[dict[int, float], BaseException | None]:
+        """Go on from the last state until a rank is lost; return the losses of the steps, and the error."""
+        program, lost, found = self.undisturbed.program, threading.Event(), dict[int, float]()
+        plan, every = self.undisturbed.plan, rng.randint(1, MOST_STEPS)
+        with planner.train(plan, program, loss=loss_of, optimizer=sgd, processes=True) as ranks:
+            if self.saved[1] is not None:
+                ranks.load_state_dict(self.saved[1])
+
+            def train() -> None:
+                for number in count(self.saved[0]):
+                    found[number] = ranks.step(*data_of(self.case, number)).item()
+                    if (number + 1) % every == 0:
+                        self.saved = number + 1, ranks.state_dict()
+
+            training = begin(train)
+            lost.wait(after_s)
+            os.kill(rng.choice(ranks.pids), rng.choice((signal.SIGKILL, signal.SIGSTOP)))
+            return found, training.exception(PATIENCE_S)
+
+    def wrong(self, found: Mapping[int, float]) -> str:
+        """Take the steps up to the saved state undisturbed; return what is other than it was with losses, or nothing.
+
+        Both must be the same in every bit: whatever device a stage runs on, it is the same kernel.
+        """
+        for number in range(min(found, default=self.saved[0]), self.saved[0]):
+            right = self.undisturbed.step(*data_of(self.case, number)).item()
+            if found.get(number) != right:
+                return f"the loss of step {number} is {found.get(number)}, and {right} in an undisturbed training"
+        right_state = self.undisturbed.state_dict()
+        if self.saved[1] is None:
+            return ""
+        names = [each for each in ("steps", "model", "optimizer") if not same(self.saved[1][each], right_state[each])]
+        return f"after {self.saved[0]} steps, {names} are not those of an undisturbed training" if names else ""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare two states bit by bit, in whatever order their entries are."""
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def losses(until: ExitStack, latest_s: float = LATEST_S) -> Judged:
+    """Train in two processes; at a random moment one is killed or stopped, and others go on from the last state."""
+    case = Case("transformer", ("layers.1.first",), 2)
+    program, held = program_for(case), Holdings()
+    undisturbed = planner.train(plan_for(case, program), program, loss=loss_of, optimizer=sgd)
+    disturbed = Disturbed(case, until.enter_context(undisturbed))
 
     def judged(seed: int) -> str:
         rng = random.Random(f"losses {seed}")
-        with planner.train(plan, program, loss=mean_square, optimizer=sgd, processes=True) as ranks:
-            assert isinstance(ranks, HostedTrainer)
-            found = ranks.gradients(batches)
-            if found.keys() != right.keys() or any(one.share >= one.allowed for one in differing(right, found)):
-                return "gradients are wrong"
-            training = _without_end(ranks, batches)
-            time.sleep(LATEST_S * rng.random())
-            os.kill(rng.choice(ranks.pids), rng.choice((signal.SIGKILL, signal.SIGSTOP)))
-            error = training.exception(PATIENCE_S)
+        found, error = disturbed.until_lost(rng, latest_s * rng.random())
         if not isinstance(error, RankError):
             return f"a rank is lost, and the error is {error!r}"
+        del error  # whose traceback holds the trainer
+        gc.collect()
+        if wrong := disturbed.wrong(found):
+            return wrong
         return f"processes are left: {left}" if (left := processes()) else held.grown()
 
     return judged
 
 
-def _without_end(ranks: HostedTrainer, batches: Any) -> "Future[None]":
-    """Begin to train on a thread, and wait for the first step."""
-    one = threading.Event()
+def main() -> None:
+    """Lose a rank every so many seconds for some hours: HOURS SECONDS."""
+    hours, every_s = map(float, sys.argv[1:])
+    with ExitStack() as until:
+        judged, end_s = losses(until, 2 * every_s), time.monotonic() + 3600 * hours
+        for seed in count():
+            if time.monotonic() > end_s:
+                break
+            print(f"loss {seed}: {judged(seed) or 'resumed, every bit as if there had been no loss'}", flush=True)
 
-    def train() -> None:
-        while True:
-            ranks.step_through(batches)
-            one.set()
 
-    training = begin(train)
-    one.wait(PATIENCE_S)
-    return training
+if __name__ == "__main__":
+    main()

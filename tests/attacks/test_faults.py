@@ -1,36 +1,100 @@
-"""A few faults of a quick command; `tests.benchmarks.attack --hours N` has the rest."""
+"""A few faults of a quick command, and what they do; `tests.benchmarks.attack --hours N` has the rest."""
 
+import resource
+import signal
+import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.faults import COMMANDS, FAULTS, OLD, Command, Fault, _wrong, attacked, possible
+from tests.attacks import strikes
+from tests.attacks.faults import COMMANDS, FAULTS, OLD, Fault, _left, _wrong_end, _wrong_file, attacked, possible
 from tests.attacks.readers import readers
+from tests.children import ran, running
+from tests.forkserver import Forked
+
+ROOT = Path(__file__).parents[2]
+QUICK = ("kill -9", "interrupt", "files end", "few descriptors", "full disk", "full stdout", "memory ends", "clock")
 
 
 @pytest.mark.attack("process")
-@pytest.mark.parametrize("name", ["kill -9", "interrupt", "files end", "few descriptors", "full disk"])
-def test_a_command_with_a_fault_leaves_a_whole_file_or_none(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_with_a_fault_leaves_a_whole_file_or_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.attacks.faults.Ready", Forked)  # whose modules are there already
     if not possible(name):
         pytest.skip("this host does not let a test mount anything")
     (tmp_path / "plan.json").write_bytes(readers()["plan"].good)
-    assert attacked("show svg", name, 0, tmp_path, lasts_s=1.0) == ""
+    for folder in ("out", "cache", "tmp"):
+        (tmp_path / folder).mkdir()
+    assert attacked("show svg", name, 0, tmp_path, lasts_s=(0.2, 1.0)) == ""
 
 
 def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
-    target = tmp_path / "plan.svg"
-    what, fault = COMMANDS["show svg"], FAULTS["files end"]
+    for folder in ("out", "tmp"):
+        (tmp_path / folder).mkdir()
+    target, what = tmp_path / "out" / "plan.svg", COMMANDS["show svg"]
     target.write_text("<svg>")
-    assert _wrong(what, fault, target, False, 2, "") == ["half a file: AssertionError: a picture without an end"]
-    assert _wrong(what, fault, target, False, 1, "") != _wrong(what, fault, target, False, 2, "")
-    (tmp_path / ".plan.svg.tmp").touch()
+    assert list(_wrong_file(what, target, False, False)) == ["half a file: AssertionError: a picture without an end"]
+    (tmp_path / "out" / ".plan.svg.tmp").touch()
     target.unlink()
-    assert _wrong(what, fault, target, True, 2, "Traceback") == [
-        "prints a traceback: Traceback",
-        "leaves ['.plan.svg.tmp']",
-        "the file that was there is gone",
-    ]
+    assert list(_left(tmp_path, target, True)) == ["leaves ['.plan.svg.tmp']"]
+    assert list(_left(tmp_path, target, False)) == []
+    assert list(_wrong_file(what, target, True, False)) == ["the file that was there is gone"]
     target.write_text(OLD)
-    assert _wrong(what, Fault(), target, False, None, "") == ["no end in 120 s"]
-    assert _wrong(what, fault, target, True, 0, "")[1:] == ["ends with 0 and wrote nothing"]
-    assert isinstance(what, Command)
+    assert list(_wrong_file(what, target, True, False)) == []
+    assert list(_wrong_file(what, target, True, True)) == ["ends with 0 and wrote nothing"]
+    assert list(_wrong_file(what, target, False, False)) == ["a file that was not there has the old content"]
+    fault, trace = FAULTS["files end"], "Traceback: planner/cli"
+    assert list(_wrong_end(Fault(), None, "")) == ["no end in 120 s"]
+    assert list(_wrong_end(fault, 2, "planner: no room")) == []
+    assert list(_wrong_end(fault, 3, "planner: no room")) == ["ends with 3: planner: no room"]
+    assert list(_wrong_end(fault, 2, trace)) == [
+        f"prints a traceback: {trace}",
+        f"ends with 2 and does not say why: {trace}",
+    ]
+
+
+def test_a_process_that_a_command_leaves_is_seen_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.attacks.faults.SETTLED_S", 0.0)
+    for folder in ("out", "tmp"):
+        (tmp_path / folder).mkdir()
+    with running(["sleep", "1000"], cwd=tmp_path) as process:
+        assert list(_left(tmp_path, None, True)) == ["leaves 1 processes"]
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_what_a_process_starts_ends_with_it() -> None:
+    code = (
+        "from tests.children import running; from tests.attacks.strikes import end_with_parent; import time\n"
+        "with running(['sleep', '1000'], preexec_fn=end_with_parent) as child:\n"
+        "    print(child.pid, flush=True); child.wait()"
+    )
+    with running([sys.executable, "-c", code], cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        child = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        parent.kill()
+        parent.wait()
+        while child.exists() and child.read_text().split()[2] not in "ZX":
+            time.sleep(strikes.SOON_S)
+
+
+SAY = """
+import datetime, os, resource, subprocess, sys, time
+child = "import os, resource; print(os.getppid(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+open("child.py", "w").write(child)
+print(os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)[0], time.time() > 1e9)
+print(subprocess.run([sys.executable, "-m", "child"], capture_output=True, text=True, timeout=60).stdout.strip())
+"""
+
+
+def test_a_fork_is_struck_as_its_own_forks_are(tmp_path: Path) -> None:
+    (tmp_path / "say.py").write_text(SAY)
+    steps = [partial(strikes.limit, resource.RLIMIT_NOFILE, 50), partial(strikes.jump, "1", 0.1)]
+    done = ran([sys.executable, "-m", "say"], cwd=tmp_path, preexec_fn=partial(strikes.begin, steps, True))
+    own, child = (line.split() for line in done.stdout.splitlines())
+    assert own[1:] == ["50", "True"]
+    assert child == [own[0], "50"]

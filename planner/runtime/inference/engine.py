@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -89,7 +90,8 @@ class Engine:
         self._given: SimpleQueue[InFlight | None] = SimpleQueue()  # micro-batches that GPUs may still compute
         used = sorted({stage.stage.device for stage in stages.values()})
         self._waiting = self._start_waiting(used)
-        self._threads = self._start(used)
+        self._threads: list[threading.Thread] = []
+        self._start(used)
 
     def seed(self, seed: int) -> None:
         """Set the seed of the random numbers from here on; raise InputError if it is not from 0 to below 2**63."""
@@ -222,16 +224,26 @@ class Engine:
         for number in self.on_way():
             self.fail(number, RuntimeError("the runner was closed while this micro-batch was on its way"))
 
-    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
-        """Return a thread for each device that has a stage."""
+    def _start(self, used: Sequence[int]) -> None:
+        """Start a thread for each device that has a stage, and wait until all are bound; raise what keeps one from it.
+
+        A thread that failed later would have nobody to report to, and a micro-batch would wait for it forever.
+        """
         settle()
         if any(len(self._devices[device].cores) > 1 for device in used):
             end_waiting_threads()
-        names = {device: f"device-{self._devices[device].name}" for device in used}
-        threads = [threading.Thread(target=self._work, args=(d,), name=name, daemon=True) for d, name in names.items()]
-        for thread in threads:
-            thread.start()
-        return threads
+        bindings = {device: Promise[None]() for device in used}
+        try:
+            for device, binding in bindings.items():
+                name = f"device-{self._devices[device].name}"
+                thread = threading.Thread(target=self._work, args=(device, binding), name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            for binding in bindings.values():
+                binding.result()
+        except BaseException:
+            self.close()
+            raise
 
     def _start_waiting(self, used: Sequence[int]) -> list[threading.Thread]:
         """Return a thread that waits for GPUs, if a stage is on one; the caller's tensors alone need none."""
@@ -261,10 +273,16 @@ class Engine:
             self._left[device][batch] = [*tasks]
             self._changes[device].advance()
 
-    def _work(self, device: int) -> None:
+    def _work(self, device: int, binding: Promise[None]) -> None:
         """Run one stage after the other on a device's thread, until the engine is closed."""
-        with bound(self._devices[device], ends=True) as stream:
-            torch_device = torch_device_of(self._devices[device])
+        with ExitStack() as until:
+            try:
+                stream = until.enter_context(bound(self._devices[device], ends=True))
+                torch_device = torch_device_of(self._devices[device])
+            except BaseException as error:  # who starts the engine gets any error
+                binding.set_exception(error)
+                return
+            binding.set_result(None)
             while self._step(device, torch_device, stream):
                 pass  # a stage's tensors are out of scope here, so a device that waits holds none
 

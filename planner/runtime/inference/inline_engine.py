@@ -39,9 +39,8 @@ class InlineEngine(Engine):
             raise failure.__cause__
         return done
 
-    def _start(self, used: Sequence[int]) -> list[threading.Thread]:
+    def _start(self, used: Sequence[int]) -> None:
         """Prepare to run all stages, which are on one device; start no thread."""
         (self._device,) = used
         self._turn = threading.Lock()
         settle()
-        return []

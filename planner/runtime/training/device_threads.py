@@ -79,12 +79,16 @@ class DeviceThreads:
         settle()
         self._closed = False
         self._jobs: list[SimpleQueue[Job[Any] | None]] = [SimpleQueue() for _ in devices]
-        self._threads = [
-            threading.Thread(target=_serve, args=(number, device, jobs), name=f"device-{device.name}", daemon=True)
-            for number, (device, jobs) in enumerate(zip(devices, self._jobs, strict=True))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for number, (device, jobs) in enumerate(zip(devices, self._jobs, strict=True)):
+                name, args = f"device-{device.name}", (number, device, jobs)
+                thread = threading.Thread(target=_serve, args=args, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # as when the system has no room for another thread
+            self.close()
+            raise
 
     def each(self, work: Callable[[DeviceContext], T], stop: Callable[[], None] = lambda: None) -> list[T]:
         """Let every device do a job, wait until all have ended, and return [n_devices], what each returned.

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from planner.runtime.checkpoint.shards import write_shards
 from planner.runtime.distributed.inference.coordinator import Coordinator
 from planner.runtime.distributed.inference.rank import Rank
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout, rank_layout
-from planner.runtime.distributed.transport.rendezvous import MEET_S, PeerInfo, join, meet, peer_info_of
+from planner.runtime.distributed.transport.liveness import STOPPED_S, stopped_state
+from planner.runtime.distributed.transport.rendezvous import LOOK_S, MEET_S, PeerInfo, join, meet, peer_info_of
 from planner.runtime.stages.numerics import numerics_to_text
 
 END_S = 1.0  # for a process to end by itself, or after a signal
@@ -65,6 +67,7 @@ class LocalLauncher:
         self._layout = layout
         self._logs = {rank: tempfile.TemporaryFile() for rank in layout.others}  # noqa: SIM115  # until `close`
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopped = Counter[int]()  # looks in a row at which a rank was stopped
         self._reading = threading.Lock()  # logs, which another thread may close
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -91,8 +94,15 @@ class LocalLauncher:
         return tuple(rank for rank, process in self._processes.items() if process.poll() is not None)
 
     def ended(self) -> str:
-        """Return which process has ended, and how; empty while all run."""
-        return next((f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}" for rank in self.gone()), "")
+        """Return which process has ended, or stays stopped, and how; empty while all run."""
+        for rank in self.gone():
+            return f"{self._layout.title(rank)} ended before it came: {self.fate(rank)}"
+        for rank, process in self._processes.items():
+            why = stopped_state(process.pid)
+            self._stopped[rank] = self._stopped[rank] + 1 if why else 0
+            if self._stopped[rank] * LOOK_S >= STOPPED_S:
+                return f"{self._layout.title(rank)} did not come: {why}; start again"
+        return ""
 
     def fate(self, rank: int) -> str:
         """Return how a process ended, with the last line that it wrote; empty if it has not."""

@@ -1,0 +1,185 @@
+"""What a fault does to a process: in it before the command begins, as `preexec_fn` does, or from outside while it runs.
+
+Nothing here loads torch, so that a new interpreter is struck as soon as a fork.
+"""
+
+import ctypes
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+
+from tests.forkserver import fork_as_it_is
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+SET_DEATH_SIGNAL = 1  # of prctl(2)
+NEW_NAMESPACE = 0x00020000  # of unshare(2)
+READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18  # of mount(2)
+DETACH = 2  # of umount2(2)
+JUMPS_S = (-26 * 3600.0, -3600.0, -1.0, 3600.0, 26 * 3600.0)  # of the clock, each from where it was
+N_JUMPS = 5
+LONGEST = 4096  # bytes that a lie adds
+SOON_S = 0.002
+
+Step = Callable[[], None]
+
+
+def begin(steps: Iterable[Step], forks: bool) -> None:
+    """Take the steps in a process that is about to run a command; ``forks``: its Python modules start as its forks."""
+    end_with_parent()
+    for step in steps:
+        step()
+    if forks:
+        fork_as_it_is()
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process, and what it becomes by exec, as soon as its parent has ended."""
+    LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
+def limit(what: int, value: int) -> None:
+    """Set a limit of `resource` for good."""
+    resource.setrlimit(what, (value, value))
+
+
+def limit_data(spare: int) -> None:
+    """Let the process have so many bytes of data more than it has."""
+    limit_now(resource.RLIMIT_DATA, spare, os.getpid())
+
+
+def one_core() -> None:
+    """Leave one core of those that the process may use."""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+
+
+def fill(folder: Path, n_bytes: int) -> None:
+    """Let the process see an empty file system with so much room in place of a folder."""
+    _own_mounts()
+    _called(LIBC.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={n_bytes}".encode()))
+
+
+def protect(folder: Path) -> None:
+    """Let the process read a folder and not write into it, whoever it is."""
+    _own_mounts()
+    name = os.fsencode(folder)
+    _called(LIBC.mount(name, name, None, BIND, None))
+    _called(LIBC.mount(None, name, None, REMOUNT | READ_ONLY | BIND, None))
+
+
+def take_away(folder: Path) -> None:
+    """Unmount a folder for the process alone."""
+    _own_mounts()
+    _called(LIBC.umount2(os.fsencode(folder), DETACH))
+
+
+def _own_mounts() -> None:
+    """Let this process mount what no other one sees."""
+    _called(LIBC.unshare(NEW_NAMESPACE))
+    _called(LIBC.mount(None, b"/", None, RECURSIVE | PRIVATE, None))
+
+
+def _called(status: int) -> None:
+    if status:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def print_to(path: Path) -> None:
+    """Let stdout lead into a file or device."""
+    file = os.open(path, os.O_WRONLY)
+    os.dup2(file, 1)
+    os.close(file)
+
+
+def jump(seed: str, lasts_s: float) -> None:
+    """Let the clock of this process jump forwards and backwards at random moments of so many seconds."""
+    rng, now, now_ns, start_s = random.Random(seed), time.time, time.time_ns, time.monotonic()
+    moments = sorted(lasts_s * rng.random() for _ in range(N_JUMPS))
+    ahead = [0.0, *accumulate(rng.choice(JUMPS_S) for _ in moments)]
+
+    def ahead_s() -> float:
+        return ahead[sum(moment < time.monotonic() - start_s for moment in moments)]
+
+    time.time = lambda: now() + ahead_s()
+    time.time_ns = lambda: now_ns() + round(ahead_s() * 1e9)
+
+
+def lie(seed: str) -> None:
+    """Let one rank that this process starts send a damaged message, of those that have a head, or one too short."""
+    import torch  # late: so that a new interpreter is struck at once
+
+    from planner.runtime.distributed.transport import connections
+    from planner.runtime.distributed.transport.messages import Message, pack
+
+    rng = random.Random(seed)
+    liar, when = str(rng.randint(1, 2)), rng.randint(1, 30)
+    count = 0
+
+    def damaged(message: Message) -> torch.Tensor:
+        nonlocal count
+        row = pack(message)
+        count += os.environ.get("RANK") == liar
+        if os.environ.get("RANK") != liar or count != when:
+            return row
+        kind = rng.choice(("cut", "longer", "head", "noise"))
+        if kind == "cut":
+            return row[: rng.randrange(1, len(row))].clone()
+        if kind == "longer":
+            return torch.cat([row, torch.randint(256, (rng.randint(1, LONGEST),), dtype=torch.uint8)])
+        first = 0 if kind == "noise" else rng.randrange(32)
+        row[first : 32 if kind == "noise" else first + 1] = torch.randint(256, (1,), dtype=torch.uint8)
+        return row
+
+    vars(connections)["pack"] = damaged
+
+
+def send(number: int, pid: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def limit_now(what: int, spare: int, pid: int) -> None:
+    """Let a running process have so much more than it has: of data in bytes, or of descriptors."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        if what == resource.RLIMIT_DATA:
+            status = Path(f"/proc/{pid}/status").read_text("ascii")
+            has = next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData")), 0)
+        else:
+            has = 1 + max(map(int, os.listdir(f"/proc/{pid}/fd")), default=0)
+        resource.prlimit(pid, what, (has + spare, has + spare))
+
+
+def strike_rank(number: int, which: float, until_s: float, pid: int) -> None:
+    """Send a signal to one of the ranks that a process has started, as soon as there is one."""
+    end_s = time.monotonic() + until_s
+    while time.monotonic() < end_s and Path(f"/proc/{pid}").exists():
+        if ranks := ranks_of(pid):
+            send(number, ranks[int(which * len(ranks))])
+            return
+        time.sleep(SOON_S)
+
+
+def ranks_of(pid: int) -> list[int]:
+    """Return the children of a process that lead a session, as ranks do."""
+    return [child for child in children_of(pid) if _leads(child)]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, of all its threads."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended since
+            found += map(int, path.read_text("ascii").split())
+    return sorted(found)
+
+
+def _leads(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid) == pid
+    return False
