@@ -130,7 +130,7 @@ def _check_operators(model: ModelProto, path: Path) -> None:
     if not unknown:
         return
     named = [
-        f"{kind} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, node {node_name(node)!r})"
+        f"{kind if kind.isprintable() else repr(kind)} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, node {node_name(node)!r})"
         for kind, node in reversed(unknown.items())
     ]
     origins = [f"{text}; or " for domain, text in ORIGINS.items() if domain in {n.domain for n in unknown.values()}]
