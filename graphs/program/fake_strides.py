@@ -15,7 +15,7 @@ Structured kernels and their fake versions share the code that decides on stride
                       and torch.export switches oneDNN off
 
 Of the 168,905 results of torch's own samples of operators, with their axes permuted in several ways, channels last, and
-every other element, they are those that differ.
+every other element, they are those that differ, but for ``gradient`` of volumes with channels last.
 """
 
 from collections.abc import Callable, Iterator
