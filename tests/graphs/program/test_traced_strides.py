@@ -119,6 +119,8 @@ class Pixels(nn.Module):
         (nn.Sequential(nn.PReLU(), nn.MaxPool1d(2)), -1, (2, 6, 4)),  # with gradients, another kernel
         (lambda x: F.multilabel_margin_loss(x.flatten(), torch.zeros(24).long(), reduction="none"), -1, (2, 3, 4)),
         (lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(2, 4, 3), reduction="none"), -1, (2, 3, 4)),
+        (lambda x: torch.isin(x, torch.zeros(2)), -1, (2, 3, 4)),
+        (nn.LogSigmoid(), -1, (2, 3, 4)),
         (nn.Upsample(5), -1, (2, 3, 4)),
         (nn.Sequential(nn.PReLU(), nn.Upsample(5, mode="nearest-exact")), -1, (2, 3, 4)),
         (lambda x: F.one_hot((x > 0).long(), 3), -1, (2, 3, 4)),

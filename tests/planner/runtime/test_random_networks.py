@@ -9,6 +9,7 @@ from graphs.importers.from_torch import program_from_module
 from tests.planner.runtime.random_answers import Rounded, devices_of, differences, failure, roundings, shrunk
 from tests.planner.runtime.random_networks import Network, Step, random_network
 from tests.planner.runtime.sampled_answers import failure as failure_of_sample
+from tests.planner.runtime.sampled_answers import outcome
 
 pytestmark = pytest.mark.attack("answer")
 
@@ -72,6 +73,12 @@ def test_a_network_around_a_sample_answers_as_it_does_itself(seed: int) -> None:
     said, words = failure_of_sample(seed)
     assert words
     assert not said, words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [15608, 16003, 16260, 17402])  # no axis, two of strides, a number of zeros
+def test_a_network_around_a_sample_that_broke_through(seed: int) -> None:
+    assert outcome(seed)[:2] == ("right", "")
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4)])
