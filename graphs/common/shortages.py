@@ -8,7 +8,8 @@ SAYINGS = (
     *(os.strerror(getattr(errno, name)) for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOSPC", "EDQUOT", "EFBIG")),
     "can't allocate memory",  # PyTorch
     "std::bad_alloc",  # C++
-    "can't start new thread",  # Python, as the next
+    "No usable temporary directory",  # Python, as the next ones
+    "can't start new thread",
     "can't allocate lock",
 )
 """Phrases of such errors, whatever library raises them."""

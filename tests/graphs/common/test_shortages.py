@@ -18,6 +18,10 @@ from graphs.common.shortages import shortage
         (RuntimeError(f"torch.save: {os.strerror(ENOSPC)}"), "torch.save: No space left on device"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "DefaultCPUAllocator: can't allocate memory"),
         (RuntimeError("can't start new thread"), "can't start new thread"),
+        (
+            FileNotFoundError(ENOENT, "No usable temporary directory found"),
+            "[Errno 2] No usable temporary directory found",
+        ),
         (OSError(ENOENT, os.strerror(ENOENT)), ""),
         (ValueError("memory is 16"), ""),
     ],
