@@ -1,1 +1,1 @@
-"""Tools for every package: errors and checks of arguments, documents that a user hands over, promises and signals."""
+"""Tools for every package: errors, shortages, checks of arguments, documents of a user, promises and signals."""

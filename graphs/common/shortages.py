@@ -8,7 +8,9 @@ SAYINGS = (
     *(os.strerror(getattr(errno, name)) for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOSPC", "EDQUOT", "EFBIG")),
     "can't allocate memory",  # PyTorch
     "std::bad_alloc",  # C++
-    "can't start new thread",  # Python
+    "No usable temporary directory",  # Python, as the next ones
+    "can't start new thread",
+    "can't allocate lock",
 )
 """Phrases of such errors, whatever library raises them."""
 

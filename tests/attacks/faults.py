@@ -242,7 +242,10 @@ FAULTS: Mapping[str, Fault] = {
     "one core": Fault(before=lambda _: strikes.one_core),
     "little memory": Fault(NO_MEMORY, lambda at: partial(strikes.limit_data, _spare(at)), cold=False),
     "memory ends": Fault(
-        NO_MEMORY, during=lambda at: partial(strikes.limit_now, resource.RLIMIT_DATA, _spare(at)), cold=False
+        NO_MEMORY,
+        lambda _: strikes.keep_room,
+        lambda at: partial(strikes.limit_now, resource.RLIMIT_DATA, _spare(at)),
+        cold=False,
     ),
     "full disk": Fault(
         DONE_OR_BAD,

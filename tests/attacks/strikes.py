@@ -25,6 +25,8 @@ JUMPS_S = (-26 * 3600.0, -3600.0, -1.0, 3600.0, 26 * 3600.0)  # of the clock, ea
 N_JUMPS = 5
 LONGEST = 4096  # bytes that a lie adds
 SOON_S = 0.002
+SMALL, ARENA, ROOM = 400, 1 << 20, 32 << 20  # bytes; smaller objects than 513 bytes are in arenas
+KEPT: list[bytes | bytearray] = []
 
 Step = Callable[[], None]
 
@@ -48,8 +50,20 @@ def limit(what: int, value: int) -> None:
     resource.setrlimit(what, (value, value))
 
 
+def keep_room() -> None:
+    """Have some free memory for small objects, as a process that has worked for a while has.
+
+    So the limit of data is met by what is large: tensors, stacks of threads, libraries. Without any room for a lock,
+    Python's own `Thread.start` waits forever for a thread that could not begin, and no program can help that.
+    """
+    objects = [bytes(SMALL) for _ in range(ROOM // SMALL)]  # in Python's arenas
+    chunks = [bytearray(4 * SMALL) for _ in range(ROOM // SMALL // 4)]  # in the heap of C
+    KEPT.extend((*objects[:: ARENA // SMALL], chunks[-1]))  # so that neither is given back
+
+
 def limit_data(spare: int) -> None:
     """Let the process have so many bytes of data more than it has."""
+    keep_room()
     limit_now(resource.RLIMIT_DATA, spare, os.getpid())
 
 

@@ -16,7 +16,7 @@ import pytest
 from costmodels.cluster.one_line import catalogue_cluster
 from costmodels.cluster.writer import write_cluster
 from graphs.files import write_graph
-from planner.cli import COMMANDS
+from planner.cli import COMMANDS, main
 from planner.plans.files import load_plan, save_plan
 from planner.plans.runs import load_run
 from tests import children
@@ -243,3 +243,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
     command = f"{sys.executable} -m planner schema plan | head -1"
     done = children.ran(["bash", "-o", "pipefail", "-c", command], cwd=folder, env=environment())
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+@pytest.mark.attack("process")
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_a_shortage_of_the_machine_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def short(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("planner.cli.schema_.run", short)
+    assert main(["schema", "plan"]) == 2
+    said = str(error) or "Cannot allocate memory"
+    assert capsys.readouterr().err == (
+        f"planner: this machine has too little: {said}; end other programs, raise the limit (ulimit -a) or make room, "
+        "and begin again\n"
+    )

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from costmodels.cluster.cluster import Device
+from costmodels.host.affinity import bound
 from graphs.common.promises import Promise
 from graphs.kernels.choice import Kernels
 from planner.runtime.errors import StageError
@@ -87,6 +88,18 @@ def test_a_device_calls_what_comes_behind_its_stage_before_its_reader_begins(eng
     assert value(engine.submit(number(1))) == 3
     eventually(lambda: len(log) == 3)
     assert log == ["behind device-cpu0", "second", "behind device-cpu1"]
+
+
+def test_a_thread_that_cannot_be_its_device_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bound_but_for_one(device: Device, **options: Any) -> Any:
+        if device.name == "cpu1":
+            raise RuntimeError("can't start new thread")
+        return bound(device, **options)
+
+    monkeypatch.setattr("planner.runtime.inference.engine.bound", bound_but_for_one)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Engine([cpu(f"cpu{i}") for i in range(2)], dict(enumerate(relay())), ("z",))
+    assert device_threads() == []
 
 
 def test_each_micro_batch_gets_its_own_answer(engines: Callable[..., Engine]) -> None:

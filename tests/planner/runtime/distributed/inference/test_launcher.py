@@ -271,6 +271,14 @@ def test_a_process_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
         start_processes(plan_of(), program_of("tied"), timeout_s=0.6)
 
 
+@pytest.mark.attack("process")
+def test_a_process_that_is_stopped_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
+    monkeypatch.setattr(launcher, "rank_command", lambda *_: stop)
+    with pytest.raises(RankError, match=r"rank (1 \('cpu0'\)|2 \('cpu1'\)) did not come: it is stopped; start again"):
+        start_processes(plan_of(), program_of("tied"))
+
+
 def test_what_a_process_is_told() -> None:
     told = environment(2, 3, 4321, 4)
     wanted = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321"}
