@@ -104,7 +104,7 @@ LINES = {
     "costmodels/memory": 617,
     "costmodels/operators": 834,
     "graphs": 894,
-    "graphs/common": 1009,
+    "graphs/common": 1011,
     "graphs/importers": 5586,
     "graphs/importers/onnx": 979,
     "graphs/importers/onnx/operators": 2686,
