@@ -106,7 +106,7 @@ LINES = {
     "graphs": 894,
     "graphs/common": 1011,
     "graphs/importers": 5586,
-    "graphs/importers/onnx": 979,
+    "graphs/importers/onnx": 980,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3307,
     "graphs/program": 1942,

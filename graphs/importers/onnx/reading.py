@@ -129,10 +129,11 @@ def _check_operators(model: ModelProto, path: Path) -> None:
     unknown = {node_kind(node): node for node in reversed([*nodes_of(model.graph)]) if not _is_known(node)}
     if not unknown:
         return
-    named = [
-        f"{kind if kind.isprintable() else repr(kind)} (opset {versions.get('' if node.domain in STANDARD else node.domain, 1)}, node {node_name(node)!r})"
-        for kind, node in reversed(unknown.items())
-    ]
+    named = []
+    for kind, node in reversed(unknown.items()):
+        version = versions.get("" if node.domain in STANDARD else node.domain, 1)
+        shown = kind if kind.isprintable() else repr(kind)
+        named.append(f"{shown} (opset {version}, node {node_name(node)!r})")
     origins = [f"{text}; or " for domain, text in ORIGINS.items() if domain in {n.domain for n in unknown.values()}]
     raise InputError(
         f"{path} uses operators that are not supported: {', '.join(named)}; {''.join(origins)}export the PyTorch model "
