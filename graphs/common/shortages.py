@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterator
+
+from graphs.common.causes import led_to
 
 SAYINGS = (
     *(os.strerror(getattr(errno, name)) for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOSPC", "EDQUOT", "EFBIG")),
@@ -17,14 +18,7 @@ SAYINGS = (
 
 def shortage(error: BaseException) -> str:
     """Return in one line what has come to an end, if the error or one that led to it says so; else an empty text."""
-    return next((_said(one) for one in _led_to(error) if _said(one)), "")
-
-
-def _led_to(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    return next(filter(None, map(_said, led_to(error))), "")
 
 
 def _said(error: BaseException) -> str:

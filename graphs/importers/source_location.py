@@ -5,7 +5,6 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from graphs.common.causes import led_to
 from graphs.common.errors import first_line
 from graphs.importers.functionalize import AUTOCAST
 from graphs.program.arguments import Arguments
@@ -122,7 +122,7 @@ def product_of_two_dtypes(code: fx.Graph) -> str | None:
 
 def depends_on_values(error: BaseException) -> bool:
     """Whether a trace failed because Python code needs the value of a tensor."""
-    return any(isinstance(raised, OF_VALUES) or WITHOUT_VALUES in str(raised) for raised in _chain(error))
+    return any(isinstance(raised, OF_VALUES) or WITHOUT_VALUES in str(raised) for raised in led_to(error))
 
 
 def at_error(error: BaseException, module: nn.Module) -> str:
@@ -132,7 +132,7 @@ def at_error(error: BaseException, module: nn.Module) -> str:
     that was running and the innermost line that is not torch's own.
     """
     names = {id(part): name for name, part in module.named_modules()}
-    for raised in _chain(error):
+    for raised in led_to(error):
         part, place = "", None
         for frame, number in traceback.walk_tb(raised.__traceback__):
             name = names.get(id(frame.f_locals.get("self")))  # of the part whose method runs
@@ -170,14 +170,6 @@ def module_path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return re.sub(r"@\d+", "", path)  # export marks the second call of a module
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
 
 
 def _place(part: str, path: str, number: int) -> str:
