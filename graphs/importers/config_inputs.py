@@ -29,7 +29,6 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
     Raise InputError if the network takes other inputs than tokens, images, videos, audio or time series.
     """
     accepted = inspect.signature(module.forward).parameters
-    config: Any = module.config
     try:
         inputs = {name: make(module, batch) for name, make in MAKERS.items() if name in accepted}
         inputs = _with_patches(module, inputs, accepted, batch)
@@ -37,8 +36,7 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
             raise InputError(
                 f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory"
             )
-        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
-            inputs["decoder_input_ids"] = _tokens(module, batch)
+        inputs |= text_inputs(module, batch)
     except AttributeError as error:  # configs have no common names for their sizes
         raise InputError(
             f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
@@ -55,10 +53,10 @@ def reads_more_than_text(module: nn.Module) -> bool:
 
 def text_inputs(module: nn.Module, batch: int) -> Inputs:
     """Return the keyword arguments of `example_inputs` that are texts, without tokens for anything else."""
-    tokens = _tokens(module, batch)
-    accepted, config = inspect.signature(module.forward).parameters, module.config
-    both = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted
-    return {name: tokens.clone() for name in ("input_ids", "decoder_input_ids") if name == "input_ids" or both}
+    accepted = inspect.signature(module.forward).parameters
+    decodes = getattr(module.config, "is_encoder_decoder", False)
+    names = ("input_ids", "decoder_input_ids") if decodes else ("input_ids",)
+    return {name: _tokens(module, batch) for name in names if name in accepted}
 
 
 def _first(module: Any, names: Sequence[str]) -> Any:
