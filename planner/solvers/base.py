@@ -1,7 +1,7 @@
 """Solver: the protocol of all solvers, with the budget, the best placement so far, and the answer of a search."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
 
@@ -44,6 +44,11 @@ class Budget(Brief):
     """Hears of the seconds that the search has spent since, by its own count, so that another one may take its turn."""
     prove: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
     """Hears of each lower bound as soon as it is proved, which an interrupted search so keeps."""
+
+    @property
+    def unheard(self) -> "Budget":
+        """The same budget for a search whose bounds are no bounds of the problem."""
+        return replace(self, prove=lambda _: None)
 
     @property
     def wall_s(self) -> float:

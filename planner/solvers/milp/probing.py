@@ -10,7 +10,7 @@ Bounds from refuted values are called destructive (Klein and Scholl, EJOR 112(2)
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from planner.solvers.base import Answer, Budget, Incumbent
@@ -100,9 +100,7 @@ class Prober:
             start = model.start(best)
         whole = allowance(model.model, self.budget.time_limit_s, PROBING)
         steps = min(allowance(model.model, limit_s, PROBING), int((1 - self.spent) * whole))
-        heard = model.heard(self.budget)
-        if lower_s == upper_s:  # it bounds no other load
-            heard = replace(heard, prove=lambda _: None)
+        heard = model.heard(self.budget) if lower_s < upper_s else self.budget.unheard  # which bounds one load alone
         proof = minimise(model.model, heard, steps, lambda values: self.best.offer(model.read(values)), start, PROBING)
         self.spent += (proof.steps + 1) / (whole + 1)
         return model.proved_s(proof.bound), proof.steps <= steps

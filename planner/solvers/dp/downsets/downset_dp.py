@@ -71,7 +71,7 @@ class DownsetDP:
             cut = FIRST.search(problem, replace(budget, time_limit_s=FIRST_SHARE * budget.time_limit_s)).placement
             if cut is not None:
                 best.offer(cut)
-        heard = budget if problem.contiguous else replace(budget, prove=lambda _: None)
+        heard = budget if problem.contiguous else budget.unheard
         bound_s = _hunt(_DownsetSearch(problem, heard, best), budget.bound_s)
         if not problem.contiguous:
             return Answer(best.placement)
