@@ -30,7 +30,7 @@ from graphs.importers.functionalize import (
     repeated_write,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
-from graphs.importers.normalisations import put_back, stand_in
+from graphs.importers.normalisations import Replaced, put_back, stand_in
 from graphs.importers.pt2_files import opened_pt2
 from graphs.importers.python_state import traced_alike
 from graphs.importers.repeated_layers import ShortModule, shortened
@@ -209,11 +209,14 @@ def _without_writes(
     Also a copy of its graph without blocks.
     """
     _check_writes(exported, code, name)
-    prepared, _ = _prepared(exported, name, training)
-    replaced = stand_in(prepared, frozenset(exported.graph_signature.inputs_to_buffers))
+    replaced: Replaced = {}
+    if training:
+        prepared, _ = _prepared(exported, name, training)
+        replaced = stand_in(prepared, frozenset(exported.graph_signature.inputs_to_buffers))
+        exported = _of_graph(exported, prepared)
     try:
         with tracing():
-            functional = (_of_graph(exported, prepared) if training else exported).run_decompositions({})
+            functional = exported.run_decompositions({})
     except Exception as error:  # torch raises many kinds
         raise InputError(
             f"model '{name}' has in-place operators that torch.export cannot remove: {first_line(error)}; "
