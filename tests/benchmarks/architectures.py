@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.architectures [MODEL_TYPE ...] [--minutes N] [--results FILE] [--write] [--json FILE]
 
-It goes on where it stopped: FILE has a line for each architecture that was tried with this version of transformers, and
-so has docs/architectures.md for those that were right. ``--write`` writes its table. Each architecture has a process of
-its own and a time limit.
+It goes on where it stopped: FILE has a line for each architecture that was tried with this version of transformers.
+Those that are right on docs/architectures.md are not tried again; its other rows stay until they are. ``--write``
+writes its table. Each architecture has a process of its own and a time limit.
 """
 
 import argparse
@@ -128,13 +128,15 @@ def rows_of(file: Path, version: str) -> dict[str, Row]:
 
 
 def rows_of_page(version: str) -> dict[str, Row]:
-    """Return the rows of the page that were right with this version, by name."""
+    """Return the rows of the page for this version, by name."""
     text = PAGE.read_text(encoding="utf-8")
     lines = text.splitlines() if f"transformers {version}," in text else []
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
-    right = [(name, int(count), why) for name, count, *_, is_right, why in cells if is_right == "yes"]
+    yes = "yes"
     return {
-        name: Row(name, version, count, imported=True, planned=True, right=True, why=why) for name, count, why in right
+        name: Row(name, version, int(count or 0), imported == yes, planned == yes, right == yes, why)
+        for name, count, imported, planned, right, why in cells
+        if name not in ("architecture", "---")
     }
 
 
@@ -188,9 +190,12 @@ def main() -> int:
     transformers.MODEL_MAPPING.keys()  # imports every config
     version, end_s = transformers.__version__, time.monotonic() + 60 * options.minutes
     known = sorted(transformers.CONFIG_MAPPING.keys())
-    rows = rows_of_page(version) | rows_of(options.results, version)
+    rows = rows_of_page(version)
+    done = rows_of(options.results, version)
+    rows |= done
+    done |= {name: row for name, row in rows.items() if row.right}
     options.results.parent.mkdir(exist_ok=True)
-    for name in options.names or [each for each in known if each not in rows]:
+    for name in options.names or [each for each in known if each not in done]:
         if time.monotonic() >= end_s:
             break
         rows[name] = row = in_a_process(name, version)
