@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,6 @@ def laid_out() -> Path:
     """Write what the commands read: plans on paper and for this host, its cluster, a problem, a config, a map."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    from dataclasses import replace
-
     from costmodels.tabulate import tabulate
     from costmodels.workload import Workload
     from graphs.importers.from_torch import program_from_module
