@@ -22,6 +22,7 @@ from tests.planner.runtime.small import CORE
 
 SECONDS = 0.1  # for the search
 SAMPLES = 3  # of random rounding
+WITH_FOOTPRINTS = 4  # one network of so many, for that takes as long as all the rest
 ROUNDING = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -70,7 +71,7 @@ def _complaints(seed: int, network: Network | None, cluster: Cluster) -> Iterato
     network, random = network or drawn, Random(seed)
     goal = random.choice(("throughput", "latency"))
     search = planner.Search(time_limit_s=SECONDS, rewrites=random.choice(("auto", "auto", "none", "copies")))
-    program = program_from_module(network, (x,))
+    program = program_from_module(network, (x,), footprints=seed % WITH_FOOTPRINTS == 0)
     plan = planner.plan(program, cluster=cluster, goal=goal, search=search)
     if search.rewrites == "none" and len(plan.cluster.devices) > 1:
         plan = replace(plan, placement=Placement(tuple(i % 2 for i in range(len(plan.graph.ops)))))

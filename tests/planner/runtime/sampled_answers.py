@@ -22,7 +22,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.verification.reference import random_operators
 from simulator.placement import Placement
-from tests.planner.runtime.random_answers import as_laid, as_many_threads, devices_of
+from tests.planner.runtime.random_answers import WITH_FOOTPRINTS, as_laid, as_many_threads, devices_of
 from tests.planner.runtime.torch_samples import Around, sampled
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
@@ -101,7 +101,7 @@ def _again(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def _complaints(seed: int, network: Around, inputs: tuple[Tensor, ...]) -> Iterator[str]:
     """Yield how a plan's answers differ; raise InputError if the network is not imported."""
     random = Random(f"plan {seed}")
-    program = program_from_module(network, _again(inputs))
+    program = program_from_module(network, _again(inputs), footprints=seed % WITH_FOOTPRINTS == 0)
     if random_operators(program):
         raise InputError("it draws random numbers, which torch's samples draw with one seed")
     divided = random.random() < 0.5
