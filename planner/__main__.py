@@ -11,8 +11,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if before is signal.default_int_handler:  # it would show where in an import the interrupt came
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from planner.cli import main as run  # late: half of the start is its imports
+    from planner.cli.streams import ignore_shortages
 
     signal.signal(signal.SIGINT, before)
+    ignore_shortages()
     return run(arguments)
 
 

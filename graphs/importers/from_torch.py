@@ -19,6 +19,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import shortage
 from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
@@ -28,6 +29,7 @@ from graphs.importers.functionalize import (
     is_mapped,
     misread_write,
     repeated_write,
+    without_noise,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
 from graphs.importers.normalisations import Replaced, put_back, stand_in
@@ -230,6 +232,7 @@ def _without_writes(
                 "a language model generates from its config.json, its module or such a .pt2, with the goal generation"
             )
     code, _ = _prepared(functional, name, training)
+    without_noise(code)
     put_back(code, replaced)
     return functional, code
 
@@ -319,6 +322,8 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
         exported = trace()
         known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")
     except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
+        if shortage(error):
+            raise
         known = _with_values(module, given, trace)[0] if depends_on_values(error) else _as_called(module, trace)
         if known is None:
             raise InputError(

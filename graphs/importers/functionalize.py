@@ -114,6 +114,28 @@ def functionalize(graph: fx.Graph, buffers: frozenset[str] = frozenset()) -> boo
     return True
 
 
+def without_noise(graph: fx.Graph) -> None:
+    """Replace random leaky ReLUs as torch.export's own functionalization writes them by ``rrelu``, in place.
+
+    They read slopes and return new ones; PyTorch's backward pass multiplies by those that were read, which are memory
+    that nobody wrote (``RreluWithNoiseFunctionalBackward0``).
+    """
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.rrelu_with_noise_functional.default:
+            continue
+        x, slopes, *options = node.args
+        results = {user.args[1]: user for user in node.users}
+        if set(results) != {0}:
+            continue  # the slopes are read
+        with graph.inserting_before(node):
+            made = graph.call_function(torch.ops.aten.rrelu.default, (x, *options[:3]))
+        made.meta = results[0].meta
+        results[0].replace_all_uses_with(made)
+        for unread in (results[0], node, slopes):
+            if not unread.users:
+                graph.erase_node(unread)
+
+
 def is_mapped(graph: fx.Graph) -> bool:
     """Whether a graph uses ``torch.vmap``, in which operators act on one sample of their inputs.
 

@@ -23,7 +23,7 @@ from graphs.kernels.quick import quick_kernel
 from graphs.program.program import Program
 from graphs.rewrites.fuse import KIND
 
-VERSION = 27
+VERSION = 28
 """Version of kernels, of the handling of memory and weights, and of the pace references: measurements depend on it."""
 
 LEAST_CHANNELS = 16  # float32 channels that fill a vector

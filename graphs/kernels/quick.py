@@ -260,10 +260,16 @@ def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence
     return _multiplication(op, product, packs, (x, weight, bias), steps)
 
 
+REGISTER = 32
+"""Numbers of bfloat16 in a row of AMX's registers."""
+
+
 def _half_product(program: Program, op: Op) -> Kernel | None:
     """The kernel of a product of bfloat16 numbers: PyTorch's operator for weights that oneDNN has packed.
 
-    A weight that is not packed is packed again at each call, which takes as long as the product of a few rows.
+    A weight that is not packed is packed again at each call, which takes as long as the product of a few rows. Of rows
+    that are no multiple of a register, oneDNN's kernel for AMX reads beyond the end, into the next row: it multiplies
+    that by 0, which is NaN where the next row has NaN or an infinity.
     """
     if _target(program, op) not in PRODUCTS or not (onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return None
@@ -272,6 +278,8 @@ def _half_product(program: Program, op: Op) -> Kernel | None:
     if factors is None:
         return None
     x, weight, bias, transposed = factors
+    if program.graph.tensor[x].shape[-1] % REGISTER:
+        return None
 
     def packed(weight: torch.Tensor) -> torch.Tensor:
         rows = (weight.t() if transposed else weight).detach().contiguous()

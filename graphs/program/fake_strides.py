@@ -55,7 +55,7 @@ EXECUTED = (
         *(aten.reflection_pad3d, aten.replication_pad3d, aten.max_unpool2d, aten.channel_shuffle),
         *(aten.copysign, aten.floor_divide, aten.heaviside, aten.logaddexp, aten.ldexp),
         *(aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy, aten.special_xlog1py),
-        *(aten.binary_cross_entropy, aten.log_sigmoid_forward, aten.isin),
+        *(aten.binary_cross_entropy, aten.log_sigmoid_forward, aten.isin, aten.angle),
     )
 )
 """Operators that are executed once on zeros, unless all that they read is contiguous."""

@@ -5,6 +5,7 @@ the results of ``is_contiguous`` and ``stride`` are constants. So a traced netwo
 For those of other tensors see `graphs.program.traced_strides`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,9 @@ def unrepeated(examples: Any) -> Any:
 def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -> torch.Tensor:
     """The tensor itself or a copy of it, with these strides.
 
-    With ``copied`` it is always a copy. Kernels read memory as it is, so no bit says that it means something else.
+    With ``copied`` it is always a copy. Kernels read memory as it is, so no bit says that it means something else; and
+    some read between the elements, as ``as_strided`` does: a copy has there what the tensor has, or zeros if the tensor
+    had other strides.
     """
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -53,11 +56,25 @@ def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -
             return copy
     with torch.no_grad():
         given = zip(tensor.shape, tensor.stride(), strides, strict=True)
-        if not copied and (not tensor.numel() or all(size == 1 or had == wanted for size, had, wanted in given)):
+        alike = not tensor.numel() or all(size == 1 or had == wanted for size, had, wanted in given)
+        if alike and not copied:
             return tensor.as_strided(tensor.shape, strides)
         pinned = tensor.is_pinned()  # a pinned copy goes to a GPU as quickly
-        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
-        return copy_alone(copy, tensor)
+        reach = _reach(tensor.shape, strides)
+        if reach <= tensor.numel():
+            copy = torch.empty_strided(
+                tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned
+            )
+            return copy_alone(copy, tensor)
+        around = torch.zeros(reach, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
+        if alike:
+            copy_alone(around, tensor.as_strided((reach,), (1,)))
+        return copy_alone(around.as_strided(tensor.shape, strides), tensor)
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements there are in memory from the first one of a tensor to the last, and between them."""
+    return 1 + sum(stride * (size - 1) for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
 
 
 def copy_alone(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

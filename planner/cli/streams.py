@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TextIO
 
 from graphs.common.errors import InputError
+from graphs.common.shortages import shortage
 from graphs.common.visible import visible
 from planner.cli.statuses import INTERRUPTED
 
@@ -73,6 +74,20 @@ def printing() -> Iterator[TextIO]:
         if isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"cannot print: {error.strerror}; send the output elsewhere") from error
+
+
+def ignore_shortages() -> None:
+    """Show no traceback of a shortage where Python ignores errors, as in what libraries do when the process exits.
+
+    A shortage that a command meets is reported in one line; where none is, the command has done its work.
+    """
+    hook = sys.unraisablehook
+
+    def hear(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_value is None or not shortage(lost.exc_value):
+            hook(lost)
+
+    sys.unraisablehook = hear
 
 
 def complain(line: str) -> None:

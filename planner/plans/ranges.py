@@ -27,6 +27,7 @@ WIDTH = 1.2816  # standard deviations to either side that hold 80 % of a normal 
 UNKNOWN_PACE = 0.10  # of a machine of which no moments are known
 MODEL_ONE, MODEL_SEVERAL, MODEL_IN_TURN = 0.01, 0.02, 0.015
 """Spread of effects that are not simulated: on one device; in a stream over several; for one that they run in turn."""
+MOST = 700.0  # of which the exponential is a number
 LEFT = 0.5  # of the deviation of passes over a network, in the means of some seconds of a calibration and of a run
 
 
@@ -67,7 +68,7 @@ class Spread:
     @property
     def factor(self) -> float:
         """By what 80 % of runs take at most longer or shorter."""
-        return exp(WIDTH * self.total)
+        return exp(min(WIDTH * self.total, MOST))
 
     def range(self, predicted_s: float) -> Range:
         """Return the range in which 80 % of runs with this prediction are expected."""

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphs.importers.from_torch import program_from_module
 from graphs.importers.functionalize import (
     UNDECLARED_VIEWS,
     functionalize,
@@ -432,3 +433,20 @@ def check_rewriting(program: Steps) -> bool:
     assert torch.equal(x, example())
     assert not [node for node in module.graph.nodes if node.op == "call_function" and node.target._schema.is_mutable]
     return True
+
+
+class Leaky(nn.Module):
+    """A random leaky ReLU in place, and a change of a part, which torch.export's own functionalization handles."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[:, 0] *= 0.5
+        return nn.functional.rrelu_(y, training=True)
+
+
+def test_a_random_leaky_relu_stays_one_of_whose_slopes_the_gradient_is() -> None:
+    program = program_from_module(Leaky(), (torch.randn(4, 8),), training=True)
+    assert program.graph.ops[-1].kind == "aten.rrelu.default"
+    assert not {"aten.rrelu_with_noise_functional.default", "aten.empty_like.default"} & {
+        op.kind for op in program.graph.ops
+    }

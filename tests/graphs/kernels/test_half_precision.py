@@ -33,14 +33,23 @@ def test_a_product_is_as_right_as_the_module(rows: int, bias: bool) -> None:
 
 
 def test_nan_and_infinities_come_out_where_pytorch_has_them() -> None:
-    module = nn.Linear(16, 8).to(torch.bfloat16).eval()
-    x = torch.randn(5, 16, dtype=torch.bfloat16)
+    module = nn.Linear(32, 8).to(torch.bfloat16).eval()
+    x = torch.randn(40, 32, dtype=torch.bfloat16)
     x[1, 3], x[2, 0], x[3, 2] = float("nan"), float("inf"), 1e38
     program = program_from_module(module, x)
     kernel = kernel_of(program, program.graph.ops[0], CPU, "quick")
+    assert kernel.target is half_product
     weights = {name: pack(program.state.__getitem__) for name, pack in kernel.packs.items()}
     args, kwargs = kernel.bound(program, lambda name: weights.get(name, program.state.get(name, x)))
     found, expected = kernel.target(*args, **kwargs), module(x)
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.isinf(), expected.isinf())
     assert torch.equal(found[2].sign(), expected[2].sign())
+
+
+@pytest.mark.parametrize("inputs", [5, 34, 80])
+def test_rows_beyond_a_register_of_which_onednn_reads_the_next_one_are_left_to_pytorch(inputs: int) -> None:
+    program = program_from_module(
+        nn.Linear(inputs, 8).to(torch.bfloat16), torch.zeros(40, inputs, dtype=torch.bfloat16)
+    )
+    assert kernel_of(program, program.graph.ops[0], CPU, "quick").target is torch.ops.aten.linear.default

@@ -121,6 +121,7 @@ class Pixels(nn.Module):
         (lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones(2, 4, 3), reduction="none"), -1, (2, 3, 4)),
         (lambda x: torch.isin(x, torch.zeros(2)), -1, (2, 3, 4)),
         (nn.LogSigmoid(), -1, (2, 3, 4)),
+        (lambda x: torch.complex(x, x).angle(), -1, (2, 3, 4)),
         (nn.Upsample(5), -1, (2, 3, 4)),
         (nn.Sequential(nn.PReLU(), nn.Upsample(5, mode="nearest-exact")), -1, (2, 3, 4)),
         (lambda x: F.one_hot((x > 0).long(), 3), -1, (2, 3, 4)),

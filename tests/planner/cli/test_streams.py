@@ -47,6 +47,26 @@ def test_a_full_disk_is_told_in_one_line(line: str) -> None:
     assert (done.returncode, done.stderr) == (2, told)
 
 
+AT_EXIT = """
+import atexit, errno, os, sys
+from planner.__main__ import main
+
+def fails():
+    raise {}
+
+atexit.register(fails)
+sys.exit(main(["schema", "plan"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [("OSError(errno.EMFILE, os.strerror(errno.EMFILE))", False), ("ValueError('wrong')", True)]
+)
+def test_a_shortage_that_a_library_meets_at_exit_is_not_shown(error: str, shown: bool) -> None:
+    done = ran([sys.executable, "-c", AT_EXIT.format(error)], cwd=ROOT)
+    assert ("Traceback" in done.stderr) is shown
+
+
 def test_ctrl_c_while_it_still_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt

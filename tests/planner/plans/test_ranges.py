@@ -37,6 +37,10 @@ def test_a_range_is_around_the_prediction_and_as_wide_as_the_sum_of_the_squares(
     assert spread.without_pace().total <= spread.total
 
 
+def test_a_spread_of_any_size_is_a_range() -> None:
+    assert Spread(0.0, 4924.0, 0.0).range(1.0).low_s > 0
+
+
 def test_a_range_holds_four_of_five_runs() -> None:
     spread, drawn = Spread(0.1, 0.05, 0.07), np.random.default_rng(0)
     runs = 2.0 * np.exp(sum(drawn.normal(0, each, 20_000) for each in (spread.pace, spread.costs, spread.model)))

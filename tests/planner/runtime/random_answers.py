@@ -95,8 +95,15 @@ def _wrong(network: Network, given: Tensor, got: Any) -> Iterator[str]:
 
 
 def as_laid(given: Tensor, x: Tensor) -> Tensor:
-    """Return a copy with the strides that a network was imported with: they say what ``as_strided`` reads."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(given)
+    """Return a copy that lies as the input that a network was imported with, which says what ``as_strided`` reads.
+
+    Between its elements is what is there in the given tensor, or zeros if it does not lie so.
+    """
+    reach = 1 + sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True)) if x.numel() else 0
+    around = torch.zeros(reach, dtype=x.dtype)
+    if _steps(given) == _steps(x) and not given.is_neg():
+        around.copy_(given.detach().as_strided((reach,), (1,)))
+    return around.as_strided(x.shape, x.stride()).copy_(given)
 
 
 def _to_several(network: Network, runner: Any, x: Tensor) -> Iterator[str]:

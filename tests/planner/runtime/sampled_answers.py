@@ -94,7 +94,7 @@ def _again(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return copies that lie in memory as these do; inputs that are one tensor stay one."""
     copies: dict[int, Tensor] = {}
     for x in inputs:
-        copies.setdefault(id(x), torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x))
+        copies.setdefault(id(x), as_laid(x, x))
     return tuple(copies[id(x)] for x in inputs)
 
 
