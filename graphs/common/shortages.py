@@ -6,7 +6,10 @@ import os
 from graphs.common.causes import led_to
 
 SAYINGS = (
-    *(os.strerror(getattr(errno, name)) for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOSPC", "EDQUOT", "EFBIG")),
+    *(
+        os.strerror(getattr(errno, name))
+        for name in ("ENOMEM", "EMFILE", "ENFILE", "ENOSPC", "EDQUOT", "EFBIG", "EAGAIN")
+    ),
     "can't allocate memory",  # PyTorch
     "std::bad_alloc",  # C++
     "No usable temporary directory",  # Python, as the next ones

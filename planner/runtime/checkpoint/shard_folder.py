@@ -15,7 +15,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -211,6 +211,10 @@ def check_shard_folder(folder: Path, force: bool) -> None:
     _refuse_others(folder, folder)
 
 
+SPARE = 3
+"""Descriptors that are kept to remove a draft with, in case all others are in use."""
+
+
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """Yield a draft next to the folder, which replaces the folder at the end, or is removed after an error.
@@ -219,19 +223,21 @@ def replacing(folder: Path) -> Iterator[Path]:
     """
     folder = folder.resolve()
     draft, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{what}") for what in ("new", "old"))
-    try:
-        draft.mkdir()
-    except OSError as error:
-        raise InputError(
-            f"cannot write '{folder}': {error.strerror} ('{draft.name}' next to it); choose another place"
-        ) from error
-    try:
-        yield draft
-        _exchange(folder, draft, old)
-    except OSError as error:
-        raise InputError(f"cannot write '{folder}': {error.strerror}; choose another place") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with ExitStack() as last:
+        last.callback(shutil.rmtree, draft, ignore_errors=True)
+        try:
+            for _ in range(SPARE):
+                last.enter_context(open(os.devnull, "rb"))
+            draft.mkdir()
+        except OSError as error:
+            raise InputError(
+                f"cannot write '{folder}': {error.strerror} ('{draft.name}' next to it); choose another place"
+            ) from error
+        try:
+            yield draft
+            _exchange(folder, draft, old)
+        except OSError as error:
+            raise InputError(f"cannot write '{folder}': {error.strerror}; choose another place") from error
 
 
 def _exchange(folder: Path, draft: Path, old: Path) -> None:
