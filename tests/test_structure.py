@@ -139,7 +139,7 @@ LINES = {
     "planner/runtime/distributed": 9,
     "planner/runtime/distributed/inference": 582,
     "planner/runtime/distributed/training": 1541,
-    "planner/runtime/distributed/transport": 1100,
+    "planner/runtime/distributed/transport": 1114,
     "planner/runtime/generation": 674,
     "planner/runtime/hybrid": 1538,
     "planner/runtime/inference": 1223,

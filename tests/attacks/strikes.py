@@ -25,6 +25,7 @@ JUMPS_S = (-26 * 3600.0, -3600.0, -1.0, 3600.0, 26 * 3600.0)  # of the clock, ea
 N_JUMPS = 5
 LONGEST = 4096  # bytes that a lie adds
 SOON_S = 0.002
+BEGUN_S = 0.05  # after which a process has begun its program; who starts one that is stopped before waits for it
 SMALL, ARENA, ROOM = 400, 1 << 20, 32 << 20  # bytes; smaller objects than 513 bytes are in arenas
 KEPT: list[bytes | bytearray] = []
 
@@ -174,6 +175,7 @@ def strike_rank(number: int, which: float, until_s: float, pid: int) -> None:
     end_s = time.monotonic() + until_s
     while time.monotonic() < end_s and Path(f"/proc/{pid}").exists():
         if ranks := ranks_of(pid):
+            time.sleep(BEGUN_S)
             send(number, ranks[int(which * len(ranks))])
             return
         time.sleep(SOON_S)

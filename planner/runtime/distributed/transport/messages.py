@@ -2,12 +2,15 @@
 
 ::
 
-    kind, micro-batch, stage, length │ strides of every tensor │ tensor │ tensor │ ...     parts are aligned to 64 bytes
+    checksum and kind, micro-batch, stage, length │ strides of every tensor │ tensor │ ...    each part is aligned
 
-Shapes and dtypes follow from the plan, so only strides are sent.
+Shapes and dtypes follow from the plan, so only strides are sent. The checksum is of the head: a tensor that came as a
+heartbeat, or as another micro-batch's, would be awaited forever.
 """
 
 import math
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -80,6 +83,7 @@ class Packing:
 
 
 N_FIELDS = 4
+KIND_BITS = 8  # of the first field; the others are its checksum
 WORD_BYTES = 8
 ALIGN = 64  # as the allocator aligns
 
@@ -121,7 +125,8 @@ def pack(message: Message) -> torch.Tensor:
     strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
     *starts, end = _starts(len(strides), packings)
     row = torch.empty(end, dtype=torch.uint8)
-    fields = [message.kind, message.micro_batch, message.stage, end, *strides]
+    head = message.kind, message.micro_batch, message.stage, end
+    fields = [_checksum(*head) << KIND_BITS | message.kind, *head[1:], *strides]
     row[: len(fields) * WORD_BYTES].view(torch.int64).copy_(torch.tensor(fields, dtype=torch.int64))
     for start, packing, tensor in zip(starts, packings, tensors, strict=True):
         packing.put(tensor, row[start : start + packing.n_bytes])
@@ -129,16 +134,25 @@ def pack(message: Message) -> torch.Tensor:
 
 
 def length(row: torch.Tensor) -> int:
-    """Return the number of bytes of the message that begins with this row."""
-    return _fields(row, N_FIELDS)[-1]
+    """Return the number of bytes of the message that begins with this row; raise Damaged as `address` does."""
+    return _head(row)[-1]
 
 
 def address(row: torch.Tensor) -> tuple[Kind, int, int]:
-    """Return kind, micro-batch and stage; raise Damaged if there is no such kind."""
-    kind, micro_batch, stage, _ = _fields(row, N_FIELDS)
-    if kind not in list(Kind):
-        raise DamagedMessage(f"a message of the kind {kind}, which there is not")
-    return Kind(kind), micro_batch, stage
+    """Return kind, micro-batch and stage; raise Damaged if the head is not as it was sent."""
+    return _head(row)[:-1]
+
+
+def _head(row: torch.Tensor) -> tuple[Kind, int, int, int]:
+    first, micro_batch, stage, end = _fields(row, N_FIELDS)
+    kind, checksum = first & (1 << KIND_BITS) - 1, first >> KIND_BITS
+    if checksum != _checksum(kind, micro_batch, stage, end) or kind not in list(Kind):
+        raise DamagedMessage(f"a message whose head is damaged: kind {kind}, micro-batch {micro_batch}, stage {stage}")
+    return Kind(kind), micro_batch, stage, end
+
+
+def _checksum(*fields: int) -> int:
+    return zlib.crc32(struct.pack(f"<{N_FIELDS}q", *fields))
 
 
 def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:

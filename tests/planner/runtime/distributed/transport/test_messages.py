@@ -70,6 +70,12 @@ def test_what_does_not_fit_the_plan_is_refused() -> None:
         unpack(row, SPECS)
     with pytest.raises(DamagedMessage, match="a message of 16 bytes, which should have at least 32"):
         unpack(row[:16], SPECS)
-    row[:8].view(torch.int64).fill_(77)
-    with pytest.raises(DamagedMessage, match="a message of the kind 77, which there is not"):
-        unpack(row, SPECS)
+
+
+@pytest.mark.parametrize("place", range(32))
+def test_a_byte_of_the_head_that_is_another_one_is_seen(place: int) -> None:
+    for kind in Kind:
+        row = pack(Message(kind, 3, 5))
+        row[place] ^= 1 << place % 8
+        with pytest.raises(DamagedMessage, match="whose head is damaged"):
+            length(row)
