@@ -59,17 +59,20 @@ def laid(tensor: torch.Tensor, strides: tuple[int, ...], copied: bool = False) -
         alike = not tensor.numel() or all(size == 1 or had == wanted for size, had, wanted in given)
         if alike and not copied:
             return tensor.as_strided(tensor.shape, strides)
-        pinned = tensor.is_pinned()  # a pinned copy goes to a GPU as quickly
-        reach = _reach(tensor.shape, strides)
-        if reach <= tensor.numel():
-            copy = torch.empty_strided(
-                tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned
-            )
-            return copy_alone(copy, tensor)
-        around = torch.zeros(reach, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
-        if alike:
-            copy_alone(around, tensor.as_strided((reach,), (1,)))
-        return copy_alone(around.as_strided(tensor.shape, strides), tensor)
+        return _copied(tensor, strides, alike)
+
+
+def _copied(tensor: torch.Tensor, strides: tuple[int, ...], alike: bool) -> torch.Tensor:
+    """Return a copy with these strides, with what is between the elements if the tensor's own are ``alike``."""
+    pinned = tensor.is_pinned()  # a pinned copy goes to a GPU as quickly
+    reach = _reach(tensor.shape, strides)
+    if reach <= tensor.numel():
+        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
+        return copy_alone(copy, tensor)
+    around = torch.zeros(reach, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned)
+    if alike:
+        copy_alone(around, tensor.as_strided((reach,), (1,)))
+    return copy_alone(around.as_strided(tensor.shape, strides), tensor)
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -108,11 +108,15 @@ def fault(of: Reader, content: bytes, folder: Path) -> str:
     return ""
 
 
+ROOT = Path(__file__).parents[2]
+OURS = tuple(f"{ROOT / package}{os.sep}" for package in ("graphs", "costmodels", "simulator", "planner"))
+
+
 def _where(error: BaseException) -> str:
     trace, place = error.__traceback__, ""
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if any(f"/{package}/" in name for package in ("graphs", "costmodels", "simulator", "planner")):
+        if name.startswith(OURS):
             place = f" at {Path(name).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
