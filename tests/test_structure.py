@@ -109,7 +109,7 @@ LINES = {
     "graphs/importers/onnx": 980,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3315,
-    "graphs/program": 1962,
+    "graphs/program": 1964,
     "graphs/rewrites": 2472,
     "planner": 195,
     "planner/cli": 5382,
