@@ -132,7 +132,7 @@ def without_noise(graph: fx.Graph) -> None:
         made.meta = results[0].meta
         results[0].replace_all_uses_with(made)
         for unread in (results[0], node, slopes):
-            if not unread.users:
+            if not unread.users and unread.op == "call_function":  # an input stays
                 graph.erase_node(unread)
 
 

@@ -137,7 +137,7 @@ def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs:
     def laid(fake: Any, made: Any) -> Any:
         if not isinstance(fake, Tensor) or (fake.shape, fake.stride()) == (made.shape, made.stride()):
             return fake
-        if fake.numel() != made.numel():  # statistics of a batch norm that no backward pass reads
+        if fake.numel() != made.numel():  # statistics of a batch norm in evaluation, which nothing reads
             return fake
         empty = torch.empty_strided(made.shape, made.stride(), dtype=fake.dtype, device=fake.device)
         return empty.copy_(fake.reshape(made.shape))  # with its gradients

@@ -190,10 +190,9 @@ def main() -> int:
     transformers.MODEL_MAPPING.keys()  # imports every config
     version, end_s = transformers.__version__, time.monotonic() + 60 * options.minutes
     known = sorted(transformers.CONFIG_MAPPING.keys())
-    rows = rows_of_page(version)
-    done = rows_of(options.results, version)
-    rows |= done
-    done |= {name: row for name, row in rows.items() if row.right}
+    earlier = rows_of(options.results, version)
+    rows = rows_of_page(version) | earlier
+    done = earlier.keys() | {name for name, row in rows.items() if row.right}
     options.results.parent.mkdir(exist_ok=True)
     for name in options.names or [each for each in known if each not in done]:
         if time.monotonic() >= end_s:

@@ -101,7 +101,7 @@ def as_laid(given: Tensor, x: Tensor) -> Tensor:
     """
     reach = 1 + sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True)) if x.numel() else 0
     around = torch.zeros(reach, dtype=x.dtype)
-    if _steps(given) == _steps(x) and not given.is_neg():
+    if telling_strides(given) == telling_strides(x) and not given.is_neg():
         around.copy_(given.detach().as_strided((reach,), (1,)))
     return around.as_strided(x.shape, x.stride()).copy_(given)
 
@@ -165,7 +165,7 @@ def differences(got: Any, expected: Any, rounded: Callable[[], Iterable[Rounded]
     far from the exact one as these are.
     """
     for i, (a, b) in enumerate(zip(leaves(got), leaves(expected), strict=True)):
-        if (a.shape, a.dtype) != (b.shape, b.dtype) or _steps(a) != _steps(b):
+        if (a.shape, a.dtype) != (b.shape, b.dtype) or telling_strides(a) != telling_strides(b):
             yield f"[{i}] is {a.dtype} {tuple(a.shape)} {a.stride()}, should be {b.dtype} {tuple(b.shape)} {b.stride()}"
             continue
         finite = b.isfinite()
@@ -180,7 +180,7 @@ def differences(got: Any, expected: Any, rounded: Callable[[], Iterable[Rounded]
                 yield f"[{i}] is off by {error:.1e}, rounding by {own:.1e}, where the largest is {_largest(exact):.1e}"
 
 
-def _steps(tensor: Tensor) -> list[int]:
+def telling_strides(tensor: Tensor) -> list[int]:
     """Return the strides that lead to another element.
 
     Others depend on the version of a kernel: fake and real tensors of one element along an axis have others after

@@ -22,7 +22,7 @@ from graphs.importers.from_torch import program_from_module
 from graphs.program.program import Program
 from planner.runtime.verification.reference import random_operators
 from simulator.placement import Placement
-from tests.planner.runtime.random_answers import WITH_FOOTPRINTS, as_laid, as_many_threads, devices_of
+from tests.planner.runtime.random_answers import WITH_FOOTPRINTS, as_laid, as_many_threads, devices_of, telling_strides
 from tests.planner.runtime.torch_samples import Around, sampled
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
@@ -184,14 +184,10 @@ def _compared(name: str, network: Around, given: tuple[Tensor, ...], got: Any) -
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             yield f"{name}: [{i}] is {x.dtype} {tuple(x.shape)}, should be {y.dtype} {tuple(y.shape)}"
-        elif name == "the sample" and _steps(x) != _steps(y):
+        elif name == "the sample" and telling_strides(x) != telling_strides(y):
             yield f"{name}: [{i}] has strides {x.stride()}, should have {y.stride()} of {tuple(x.shape)}"
         elif not _same(x, y) and (said := _too_far(x, y, i, network, given)):
             yield f"{name}: [{i}] {said}"
-
-
-def _steps(tensor: Tensor) -> list[int]:
-    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1 and tensor.numel()]
 
 
 def _too_far(x: Tensor, y: Tensor, i: int, network: Around, given: tuple[Tensor, ...]) -> str:
