@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import shortage
 from graphs.importers.tracing_guards import quiet
 
 SAMPLES = 16_000  # samples of one second of speech
@@ -37,7 +38,11 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
                 f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory"
             )
         inputs |= text_inputs(module, batch)
-    except AttributeError as error:  # configs have no common names for their sizes
+    except InputError:
+        raise
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # sizes have no common names, and any values
+        if shortage(error):
+            raise
         raise InputError(
             f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
             "give it as package.module:factory"
@@ -83,7 +88,7 @@ def _tokens(module: Any, batch: int) -> Tensor:
         for name, table in module.named_modules()
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
     ]
-    length = min([SEQUENCE, *(int(limit) for limit in limits if limit)])
+    length = min([SEQUENCE, *(int(limit) for limit in limits if limit and limit > 0)])  # XLNet's -1 is no limit
     return torch.zeros(batch, length, dtype=torch.long)
 
 

@@ -154,7 +154,7 @@ def module_of(document: Mapping[str, Any], device: torch.device, head: bool = Fa
             own = with_head or "auto_map" in document or type(config) in transformers.MODEL_MAPPING
             part = None if own else _part_of(config)
             module = part._from_config(config) if part else auto.from_config(config, trust_remote_code=False)
-    evaluated: nn.Module = module.eval()
+    evaluated: nn.Module = module.to(device).eval()  # XLNet's constructor makes some weights by torch.FloatTensor
     return evaluated
 
 

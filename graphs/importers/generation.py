@@ -220,7 +220,8 @@ def _context(module: Any, context: int | None) -> int:
 def _most(config: Any, *own: str) -> int | None:
     """Return the most positions that a config names, by a name of its own or a common one."""
     names = (*own, "max_position_embeddings", "n_positions", "max_seq_len")
-    return next((int(found) for name in names if (found := getattr(config, name, None))), None)
+    found = (getattr(config, name, None) for name in names)
+    return next((int(limit) for limit in found if limit and limit > 0), None)  # XLNet's -1 is no limit
 
 
 def _within(module: Any, asked: int, most: int | None, what: str) -> int:

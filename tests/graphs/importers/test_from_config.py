@@ -397,3 +397,18 @@ def test_pictures_have_three_channels_unless_the_config_says_others() -> None:
         assert example_inputs(hf.BlipModel(config), 2)["pixel_values"].shape == (2, 3, 16, 16)
         grey = hf.ViTModel(hf.ViTConfig(**PICTURE, num_channels=1))
         assert example_inputs(grey, 2)["pixel_values"].shape == (2, 1, 16, 16)
+
+
+def test_sizes_that_are_none_are_said() -> None:
+    module = hf.ViTModel(hf.ViTConfig(**PICTURE))
+    for wrong in (-1, "wide", [3, 4, 5]):
+        module.config.image_size = wrong
+        with pytest.raises(InputError, match="the inputs of 'ViTModel' do not follow from its config"):
+            example_inputs(module, 2)
+
+
+def test_no_limit_of_positions_and_weights_that_are_made_on_the_processor(tmp_path: Path) -> None:
+    """XLNet says -1 for the first, and calls torch.FloatTensor for the second."""
+    program = read_config(write(hf.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=32), tmp_path))
+    assert [tensor.shape for tensor in program.example_inputs] == [(1, 512)]
+    assert {tensor.device.type for tensor in program.state.values()} == {"meta"}
