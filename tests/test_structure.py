@@ -105,7 +105,7 @@ LINES = {
     "costmodels/operators": 834,
     "graphs": 894,
     "graphs/common": 1018,
-    "graphs/importers": 5606,
+    "graphs/importers": 5791,
     "graphs/importers/onnx": 980,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3315,

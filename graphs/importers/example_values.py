@@ -16,24 +16,17 @@ from typing import Any
 
 import torch
 from torch import SymInt, Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from graphs.common.replaced import replaced
+from graphs.importers.known_values import ASKING, KnownValues, tensor_leaves, untraced
 from graphs.importers.source_location import at_caller
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import expect
 
 MOST = 64  # values that are asked for at once; with more, hardly any other input has the same, as with fractions
 
-ASKING = frozenset({"item", "tolist", "__bool__", "__int__", "__index__", "__float__", "is_nonzero"})
-"""Functions that return values of a tensor to Python."""
-
 TRUTH = frozenset({"__bool__", "is_nonzero"})
-
-RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson")
-"""Beginnings of the names of functions whose results no run repeats."""
 
 
 @contextmanager
@@ -46,9 +39,14 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
 
     @wraps(forward)
     def with_values(*args: Any, **kwargs: Any) -> Any:
-        values = _Values(unknown)
-        values.add((args, kwargs), (given.args, {name: given.kwargs[name] for name in kwargs}))
-        values.add(dict(module.named_buffers()), buffers)
+        values = _ExampleValues(unknown)
+        with untraced():
+            own = pytree.tree_map_only(
+                Tensor,
+                lambda tensor: tensor.detach().clone(),
+                (given.args, {name: given.kwargs[name] for name in kwargs}, buffers),
+            )
+        values.add((args, kwargs, dict(module.named_buffers())), own)
         with values:
             return forward(*args, **kwargs)
 
@@ -56,31 +54,12 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
         yield
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-@contextmanager
-def _untraced() -> Iterator[None]:
-    """Compute with real tensors, which no trace records."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
-        yield
-
-
-class _Values(TorchFunctionMode):
-    """Computes what is known next to what is traced."""
+class _ExampleValues(KnownValues):
+    """Answers as the example does, and expects that of each run."""
 
     def __init__(self, unknown: list[str]) -> None:
         super().__init__()
         self._unknown = unknown
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}  # by the id of a traced tensor: it, and its value
-
-    def add(self, traced: Any, values: Any) -> None:
-        """Learn the values of traced tensors, which are at the same places in these structures."""
-        with _untraced():
-            for tensor, value in zip(pytree.tree_leaves(traced), pytree.tree_leaves(values), strict=True):
-                if isinstance(tensor, Tensor) and isinstance(value, Tensor) and not value.is_meta:
-                    self._known[id(tensor)] = tensor, value.detach().clone()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -93,64 +72,31 @@ class _Values(TorchFunctionMode):
             self._unknown.append(at_caller())
         if name in SELECTING:
             func, args, kwargs = SELECTING[name](self, func, args, kwargs)
-        result = func(*args, **kwargs)
-        if any(isinstance(size, SymInt) for leaf in _tensors(result) for size in leaf.shape):
+        result = self.followed(func, args, kwargs)
+        if any(isinstance(size, SymInt) for leaf in tensor_leaves(result) for size in leaf.shape):
             self._unknown.append(at_caller())
-        self._follow(func, name, args, kwargs, result)
         return result
-
-    def value(self, tensor: Any) -> Tensor | None:
-        known = self._known.get(id(tensor))
-        return None if known is None else known[1]
 
     def answered(self, func: Callable[..., Any], tensor: Tensor, value: Tensor, truth: bool) -> Any:
         """Return the answer of the example, and expect it of each run."""
-        with _untraced():
+        with untraced():
             answer = func(value)
             expected = (value != 0 if truth else value).reshape(-1).double().tolist()
         expect(tensor != 0 if truth else tensor, expected, at_caller())
         return answer
 
-    def _follow(
-        self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
-        """Compute the values of results, or of what was written in place, if all arguments are known."""
-        if name.startswith(RANDOM) or not (_tensors(result) or name == "__setitem__"):
-            return
-        leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
-        values = [self.value(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        if any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True)):
-            self._forget(name, args)
-            return
-        known_args, known_kwargs = pytree.tree_unflatten(values, structure)
-        with _untraced():
-            found = func(*known_args, **known_kwargs)
-        for tensor, value in zip(pytree.tree_leaves(result), pytree.tree_leaves(found), strict=True):
-            if isinstance(tensor, Tensor) and isinstance(value, Tensor):
-                self._known[id(tensor)] = tensor, value
-
-    def _forget(self, name: str, args: tuple[Any, ...]) -> None:
-        """Forget what an unknown value is written to."""
-        written = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-        known = self.value(args[0]) if written and args else None
-        if known is not None:
-            at = known.untyped_storage().data_ptr()
-            shared = [key for key, (_, value) in self._known.items() if value.untyped_storage().data_ptr() == at]
-            for key in shared:
-                del self._known[key]
-
     def positions(self, mask: Tensor, value: Tensor) -> Tensor:
         """[n, n_dimensions], where a mask is not zero, as many as in the example."""
-        with _untraced():
+        with untraced():
             where = torch.nonzero(value)
         n = len(where)
         expect(torch.count_nonzero(mask), [float(n)], at_caller())
         found = torch.nonzero_static(mask, size=n)
-        self._known[id(found)] = found, where
+        self.add(found, where)
         return found
 
 
-def _indexed(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _indexed(values: _ExampleValues, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """``x[mask]``."""
     tensor, index = args
     single = not isinstance(index, tuple)
@@ -164,7 +110,7 @@ def _indexed(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[
     return func, (tensor, indices[0] if single and len(indices) == 1 else tuple(indices)), kwargs
 
 
-def _nonzero(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _nonzero(values: _ExampleValues, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """``mask.nonzero()``, ``torch.where(mask)``."""
     value = values.value(args[0]) if len(args) == 1 and kwargs.keys() <= {"as_tuple"} else None
     if value is None:
@@ -173,7 +119,7 @@ def _nonzero(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[
     (mask,) = args
     if in_columns and not value.dim():
         mask = mask.reshape(1)  # a number has positions along one axis there
-        with _untraced():
+        with untraced():
             value = value.reshape(1)
     return (
         (torch.unbind, (values.positions(mask, value), 1), {})
@@ -182,7 +128,7 @@ def _nonzero(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[
     )
 
 
-def _made(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _made(values: _ExampleValues, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """``torch.tensor([n, ...])`` of numbers that are tensors."""
     if not isinstance(args[0], list | tuple):
         return func, args, kwargs
@@ -193,7 +139,7 @@ def _made(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     return func, (pytree.tree_unflatten(leaves, structure), *args[1:]), kwargs
 
 
-def _masked(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _masked(values: _ExampleValues, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """``torch.masked_select(x, mask)``."""
     if len(args) != 2 or kwargs or values.value(args[1]) is None:
         return func, args, kwargs
@@ -202,13 +148,13 @@ def _masked(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[s
     return _indexed(values, Tensor.__getitem__, (tensor, mask), {})
 
 
-def _repeated(values: _Values, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _repeated(values: _ExampleValues, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """``x.repeat_interleave(counts)``."""
     counts = kwargs.get("repeats", args[1] if len(args) > 1 else None)
     value = values.value(counts)
     if value is None or kwargs.get("output_size") is not None:
         return func, args, kwargs
-    with _untraced():
+    with untraced():
         total, each = int(value.sum()), value.numel() == 1
     expect(counts.sum(), [float(total)], at_caller())
     times = (args[0].numel() if kwargs.get("dim") is None else args[0].shape[kwargs["dim"]]) if each else 1

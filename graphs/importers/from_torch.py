@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
 from graphs.common.shortages import shortage
+from graphs.importers.constant_values import constant_values
 from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
@@ -30,6 +31,7 @@ from graphs.importers.functionalize import (
     misread_write,
     repeated_write,
     without_noise,
+    without_unread,
 )
 from graphs.importers.inner_tensors import with_inner_tensors
 from graphs.importers.normalisations import Replaced, put_back, stand_in
@@ -162,6 +164,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
+    without_unread(code)
     mark_strided(code)
     _name_results(code, getattr(short.whole_module, "output_names", ()))
     inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
@@ -304,7 +307,7 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
 
 
 def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> ExportedProgram:
-    """Trace a module on inputs without shared elements; if values are missing, again with the buffers' numbers."""
+    """Trace a module on inputs without shared elements, as a call runs it if possible."""
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             raise InputError(
@@ -318,6 +321,19 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
         with tracing(), torch.set_grad_enabled(training):
             return torch.export.export(module, given.args, given.kwargs, strict=False)
 
+    with constant_values(module) as constants:
+        try:
+            return _trace_of_any(module, given, name, trace)
+        except InputError:
+            if not constants.asked:
+                raise
+    return _trace_of_any(module, given, name, trace)  # some code for calls cannot be traced
+
+
+def _trace_of_any(
+    module: nn.Module, given: Arguments, name: str, trace: Callable[[], ExportedProgram]
+) -> ExportedProgram:
+    """Trace; if values are missing, again with the buffers' numbers, then with the example's values."""
     try:
         exported = trace()
         known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")

@@ -136,6 +136,16 @@ def without_noise(graph: fx.Graph) -> None:
                 graph.erase_node(unread)
 
 
+def without_unread(graph: fx.Graph) -> None:
+    """Leave out operators whose results nobody reads, in place: a question that the trace has answered, for example.
+
+    What draws at random stays. torch's assertions about the types of tensors hold for a trace with fixed types.
+    """
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
 def is_mapped(graph: fx.Graph) -> bool:
     """Whether a graph uses ``torch.vmap``, in which operators act on one sample of their inputs.
 

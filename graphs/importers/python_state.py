@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from graphs.common.errors import InputError
 from graphs.program.strides import comparable
 
-OWN = frozenset(vars(nn.Module()))  # attributes of every module
+OWN = frozenset(vars(nn.Module())) | {"forward"}  # attributes of every module, and what a trace puts in place
 DEPTH = 3  # of containers within containers that are looked into
 MISSING = object()
 

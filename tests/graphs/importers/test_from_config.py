@@ -401,7 +401,7 @@ def test_pictures_have_three_channels_unless_the_config_says_others() -> None:
 
 def test_sizes_that_are_none_are_said() -> None:
     module = hf.ViTModel(hf.ViTConfig(**PICTURE))
-    for wrong in (-1, "wide", [3, 4, 5]):
+    for wrong in (-1, [3, 4, 5]):
         module.config.image_size = wrong
         with pytest.raises(InputError, match="the inputs of 'ViTModel' do not follow from its config"):
             example_inputs(module, 2)
