@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from graphs.common.errors import InputError, fallbacks_said, nearest
 from graphs.common.shortages import shortage
 from planner.cli.console import Console
 from planner.cli.files import check_writes
+from planner.cli.interrupts import interruptible
 from planner.cli.parser import Parser, command_module, command_of, declare
 from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
+from planner.cli.streams import complain, documents_alone, open_what_is_closed, printing
 from planner.runtime.errors import RankError, StageError
 
 COMMANDS = {
@@ -64,7 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == [RANK]:
         from planner.cli.rank import main as rank  # late: it needs torch
 
-        return rank(words[1:])
+        with interruptible(signal.SIGINT):  # SIGTERM ends a rank that waits for others in C++
+            return rank(words[1:])
+    try:
+        with interruptible():
+            return _run(words)
+    except KeyboardInterrupt:
+        complain("planner: interrupted")
+        return INTERRUPTED
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run one command and return its exit status; say in one line why it has no answer."""
     console = Console()
     try:
         options = _parsed(words)
@@ -72,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json and (twice := [value for value in vars(options).values() if value in ON_STDOUT]):
             raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
-        with interruptible(), documents_alone(options.json), fallbacks_said(console.note):
+        with documents_alone(options.json), fallbacks_said(console.note):
             status: int = command_module(options.command).run(options, console)
         with printing() as stream:
             stream.flush()  # inside the try, where a reader that has gone is no error
@@ -82,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StageError, RankError) as error:
         console.error(str(error))
         return BROKEN
-    except KeyboardInterrupt:
-        console.error("interrupted")
-        return INTERRUPTED
     except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
         return DONE
     except Exception as error:
