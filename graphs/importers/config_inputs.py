@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import failures
 from graphs.importers.tracing_guards import quiet
 
 SAMPLES = 16_000  # samples of one second of speech
@@ -154,7 +154,7 @@ def _fitting(module: nn.Module, inputs: Inputs) -> Inputs:
     """The inputs in the form that the network runs on; in the first form if it runs on none."""
     forms = [_with_placeholders(module, form) for form in _forms(module, inputs)]
     for form in forms if len(forms) > 1 else ():
-        with suppress(Exception), torch.no_grad(), quiet():  # whatever a foreign network raises: it is not its form
+        with failures(), torch.no_grad(), quiet():  # whatever a foreign network raises: it is not its form
             module(**form)
             return form
     return forms[0]
@@ -207,7 +207,7 @@ def _n_features(module: Any, mode: str, inputs: Inputs) -> int:
     if own is None:
         return 0
     given = {name: inputs[name] for name in inspect.signature(own).parameters if name in inputs}
-    with suppress(Exception), torch.no_grad(), quiet():  # whatever a foreign network raises: it has none of these
+    with failures(), torch.no_grad(), quiet():  # whatever a foreign network raises: it has none of these
         found = own(**given)
         leaves = pytree.tree_leaves(getattr(found, "pooler_output", found))
         width = int(module.get_input_embeddings().weight.shape[1])

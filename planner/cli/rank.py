@@ -17,7 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 
 from costmodels.host.affinity import usable_cores
 from graphs.common.errors import InputError, fallbacks_said, first_line
-from graphs.common.shortages import shortage
+from graphs.common.shortages import failures, shortage
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.cli.files import check_writes
@@ -177,11 +177,11 @@ def _coordinate(
 def _import_classes(modules: Sequence[str]) -> None:
     """Import the modules with classes that the model takes or returns, to which a shard alone does not lead."""
     for name in modules:
-        try:
+        with failures() as failed:
             import_module(name)
-        except (Exception, SystemExit) as error:  # whatever the module's code raises
-            why = f"{type(error).__name__}: {first_line(error)}"
-            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
+        if failed:
+            why = f"{type(failed[0]).__name__}: {first_line(failed[0])}"
+            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from failed[0]
 
 
 def _take(
