@@ -15,14 +15,14 @@ from graphs.ir import Op
 
 PROCESSORS = re.compile(
     r"(mkldnn|mkldnn_prepacked|onednn|mkl|quantized)\."  # oneDNN, MKL; FBGEMM and XNNPACK
-    r"|aten\.(_?mkldnn_|to_mkldnn|fbgemm_|\w+_for_cpu\b)"
+    r"|aten\.(_?mkldnn_|to_mkldnn|fbgemm_|\w+_for_cpu)"
     r"|torchao\.\w+_cpu\b"
 )
 GPUS = re.compile(
     r"aten\.(_?cudnn_|_?miopen_|_use_(cudnn|miopen)_|_cslt_|_triton_|_philox_|\w*(_sparse|_to_sparse)_semi_structured)"
-    r"|aten\.(_scaled_dot_product_(flash|efficient|cudnn)_attention|_(flash|efficient)_attention_)(?!\w*_for_cpu\b)"
-    r"|aten\.(_weight_int4pack_mm|_convert_weight_to_int4pack)(?!_for_cpu\b)|aten\.(_mixed_dtypes_linear|_scaled_grouped_mm)"
-    r"|aten\.(_thnn_fused_(lstm|gru)_cell|_?conv_depthwise[23]d|batch_norm_(\w*stats|\w*elemt|backward_reduce))"
+    r"|aten\.(_scaled_dot_product_(flash|efficient|cudnn)_attention|_(flash|efficient)_attention_)(?!\w*_for_cpu)"
+    r"|aten\.(_weight_int4pack_mm|_convert_weight_to_int4pack)(?!_for_cpu)|aten\.(_mixed_dtypes_linear|_scaled_grouped_mm)"
+    r"|aten\.(_thnn_fused_(lstm|gru)_cell|_?conv_depthwise[23]d|batch_norm_(stats|gather_stats|\w*elemt|backward_reduce))"
     r"|aten\.(_fused_dropout|_masked_scale|_fill_mem_eff_dropout_mask_|_fused_rms_norm_backward)"
     r"|aten\.(mm|bmm|addmm|baddbmm)\.dtype"
     r"|aten\.(\w+_for_mps|_?mps_\w+|_?lstm_mps\w*)"
