@@ -24,6 +24,7 @@ from costmodels.memory.device import ends_bytes, gradient_bytes, op_bytes, saved
 from costmodels.memory.footprints import Footprints
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.memory.recomputation import once_bytes, once_saved_bytes, runs_once
+from costmodels.operators.device_kinds import only_on, runs_on
 from costmodels.operators.flops import Work, roofline_s, work_of
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.operators.pace import PaceKind, operator_paces, pace_kinds, pace_ratios
@@ -89,12 +90,25 @@ def tabulate(
         learned: what was learned from measurements, for operators that were not measured.
 
     Raises:
-        InputError: if no operator is to be trained, or a device has no arithmetic as wide as a parameter.
+        InputError: if no operator is to be trained, a device has no arithmetic as wide as a parameter, or PyTorch has
+            an operator for no kind of device there.
     """
     if workload.trains and not graph.ops:
         raise InputError(f"network '{graph.name}' has no operators, so there is nothing to train")
     _check_arithmetic(graph, cluster)
-    return assemble(graph, cluster, workload, operator_times(graph, cluster, workload, profiles, learned))
+    times = operator_times(graph, cluster, workload, profiles, learned)
+    _check_kinds(graph, cluster, times)
+    return assemble(graph, cluster, workload, times)
+
+
+def _check_kinds(graph: Graph, cluster: Cluster, times: OperatorTimes) -> None:
+    """Check that every operator runs on one of the devices."""
+    for number in np.flatnonzero(np.isinf(times.forward_s).all(axis=1)):
+        op = graph.ops[number]
+        raise InputError(
+            f"operator '{op.name}' of '{graph.name}' ({op.kind}) is one that PyTorch has for {only_on(op)} alone, and "
+            f"'{cluster.name}' has none; add one, or give the model as it is for the devices that there are"
+        )
 
 
 def _check_arithmetic(graph: Graph, cluster: Cluster) -> None:
@@ -196,6 +210,7 @@ def operator_times(
     flight run one by one. In inference, operators that begin and end a micro-batch also take the time of a request (see
     `Device.request_s`). A backward pass that was neither measured nor estimated is as many passes forward as it has
     products, unless learned (see `costmodels.learning.in_training`). A scan takes as long as its operators together.
+    Where PyTorch lacks an operator for the kind of a device, its time is infinite, see `runs_on`.
     """
     whole, (graph, starts) = graph, unrolled(graph)
     operators = _OperatorWork(graph, workload.trains)
@@ -213,6 +228,8 @@ def operator_times(
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
     times = _by_reference(times, operators, cluster)
     times = times if len(graph.ops) == len(whole.ops) else _together(times, starts)
+    able = np.column_stack([runs_on(whole.ops, device) for device in cluster.devices])
+    times = replace(times, forward_s=np.where(able, times.forward_s, np.inf))
     return times if workload.trains else replace(times, backward_s=np.zeros(0))
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; Ctrl-C ends it quietly from its first moment on."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # it would show where in an import the interrupt came
+    """Run one command and return its exit status; Ctrl-C ends it quietly from its first moment to its last."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # which would show where it came
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from planner.cli import main as run  # late: half of the start is its imports
     from planner.cli.streams import ignore_shortages
 
-    signal.signal(signal.SIGINT, before)
     ignore_shortages()
-    return run(arguments)
+    status = run(arguments)
+    exec("")  # else Python ends by SIGINT if an interrupt has left an `exec` of a text, as those of dataclasses
+    return status
 
 
 if __name__ == "__main__":

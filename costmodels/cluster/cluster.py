@@ -169,6 +169,13 @@ class Device(Brief):
         return self.kernels == "quick"
 
     @property
+    def is_processor(self) -> bool | None:
+        """Whether it is a host's processors and no GPU; None for a device on paper of which nothing says so."""
+        if self.cores or self.cuda is not None:
+            return bool(self.cores)
+        return self.sheet.is_processor if self.sheet else None
+
+    @property
     def rounding(self) -> tuple[str, Kernels, int, bool]:
         """Equal for devices on which equal operators give equal bits."""
         return self.kind, self.kernels, len(self.cores), self.cuda is None

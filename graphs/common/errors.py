@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from graphs.common.shortages import shortage
+from graphs.common.shortages import failures, shortage
 
 _HEAD, _TAIL = 1200, 400
 """Characters at the beginning and the end of a message that stay; a file may have a value of any length in between."""
@@ -60,6 +60,19 @@ def running(what: str | Callable[[], str]) -> Iterator[None]:
         said = f"{kind}{first_line(error)}"
         name = what if isinstance(what, str) else what()
         raise InputError(f"{name} fails with the example inputs: {said}; give inputs that it takes") from error
+
+
+@contextmanager
+def foreign_code(said: Callable[[BaseException], str]) -> Iterator[None]:
+    """Run code of others for a user's input, such as a model's own or a tracer's; ``said`` is called on failure.
+
+    Raises:
+        InputError: for whatever it raises, other than an InputError and a shortage of the machine.
+    """
+    with failures() as found:
+        yield
+    for error in found:
+        raise error if isinstance(error, InputError) else InputError(said(error)) from error
 
 
 class FallbackWarning(RuntimeWarning):

@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from graphs.common.causes import led_to
 
@@ -22,6 +24,21 @@ SAYINGS = (
 def shortage(error: BaseException) -> str:
     """Return in one line what has come to an end, if the error or one that led to it says so; else an empty text."""
     return next(filter(None, map(_said, led_to(error))), "")
+
+
+@contextmanager
+def failures() -> Iterator[list[BaseException]]:
+    """Run code of others, which may raise anything; yield a list that gets what it raises.
+
+    A shortage is raised, since the machine is at fault and not that code.
+    """
+    found: list[BaseException] = []
+    try:
+        yield found
+    except (Exception, SystemExit) as error:
+        if shortage(error):
+            raise
+        found.append(error)
 
 
 def _said(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from graphs.common.errors import InputError, nearest
+from graphs.common.shortages import failures
 
 COUNTS = (
     *("hidden_size", "intermediate_size", "head_dim", "vocab_size", "max_position_embeddings"),
@@ -154,10 +155,9 @@ def _default(kind: type, key: str, otherwise: Any) -> Any:
 
 @cache
 def _defaults(kind: type) -> Mapping[str, Any]:
-    try:
+    with failures():  # of a config without defaults, or another library's constructor
         return dict(kind().to_dict())
-    except Exception:  # a config without defaults, or another library's constructor
-        return {}
+    return {}
 
 
 def check_no_code(document: Any, where: str = "") -> None:

@@ -2,15 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from graphs.common.errors import InputError, first_line
-from graphs.common.shortages import shortage
+from graphs.common.errors import InputError, first_line, foreign_code
+from graphs.common.shortages import failures
 from graphs.importers.tracing_guards import quiet
 
 SAMPLES = 16_000  # samples of one second of speech
@@ -30,7 +29,8 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
     Raise InputError if the network takes other inputs than tokens, images, videos, audio or time series.
     """
     accepted = inspect.signature(module.forward).parameters
-    try:
+    said = "the inputs of '{}' do not follow from its config ({}); give it as package.module:factory"
+    with foreign_code(lambda error: said.format(type(module).__name__, first_line(error))):  # no common names for sizes
         inputs = {name: make(module, batch) for name, make in MAKERS.items() if name in accepted}
         inputs = _with_patches(module, inputs, accepted, batch)
         if not inputs:
@@ -38,15 +38,6 @@ def example_inputs(module: nn.Module, batch: int) -> Inputs:
                 f"'{type(module).__name__}' takes {', '.join(accepted)}; give it as package.module:factory"
             )
         inputs |= text_inputs(module, batch)
-    except InputError:
-        raise
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # sizes have no common names, and any values
-        if shortage(error):
-            raise
-        raise InputError(
-            f"the inputs of '{type(module).__name__}' do not follow from its config ({first_line(error)}); "
-            "give it as package.module:factory"
-        ) from error
     return _fitting(module, inputs)
 
 
@@ -159,7 +150,7 @@ def _fitting(module: nn.Module, inputs: Inputs) -> Inputs:
     """The inputs in the form that the network runs on; in the first form if it runs on none."""
     forms = [_with_placeholders(module, form) for form in _forms(module, inputs)]
     for form in forms if len(forms) > 1 else ():
-        with suppress(Exception), torch.no_grad(), quiet():  # whatever a foreign network raises: it is not its form
+        with failures(), torch.no_grad(), quiet():  # whatever a foreign network raises: it is not its form
             module(**form)
             return form
     return forms[0]
@@ -212,7 +203,7 @@ def _n_features(module: Any, mode: str, inputs: Inputs) -> int:
     if own is None:
         return 0
     given = {name: inputs[name] for name in inspect.signature(own).parameters if name in inputs}
-    with suppress(Exception), torch.no_grad(), quiet():  # whatever a foreign network raises: it has none of these
+    with failures(), torch.no_grad(), quiet():  # whatever a foreign network raises: it has none of these
         found = own(**given)
         leaves = pytree.tree_leaves(getattr(found, "pooler_output", found))
         width = int(module.get_input_embeddings().weight.shape[1])

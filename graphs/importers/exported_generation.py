@@ -1,7 +1,6 @@
 """Imports a language model from a .pt2 file that was exported with its cache."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from torch import fx
 
 from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import failures
 from graphs.importers.exported_cache import ExportedCache, ExportedCacheModel, cache_of
 from graphs.importers.phase_programs import is_phase_of, phase_program
 from graphs.importers.pt2_files import opened_pt2
@@ -38,13 +38,13 @@ def exported_generation(file: Path, rows: int, context: int | None, chunks: Sequ
         raise InputError(f"'{file}' cannot generate: {error}") from error
     _check_sizes(file, about, rows, context)
     model, one = ExportedCacheModel(module, about), Phase(1, about.context)
-    try:
+    with failures() as failed:
         decode = _phase(model, one, file.stem)
-    except Exception as error:  # whatever torch's tracing raises
-        raise InputError(f"'{file}' cannot be traced with its cache: {first_line(error)}") from error
+    if failed:
+        raise InputError(f"'{file}' cannot be traced with its cache: {first_line(failed[0])}") from failed[0]
     phases = {one: decode}
     for size in about.sizes(chunks):
-        with suppress(Exception):  # a size that the export's own conditions refuse
+        with failures():  # a size that the export's own conditions refuse
             program = _phase(model, Phase(size, about.context), file.stem)
             if is_phase_of(program, decode):
                 phases[Phase(size, about.context)] = program

@@ -13,7 +13,7 @@ nothing. Equal operators run once in a process, with and without gradients, in t
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphs.common.shortages import failures
 from graphs.footprint import Backward, Footprint, Gradient, Run, Storage
 from graphs.ir import Op, Role
 from graphs.program.program import Program, on_device
@@ -223,11 +224,9 @@ class _NumberedFootprint:
 def _record(call: _OperatorCall, reads: Layouts, training: bool, fake: FakeTensorMode) -> _NumberedFootprint | None:
     """Run an operator on fake tensors; None if it needs values. The backward pass may be missing for that reason."""
     with nullcontext() if training and call.target._schema.name in COMPUTED else fake:
-        try:
-            with torch.set_grad_enabled(training):
-                return _Recording(call, reads).recorded(training)
-        except Exception:  # fake kernels raise many kinds; the caller reports the operator
-            return None
+        with failures(), torch.set_grad_enabled(training):  # of fake kernels; the caller reports the operator
+            return _Recording(call, reads).recorded(training)
+        return None
 
 
 RECORDS = 4096
@@ -295,7 +294,7 @@ class _Recording:
                 run = replace(run, writes=tuple(grown))
             return _NumberedFootprint(run, None, layouts)
         backward: Backward | None = None
-        with suppress(Exception):  # a backward pass that fails on fake tensors is reported by the caller
+        with failures():  # a backward pass that fails on fake tensors is reported by the caller
             backward = self._backward(list(outputs), saved, saved_bytes)
         return _NumberedFootprint(run, backward, layouts)
 

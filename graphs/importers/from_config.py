@@ -3,8 +3,8 @@
 Nothing is allocated and nothing is downloaded, so a network of any size can be imported, planned and simulated.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from graphs.common.documents import read_json
-from graphs.common.errors import InputError, first_line, nearest, one_line, say_once
+from graphs.common.errors import InputError, first_line, foreign_code, nearest, one_line, say_once
 from graphs.importers.config_checks import check_architecture, check_config, check_no_code
 from graphs.importers.config_inputs import Inputs, example_inputs, reads_more_than_text, text_inputs
 from graphs.importers.tracing_guards import quiet
@@ -60,13 +60,11 @@ def build(path: Path, device: torch.device = META) -> nn.Module:
     """
     document = config_document(path)
     check_no_code(document)
-    try:
-        return module_of(document, device)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except Exception as error:  # a foreign library's constructors raise many kinds
-        kind = document["model_type"]
-        raise InputError(f"transformers cannot build '{path}' ({kind}): {_why(error, document)}") from error
+    with _building(f"'{path}' ({document['model_type']})", document):
+        try:
+            return module_of(document, device)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
 
 
 def config_document(path: Path) -> Mapping[str, Any]:
@@ -82,7 +80,7 @@ def headed_module(document: Mapping[str, Any]) -> nn.Module:
 
     Raise InputError as `read_config`.
     """
-    with _foreign(document):
+    with _building(f"'{document['model_type']}'", document):
         return module_of(_with_known_type(document), META, head=True)
 
 
@@ -96,7 +94,7 @@ def config_of(document: Mapping[str, Any]) -> Any:
     document = _with_known_type(document)
     if document.get("model_type") not in transformers.CONFIG_MAPPING:
         return None
-    with _foreign(document), quiet():
+    with _building(f"'{document['model_type']}'", document), quiet():
         return transformers.AutoConfig.for_model(**document)
 
 
@@ -116,15 +114,9 @@ def _with_known_type(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**document, "model_type": own}
 
 
-@contextmanager
-def _foreign(document: Mapping[str, Any]) -> Iterator[None]:
+def _building(what: str, document: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Turn the errors of transformers' constructors into InputErrors."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # a foreign library's constructors raise many kinds
-        raise InputError(f"transformers cannot build '{document['model_type']}': {_why(error, document)}") from error
+    return foreign_code(lambda error: f"transformers cannot build {what}: {_why(error, document)}")
 
 
 def module_of(document: Mapping[str, Any], device: torch.device, head: bool = False) -> nn.Module:
@@ -175,7 +167,7 @@ def _part_of(config: Any) -> Any:
     return next(iter(models or networks), None)
 
 
-def _why(error: Exception, document: Mapping[str, Any]) -> str:
+def _why(error: BaseException, document: Mapping[str, Any]) -> str:
     """The reason of a failure; for an unknown name, the field of the config that has it."""
     if isinstance(error, KeyError):
         for path, value in pytree.tree_leaves_with_path(dict(document)):

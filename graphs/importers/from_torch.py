@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from graphs.common.errors import InputError, first_line
-from graphs.common.shortages import shortage
+from graphs.common.errors import InputError, first_line, foreign_code
+from graphs.common.shortages import failures
 from graphs.importers.constant_values import constant_values
 from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
@@ -219,14 +219,13 @@ def _without_writes(
         prepared, _ = _prepared(exported, name, training)
         replaced = stand_in(prepared, frozenset(exported.graph_signature.inputs_to_buffers))
         exported = _of_graph(exported, prepared)
-    try:
-        with tracing():
-            functional = exported.run_decompositions({})
-    except Exception as error:  # torch raises many kinds
-        raise InputError(
-            f"model '{name}' has in-place operators that torch.export cannot remove: {first_line(error)}; "
-            f"{OUT_OF_PLACE}"
-        ) from error
+
+    def said(error: BaseException) -> str:
+        why = f"in-place operators that torch.export cannot remove: {first_line(error)}"
+        return f"model '{name}' has {why}; {OUT_OF_PLACE}"
+
+    with foreign_code(said), tracing():
+        functional = exported.run_decompositions({})
     for result in functional.graph_signature.output_specs:
         if result.kind is not OutputKind.USER_OUTPUT:
             raise InputError(
@@ -292,16 +291,15 @@ def read_pt2(path: Path, batch: int | None = None, training: bool = False) -> Pr
         given = given.resized(batch)
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    try:
-        with quiet(), torch.no_grad():
-            module(*given.args, **given.kwargs)
-            for name, buffer in module.named_buffers():  # batch norms in training mode have updated theirs
-                buffer.copy_(buffers[name])
-    except Exception as error:  # the module's guards and operators raise many kinds
-        raise InputError(
-            f"'{path}' was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}; "
-            "export it with that batch or with a dynamic first dimension"
-        ) from error
+
+    def said(error: BaseException) -> str:
+        why = f"was exported for the batch {sorted(sizes)[0]}, not {batch}: {first_line(error)}"
+        return f"'{path}' {why}; export it with that batch or with a dynamic first dimension"
+
+    with foreign_code(said), quiet(), torch.no_grad():
+        module(*given.args, **given.kwargs)
+        for name, buffer in module.named_buffers():  # batch norms in training mode have updated theirs
+            buffer.copy_(buffers[name])
     traced = _traced(module, given, path.stem, training)
     return program_from_exported(traced, path.stem, module, training)
 
@@ -334,12 +332,10 @@ def _trace_of_any(
     module: nn.Module, given: Arguments, name: str, trace: Callable[[], ExportedProgram]
 ) -> ExportedProgram:
     """Trace; if values are missing, again with the buffers' numbers, then with the example's values."""
-    try:
+    with failures() as failed:
         exported = trace()
         known, place = _with_values(module, given, trace) if _has_open_shapes(exported) else (exported, "")
-    except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-        if shortage(error):
-            raise
+    for error in failed:
         known = _with_values(module, given, trace)[0] if depends_on_values(error) else _as_called(module, trace)
         if known is None:
             raise InputError(
@@ -352,7 +348,7 @@ def _trace_of_any(
 
 def _as_called(module: nn.Module, trace: Callable[[], ExportedProgram]) -> ExportedProgram | None:
     """Trace what a call runs, where the model has other code for a trace; return None if that does not help."""
-    with suppress(Exception), as_called(module):
+    with failures(), as_called(module):
         exported = trace()
         return None if _has_open_shapes(exported) else exported
     return None
@@ -365,12 +361,12 @@ def _with_values(
 
     Return None if neither helps, and the first place in the model's code where a value is missing.
     """
-    with suppress(Exception), known_numbers(module) as numbers:
+    with failures(), known_numbers(module) as numbers:
         exported = trace()
         if not _has_open_shapes(exported) and all(torch.equal(buffer, value) for buffer, value in numbers):
             return exported, ""
     unknown: list[str] = []
-    with suppress(Exception), example_values(module, given, unknown):
+    with failures(), example_values(module, given, unknown):
         exported = trace()
         if not _has_open_shapes(exported):
             return exported, ""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from graphs.common.checks import instance, integer, path
 from graphs.common.errors import InputError
+from graphs.common.shortages import failures
 from graphs.importers.config_inputs import example_inputs
 from graphs.importers.exported_generation import exported_generation
 from graphs.importers.from_config import config_document, headed_module
@@ -267,20 +268,17 @@ def _phase(cached: _Cached, phase: Phase) -> Program:
     wrapper = cached.wrapper(phase.length if phase.tokens else cached.context).eval()
     inputs = cached.inputs(phase)
     found: list[Program] = []
-    failures: list[BaseException] = []
+    failed: list[BaseException] = []
     for masked in (False, True):  # some models take positions or biases from a mask, others from the cache
         wrapper.masked = masked
-        try:
-            program = phase_program(wrapper, inputs, name)
-        except (Exception, SystemExit) as error:  # whatever the model's code or torch's tracing raises
-            failures.append(error)
-            continue
-        found.append(program)
-        if not _reads_one_position(program):
-            return found[-1]
+        with failures() as new:
+            found.append(phase_program(wrapper, inputs, name))
+            if not _reads_one_position(found[-1]):
+                return found[-1]
+        failed += new
     if not found:
-        reason = untraceable(failures[0], wrapper, Arguments((), inputs))
-        raise InputError(f"model '{name}' cannot be traced with its cache{reason}") from failures[0]
+        reason = untraceable(failed[0], wrapper, Arguments((), inputs))
+        raise InputError(f"model '{name}' cannot be traced with its cache{reason}") from failed[0]
     return found[0]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from graphs.common.documents import read_json
-from graphs.common.errors import InputError, first_line, nearest
+from graphs.common.errors import InputError, first_line, foreign_code, nearest
 from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.sources import FORMS, PYTHON, is_python_path, model_file, python_files
@@ -150,13 +150,12 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
     where, _, attribute = target.rpartition(":")
     factory = _attribute(_module(where, target), attribute, target)
     keywords = _keywords(factory, target, batch)
-    try:
-        with without_import_warnings():  # of what a factory imports
-            made = factory(**keywords)
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise InputError(f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}") from error
+
+    def said(error: BaseException) -> str:
+        return f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}"
+
+    with foreign_code(said), without_import_warnings():  # of what a factory imports
+        made = factory(**keywords)
     match made:
         case [nn.Module() as network, given]:
             arguments = arguments_of(given, f"the example inputs of '{target}'")
@@ -179,13 +178,14 @@ def _module(where: str, target: str) -> ModuleType:
         folder, name, file = _named(Path(os.path.expanduser(where)), target)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        with without_import_warnings():
-            module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise InputError(f"'{target}' cannot be imported: {type(error).__name__}: {first_line(error)}") from error
+
+    def said(error: BaseException) -> str:
+        if isinstance(error, ModuleNotFoundError):
+            return f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}"
+        return f"'{target}' cannot be imported: {type(error).__name__}: {first_line(error)}"
+
+    with foreign_code(said), without_import_warnings():
+        module = importlib.import_module(name)
     if file is not None and not (module.__file__ and file.samefile(module.__file__)):
         raise InputError(f"'{file}' has the name of another module, '{name}'; give the file another name")
     return module

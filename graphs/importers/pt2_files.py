@@ -16,7 +16,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from graphs.common.errors import InputError, first_line
+from graphs.common.errors import first_line, foreign_code
 from graphs.importers.tracing_guards import quiet
 
 SPEC_TYPE = re.compile(r'\\"type\\": \\"([\w.:]+)\\"')
@@ -35,20 +35,19 @@ OPERATORS = {"torch.ops.transformers.": "transformers.integrations.moe"}
 
 def opened_pt2(path: Path) -> ExportedProgram:
     """Return the program in a file of torch.export.save; raise InputError if it is missing or damaged."""
-    try:
-        with quiet():
-            register_classes(path)
-            exported: ExportedProgram = torch.export.load(path)
-    except Exception as error:  # the archive's reader raises many kinds
+
+    def said(error: BaseException) -> str:
         if unknown := unknown_classes(path):
-            raise InputError(
+            return (
                 f"'{path}' takes or returns a '{unknown[0]}', a class that torch does not know here; install or "
                 "import the package that it is from and register it (torch.export.register_dataclass), or export the "
                 "model with tensors in its place"
-            ) from error
-        raise InputError(
-            f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
-        ) from error
+            )
+        return f"'{path}' cannot be read as an exported program: {first_line(error)}; write it with torch.export.save"
+
+    with foreign_code(said), quiet():
+        register_classes(path)
+        exported: ExportedProgram = torch.export.load(path)
     return exported
 
 

@@ -26,6 +26,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphs.common.shortages import failures
 from graphs.importers.constant_values import constant_values
 from graphs.importers.expansion import FEW, Repeat, Trace, UnlikeError, tensor_layout
 from graphs.importers.source_location import module_path
@@ -59,7 +60,7 @@ def shortened(module: nn.Module, given: Arguments, training: bool) -> ShortModul
         return None
     seed = random.getstate()
     try:
-        with tracing(), as_exported(), torch.random.fork_rng(devices=()), torch.set_grad_enabled(training):
+        with failures(), tracing(), as_exported(), torch.random.fork_rng(devices=()), torch.set_grad_enabled(training):
             whole = _record(_copied(module), given, [path for path, _ in lists])
             repeats = _repeats(whole, lists)
             if not repeats:
@@ -68,10 +69,9 @@ def shortened(module: nn.Module, given: Arguments, training: bool) -> ShortModul
             if not _equal(record.expanded(repeats, {}), whole):
                 return None
             return ShortModule(_short_copy(module, repeats), module, repeats)
-    except Exception:  # a user's module may raise anything here, and so do fake tensors; then all layers are traced
-        return None
     finally:
         random.setstate(seed)
+    return None  # a user's module may raise anything there, and so do fake tensors; then all layers are traced
 
 
 def _is_list(part: nn.Module) -> bool:

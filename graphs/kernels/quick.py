@@ -12,8 +12,7 @@ The model keeps its own weights: what is folded is a copy that only the kernel r
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,10 +21,18 @@ from graphs.kernels import norms
 from graphs.kernels.attention import Attention
 from graphs.kernels.gelu import is_strided
 from graphs.kernels.kernel import Kernel, OutOperator, Pack, Read, Strided, as_it_is, as_they_are, held
-from graphs.kernels.multiply import PackedProduct, SequenceConvolution, TiledConvolution
+from graphs.kernels.multiply import SequenceConvolution, TiledConvolution
 from graphs.kernels.onednn import onednn, packs_recurrent
+from graphs.kernels.products import (
+    PRODUCTS,
+    half_product_kernel,
+    leading_target,
+    multiplication,
+    pack_of,
+    pack_of_rows,
+    product_kernel,
+)
 from graphs.kernels.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
-from graphs.kernels.rows import PAIR_BYTES, row_product, row_products
 from graphs.program.program import Program
 from graphs.rewrites.patterns import (
     CONVOLUTIONS,
@@ -57,12 +64,12 @@ def quick_kernel(program: Program, op: Op) -> Kernel | None:
         return _constants(program, op)
     if any(0 in tensor.shape for tensor in inside.tensors):
         return None
-    if _target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
+    if leading_target(program, op) is torch.ops.aten.scaled_dot_product_attention.default:
         return _attention(program, op)
     dtypes = {tensor.dtype for tensor in inside.tensors}
     if not onednn() or dtypes != {"float32"}:
-        return _half_product(program, op) if dtypes == {"bfloat16"} and not op.members else None
-    if not op.members and (build := SINGLE.get(_target(program, op))):
+        return half_product_kernel(program, op) if dtypes == {"bfloat16"} and not op.members else None
+    if not op.members and (build := SINGLE.get(leading_target(program, op))):
         return build(program, op)
     return _chained(program, op, Readers.in_graph(inside))
 
@@ -73,7 +80,7 @@ def _chained(program: Program, op: Op, readers: Readers) -> Kernel | None:
     for find, build_one in ONE_PASS.items():
         if find(readers, 0) == everything:
             return build_one(program, op)
-    build = MULTIPLICATIONS.get(_target(program, op))
+    build = MULTIPLICATIONS.get(leading_target(program, op))
     args, kwargs = program.arguments(op.leading, str)
     if build is None or kwargs:
         return None
@@ -165,7 +172,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
     growth = convolution.primitive.growth
     if not folds:
         packs = {weight: Pack((weight,), convolution.pack, growth=growth)}
-        return _multiplication(op, convolution, packs, (x, weight, bias), steps)
+        return multiplication(op, convolution, packs, (x, weight, bias), steps)
     norm = op.members[2 if pads else 1]
     eps = _epsilon(program, norm)
     if eps is None:
@@ -176,19 +183,7 @@ def _convolution(program: Program, op: Op, arguments: Sequence[Any], steps: Sequ
         weight: Pack((weight, gamma, variance), lambda w, g, v: convolution.pack(_scaled(w, g, v, eps)), growth=growth),
         folded: Pack((gamma, beta, mean, variance, *((bias,) if bias else ())), partial(_shifted, eps=eps)),
     }
-    return _multiplication(op, convolution, packs, (x, weight, folded), steps)
-
-
-def _multiplication(
-    op: Op,
-    multiply: Callable[..., torch.Tensor],
-    packs: Mapping[str, Pack],
-    factors: Sequence[str | None],
-    steps: Sequence[Step] = (),
-) -> Kernel:
-    """The kernel of a multiplication of an input by a weight, with a bias, and of what follows."""
-    arguments = (*factors, *(step.other for step in steps if step.other))
-    return Kernel(op, multiply, packs=packs, arguments=tuple(name and Read(name) for name in arguments))
+    return multiplication(op, convolution, packs, (x, weight, folded), steps)
 
 
 def _epsilon(program: Program, norm: Op) -> float | None:
@@ -218,93 +213,6 @@ def _shifted(
 ) -> torch.Tensor:
     """The bias of a convolution that a batch norm follows."""
     return beta + ((0 if bias is None else bias) - mean) * gamma * torch.rsqrt(variance + eps)
-
-
-class _Factors(NamedTuple):
-    """What a product by a weight reads."""
-
-    x: str
-    weight: str
-    bias: str | None
-    transposed: bool  # whether the weight is [inputs, outputs]
-
-
-def _factors(program: Program, op: Op, arguments: Sequence[Any]) -> _Factors | None:
-    """Return what a product reads; None if its weight is computed, or no matrix with a bias for each output."""
-    tensor, target = program.graph.tensor, _target(program, op)
-    transposed = target is not torch.ops.aten.linear.default
-    if target is torch.ops.aten.addmm.default:
-        bias, x, weight = arguments
-    else:
-        x, weight, bias = (*arguments, None)[:3]
-    if not held(program, weight, bias) or len(tensor[weight].shape) != 2:
-        return None
-    fits = not bias or tensor[bias].shape == (tensor[weight].shape[1 if transposed else 0],)
-    return _Factors(x, weight, bias, transposed) if fits else None
-
-
-def _product(program: Program, op: Op, arguments: Sequence[Any], steps: Sequence[Step]) -> Kernel | None:
-    factors, tensor = _factors(program, op, arguments), program.graph.tensor
-    if factors is None:
-        return None
-    x, weight, bias, transposed = factors
-    shape, n = tensor[x].shape, tensor[weight].shape[1 if transposed else 0]
-    if prod(shape[:-1]) == 1:  # bound by memory: what follows takes no time, so that groups have no kernel
-        packs = {weight: _pack_of_rows(weight, transposed)}
-        if op.members:
-            return None
-        alone = _multiplication(op, row_product, packs, (x, weight, bias))
-        return replace(alone, pair=row_products) if tensor[weight].n_bytes >= PAIR_BYTES else alone
-    product = PackedProduct(shape, n, bool(bias), steps, tensor[op.outputs[0]].shape)
-    packs = {weight: _pack_of(product, weight, transposed)}
-    return _multiplication(op, product, packs, (x, weight, bias), steps)
-
-
-REGISTER = 32
-"""Numbers of bfloat16 in a row of AMX's registers."""
-
-
-def _half_product(program: Program, op: Op) -> Kernel | None:
-    """The kernel of a product of bfloat16 numbers: PyTorch's operator for weights that oneDNN has packed.
-
-    A weight that is not packed is packed again at each call, which takes as long as the product of a few rows. Of rows
-    that are no multiple of a register, oneDNN's kernel for AMX reads beyond the end, into the next row: it multiplies
-    that by 0, which is NaN where the next row has NaN or an infinity.
-    """
-    if _target(program, op) not in PRODUCTS or not (onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return None
-    args, kwargs = program.arguments(op, str)
-    factors = None if kwargs else _factors(program, op, args)
-    if factors is None:
-        return None
-    x, weight, bias, transposed = factors
-    if program.graph.tensor[x].shape[-1] % REGISTER:
-        return None
-
-    def packed(weight: torch.Tensor) -> torch.Tensor:
-        rows = (weight.t() if transposed else weight).detach().contiguous()
-        result: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight.default(rows)
-        return result
-
-    pack = Pack((weight,), packed, ("bfloat16", transposed))
-    return _multiplication(op, half_product, {weight: pack}, (x, weight, bias))
-
-
-def half_product(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`torch.nn.functional.linear` with a weight that is packed for any number of rows."""
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
-    return result
-
-
-def _pack_of(product: PackedProduct, weight: str, transposed: bool = False) -> Pack:
-    """How the weight of a product is packed; all products of one primitive that read it share it."""
-    form = product.primitive, transposed
-    return Pack((weight,), lambda w: product.pack(w.t() if transposed else w), form)
-
-
-def _pack_of_rows(weight: str, transposed: bool = False) -> Pack:
-    """How a weight is laid out for products with one row, the model's own if its rows lie so already."""
-    return Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous(), ("rows", transposed))
 
 
 def _attention(program: Program, op: Op) -> Kernel | None:
@@ -366,7 +274,7 @@ def _concatenation(program: Program, op: Op) -> Kernel | None:
 def _mean(program: Program, op: Op) -> Kernel | None:
     (x, axes), _ = _given(program, op, 2)
     shape, result = (program.graph.tensor[name].shape for name in (x, op.outputs[0]))
-    pools = _target(program, op) is not torch.ops.aten.mean.dim
+    pools = leading_target(program, op) is not torch.ops.aten.mean.dim
     over = list(axes) == [1, 1] if pools else sorted(axis % len(shape) for axis in axes or ()) == [2, 3]
     if len(shape) != 4 or not over:
         return None
@@ -398,7 +306,7 @@ def _recurrent(kind: type[SequenceRecurrence], program: Program, op: Op) -> Kern
     recurrent = kind(steps, widths, size)
     packs: dict[str, Pack] = {}
     for product, inputs, states in zip(recurrent.products, names[::4], names[1::4], strict=True):
-        packs |= {inputs: _pack_of(product, inputs), states: _pack_of_rows(states)}
+        packs |= {inputs: pack_of(product, inputs), states: pack_of_rows(states)}
     return Kernel(op, recurrent, packs=packs, pair=recurrent.pair)
 
 
@@ -408,22 +316,12 @@ def _given(program: Program, op: Op, count: int) -> tuple[Sequence[Any], Mapping
     return (*args[:count], *[None] * (count - len(args))), kwargs
 
 
-def _target(program: Program, op: Op) -> Any:
-    """Return PyTorch's operator that others may follow."""
-    return program.calls[op.leading.name].node.target
-
-
 MULTIPLICATIONS = {
     torch.ops.aten.conv1d.default: _convolution,
     torch.ops.aten.conv2d.default: _convolution,
-    torch.ops.aten.linear.default: _product,
-    torch.ops.aten.addmm.default: _product,
-    torch.ops.aten.mm.default: _product,
+    **dict.fromkeys(PRODUCTS, product_kernel),
 }
 """Builders of the kernel of a multiplication and the steps that follow it, by its operator."""
-
-PRODUCTS = frozenset(target for target, build in MULTIPLICATIONS.items() if build is _product)
-"""Operators that multiply rows by a weight."""
 
 SINGLE: Mapping[Any, Callable[[Program, Op], Kernel | None]] = {
     torch.ops.aten.layer_norm.default: _layer_norm,

@@ -2,18 +2,20 @@
 
 import argparse
 import platform
+import signal
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from graphs.common.errors import InputError, fallbacks_said, nearest
-from graphs.common.shortages import shortage
 from planner.cli.console import Console
+from planner.cli.endings import status_of
 from planner.cli.files import check_writes
+from planner.cli.interrupts import interruptible
 from planner.cli.parser import Parser, command_module, command_of, declare
-from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
-from planner.cli.streams import documents_alone, interruptible, open_what_is_closed, printing
-from planner.runtime.errors import RankError, StageError
+from planner.cli.statuses import DONE, INTERRUPTED
+from planner.cli.streams import complain, documents_alone, open_what_is_closed, printing
 
 COMMANDS = {
     "import": "import a model as a computation graph",
@@ -43,7 +45,6 @@ RANK = "rank"
 
 LISTED = COMMANDS | {RANK: "run one process of a plan in several, as torchrun starts it"}
 
-ROOM = "end other programs, raise the limit (ulimit -a) or make room, and begin again"
 ON_STDOUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 DESCRIPTION = "Decide where every operator of a neural network runs, prove how good that is, run it and show it."
@@ -64,36 +65,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == [RANK]:
         from planner.cli.rank import main as rank  # late: it needs torch
 
-        return rank(words[1:])
-    console = Console()
+        with interruptible(signal.SIGINT):  # SIGTERM ends a rank that waits for others in C++
+            return rank(words[1:])
     try:
-        options = _parsed(words)
-        console = Console(json=options.json, quiet=options.quiet)
+        with interruptible():
+            return status_of(lambda: _run(words), _say)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+
+
+def _say(line: str) -> None:
+    complain(f"planner: {line}")
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run one command and return its exit status."""
+    options = _parsed(words)
+    with closing(Console(json=options.json, quiet=options.quiet)) as console:
         if options.json and (twice := [value for value in vars(options).values() if value in ON_STDOUT]):
             raise InputError(f"'{twice[0]}' and --json both print to stdout; leave one of them out")
         check_writes(options)
-        with interruptible(), documents_alone(options.json), fallbacks_said(console.note):
+        with documents_alone(options.json), fallbacks_said(console.note):
             status: int = command_module(options.command).run(options, console)
         with printing() as stream:
-            stream.flush()  # inside the try, where a reader that has gone is no error
-    except InputError as error:
-        console.error(str(error))
-        return BAD_INPUT
-    except (StageError, RankError) as error:
-        console.error(str(error))
-        return BROKEN
-    except KeyboardInterrupt:
-        console.error("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:  # `planner ... | head`: the reader has seen enough
-        return DONE
-    except Exception as error:
-        if not (said := shortage(error)):
-            raise
-        console.error(f"this machine has too little: {said}; {ROOM}")
-        return BAD_INPUT
-    finally:
-        console.close()
+            stream.flush()  # here, where a reader that has gone is no error
     return status
 
 

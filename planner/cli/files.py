@@ -78,8 +78,10 @@ def _same(one: Path, other: Path) -> bool:
 def _try_out(path: Path) -> None:
     """Make a draft of a file, or of a file in a folder, and remove it; raise OSError if none can be made there."""
     draft = draft_of(path / "draft" if path.is_dir() else path)
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    draft.unlink()
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    finally:  # also if an interrupt comes in between
+        draft.unlink(missing_ok=True)
 
 
 def _check_place(path: Path, folder: bool) -> None:

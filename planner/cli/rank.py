@@ -17,16 +17,17 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 
 from costmodels.host.affinity import usable_cores
 from graphs.common.errors import InputError, fallbacks_said, first_line
-from graphs.common.shortages import shortage
+from graphs.common.shortages import failures
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
+from planner.cli.endings import status_of
 from planner.cli.files import check_writes
 from planner.cli.generation_run import check_generate, generate_with
 from planner.cli.numbers import positive_seconds
 from planner.cli.progress import Progress
 from planner.cli.rank_model import import_part
 from planner.cli.run_ import declare_generate, declare_measuring, run_with
-from planner.cli.statuses import BAD_INPUT, BROKEN, DONE, INTERRUPTED
+from planner.cli.statuses import BROKEN, DONE, INTERRUPTED
 from planner.cli.streams import complain, documents_alone
 from planner.parallelism.closed_form.config_file import is_config
 from planner.plans.files import load_plan
@@ -48,7 +49,6 @@ from planner.runtime.distributed.transport.rendezvous import (
     peer_info_of,
     tell_trouble,
 )
-from planner.runtime.errors import RankError
 from planner.runtime.matching import check_runs, rewritten_for
 from planner.runtime.stages.numerics import use_numerics
 from planner.runtime.stages.random_generators import check_seed
@@ -59,23 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.hosted:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    who = f"rank {os.environ.get('RANK', '?')}"
-    try:
-        with documents_alone(options.json), fallbacks_said(lambda text: complain(f"planner: {who}: {text}")):
+    who = f"planner: rank {os.environ.get('RANK', '?')}"
+
+    def say(line: str) -> None:
+        complain(f"{who}: {line}")
+
+    def command() -> int:
+        with documents_alone(options.json), fallbacks_said(say):
             return _run(options, RankEnvironment.of(os.environ))
-    except InputError as error:
-        complain(f"planner: {who}: {error}")
-        return BAD_INPUT
-    except RankError as error:
-        complain(f"planner: {who}: {error}")
-        return BROKEN
+
+    try:
+        return status_of(command, say)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:
-        if not (said := shortage(error)):
-            raise
-        complain(f"planner: {who}: this machine has too little: {said}")
-        return BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,11 +173,11 @@ def _coordinate(
 def _import_classes(modules: Sequence[str]) -> None:
     """Import the modules with classes that the model takes or returns, to which a shard alone does not lead."""
     for name in modules:
-        try:
+        with failures() as failed:
             import_module(name)
-        except (Exception, SystemExit) as error:  # whatever the module's code raises
-            why = f"{type(error).__name__}: {first_line(error)}"
-            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from error
+        if failed:
+            why = f"{type(failed[0]).__name__}: {first_line(failed[0])}"
+            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from failed[0]
 
 
 def _take(

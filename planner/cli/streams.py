@@ -1,25 +1,16 @@
-"""Streams and signals of the process: stdout and stderr may be closed or full, or their reader may be gone.
-
-The first Ctrl-C or SIGTERM lets a command write the best result so far, the second ends it at once.
-"""
+"""Streams of the process: stdout and stderr may be closed or full, or their reader may be gone."""
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from threading import current_thread, main_thread
-from types import FrameType
 from typing import TextIO
 
 from graphs.common.errors import InputError
 from graphs.common.shortages import shortage
 from graphs.common.visible import visible
-from planner.cli.statuses import INTERRUPTED
 
 STDOUT, STDERR = 1, 2
-AGAIN_S = 0.05  # after which an interrupt that was lost is raised again
-SHOW_CURSOR = "\x1b[?25h"  # a line of progress hides it
 _documents: list[TextIO] = []
 """The streams of documents within `documents_alone`, the innermost last."""
 
@@ -116,59 +107,3 @@ def _lead_nowhere(number: int) -> None:
     if nowhere != number:
         os.dup2(nowhere, number)
         os.close(nowhere)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Handle signals while a command runs. A signal that is ignored or has a handler keeps that."""
-    if current_thread() is not main_thread():  # signals belong to the main thread
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ours = [number for number, handler in before.items() if handler in (signal.default_int_handler, signal.SIG_DFL)]
-    for number in ours:
-        signal.signal(number, _first)
-    try:
-        with _nothing_lost():
-            yield
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
-
-
-@contextmanager
-def _nothing_lost() -> Iterator[None]:
-    """Interrupt again if an interrupt is lost: C that calls Python, as numba's compiler does, ignores exceptions."""
-    if not hasattr(signal, "SIGALRM"):  # Windows
-        yield
-        return
-    hook = sys.unraisablehook
-
-    def hear(lost: "sys.UnraisableHookArgs") -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-        else:
-            hook(lost)
-
-    alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    sys.unraisablehook = hear
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = hook
-        signal.signal(signal.SIGALRM, alarm)
-
-
-def _first(_number: int, _frame: FrameType | None) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is _first:
-            signal.signal(number, _second)
-    raise KeyboardInterrupt
-
-
-def _second(_number: int, _frame: FrameType | None) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(SHOW_CURSOR)
-        sys.stderr.flush()
-    os._exit(INTERRUPTED)

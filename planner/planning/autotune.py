@@ -12,7 +12,7 @@ would slow the other plans down, and the memory of trainers and packed weights i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from statistics import fmean, median, stdev
@@ -25,6 +25,7 @@ from planner.problem.reporter import SILENT, Reporter
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:  # torch takes seconds to load
+    from costmodels.cluster.cluster import Device
     from graphs.program.generation import GenerationProgram
     from graphs.program.program import Program
 
@@ -194,17 +195,17 @@ def _count(first_s: float) -> int:
     return max(1, round(TURN_S / first_s))
 
 
-def check_here(plan: Plan) -> None:
-    """Check that the time of a plan can be measured, and that its devices were measured on this host.
+def check_here(goal: Goal, devices: Iterable[Device]) -> None:
+    """Check that the times of plans for a goal can be measured, and that devices were measured on this host.
 
     Raises:
         InputError: if the goal is "cost", or a device is of another host, or on paper.
     """
     from costmodels.host.fingerprint import fingerprint_of, machine_of
 
-    if plan.goal is Goal.COST:
+    if goal is Goal.COST:
         raise InputError("the goal 'cost' adds up what all devices do, which no clock shows")
-    for device in (plan.cluster.devices[i] for i in plan.placement.used):
+    for device in devices:
         if device.profile != fingerprint_of(machine_of(device)):
             raise InputError(
                 f"device '{device.name}' was not measured on this host as it is now; `planner calibrate` does that"

@@ -163,7 +163,7 @@ def tried(choice: PartitionChoice, model: Program | Graph, reporter: Reporter = 
         return replace(choice, untried=f"'{model.name}' is a graph, which cannot run; give the model it came from")
     try:
         for plan in choice.plans:
-            check_here(plan)
+            check_here(plan.goal, (plan.cluster.devices[i] for i in plan.placement.used))
         autotuning = try_out(choice.plans, lambda plan: run_turn(plan, model).seconds, AUTOTUNE_S, reporter, UNSURE_S)
         return replace(choice, autotuning=autotuning)
     except InputError as error:

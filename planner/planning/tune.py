@@ -159,11 +159,11 @@ def tune(
     runnable(question.imported)
     deadline = Deadline(seconds)
     begin = replace(search, time_limit_s=min(search.time_limit_s, FIRST_PLANNING * seconds))
+    check_here(question.goal, cluster.devices)  # before a search, which takes its time
     try:
         first = _first_plan(question, cluster, begin)
     except Interrupted as stopped:
         raise Interrupted(Tuned(stopped.best)) from stopped
-    check_here(first)
     if len(cluster.devices) == 1:
         return Tuned(first, why=ONE_DEVICE)
     loop = TuningLoop(first, _running(question, first), search, deadline)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from costmodels.operators.device_kinds import only_on
 from costmodels.table import CostTable
 from costmodels.units import format_bytes
 from graphs.common.arrays import Bools, Floats
@@ -173,7 +174,8 @@ class _ConflictSearch:
         try:
             blocks = merge_blocks(self._problem(demands).table)
         except CollisionError as collision:
-            return str(collision)
+            op = self._asked.graph.ops[self._asked.table.ops.index(collision.op)]
+            return f"{collision}{f', which PyTorch has for {kind} alone' if (kind := only_on(op)) else ''}"
         if len(homeless := np.flatnonzero(~np.isfinite(blocks.forward_s).any(axis=1))):
             first, *others = (self._asked.table.ops[op] for op in blocks.members[homeless[0]])
             more = f"'{others[0]}'" if len(others) == 1 else f"{len(others):,} more"

@@ -81,7 +81,7 @@ def test_each_device_runs_its_part_bound_to_its_core_and_all_at_once(
 
 def test_copies_run_pairs_where_kernels_compute_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a product that reads its weight once counts half for each; all else runs for one after the other."""
-    monkeypatch.setattr("graphs.kernels.quick.PAIR_BYTES", 0)
+    monkeypatch.setattr("graphs.kernels.products.PAIR_BYTES", 0)
     module = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3))
     program = program_from_module(module.eval(), (torch.rand(1, 40),))
     quick = [replace(device, kernels="quick") for device in two()]

@@ -6,7 +6,7 @@ from torch import nn
 
 from graphs.importers.from_torch import program_from_module
 from graphs.kernels.kernels import kernel_of
-from graphs.kernels.quick import half_product
+from graphs.kernels.products import half_product
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from torch import nn
 
 from costmodels.calibrate.runs import gains_by_pairs
 from graphs.importers.from_torch import program_from_module
-from graphs.kernels import quick
+from graphs.kernels import products
 from graphs.kernels.functions import DeviceState, Subgraph, compile_operators, inputs_of
 from graphs.kernels.kernel import Kernel
 from graphs.kernels.kernels import kernels_of
@@ -57,7 +57,7 @@ def quick_kernels(program: Program) -> dict[int, Sequence[Kernel]]:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Program:
-    monkeypatch.setattr(quick, "PAIR_BYTES", 0)  # small weights are enough
+    monkeypatch.setattr(products, "PAIR_BYTES", 0)  # small weights are enough
     torch.manual_seed(0)
     return program_from_module(Mixed().eval(), (torch.randn(1, 3, 8, 8),))
 

@@ -247,16 +247,27 @@ def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
 
 @pytest.mark.attack("process")
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize(
+    ("work", "line", "who"),
+    [("schema_.run", "schema plan", "planner"), ("rank._run", "rank plan.json model", "planner: rank 1")],
+)
 def test_a_shortage_of_the_machine_is_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: str,
+    line: str,
+    who: str,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def short(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr("planner.cli.schema_.run", short)
-    assert main(["schema", "plan"]) == 2
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(f"planner.cli.{work}", short)
+    assert main(line.split()) == 2
     said = str(error) or "Cannot allocate memory"
     assert capsys.readouterr().err == (
-        f"planner: this machine has too little: {said}; end other programs, raise the limit (ulimit -a) or make room, "
+        f"{who}: this machine has too little: {said}; end other programs, raise the limit (ulimit -a) or make room, "
         "and begin again\n"
     )

@@ -64,7 +64,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def make(one: float, two: float, foreign_cores: float = 0.0) -> None:
         factor = {1: one, 2: two}
-        monkeypatch.setattr(autotuning, "check_here", lambda _: None)
+        monkeypatch.setattr(autotuning, "check_here", lambda *_: None)
 
         def run_turn(plan: Plan, _: Program) -> TimedTurn:
             return TimedTurn(factor[len(plan.cluster.devices)] * plan.predicted_s, None)

@@ -1,17 +1,13 @@
 """A shell may close stdout and stderr, or send them where there is no room; nobody sees a traceback."""
 
-import ctypes
 import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from planner.cli import main
-from planner.cli.streams import interruptible
 from planner.plans.files import save_plan
 from tests.children import Completed, ran
 from tests.planner.cli.given import ROOT, Refused
@@ -67,15 +63,6 @@ def test_a_shortage_that_a_library_meets_at_exit_is_not_shown(error: str, shown:
     assert ("Traceback" in done.stderr) is shown
 
 
-def test_ctrl_c_while_it_still_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: list[str]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("planner.cli._parsed", interrupted)
-    assert main(["plan"]) == 130
-    assert capsys.readouterr() == ("", "planner: interrupted\n")
-
-
 TALKATIVE = r"""
 import ctypes, os, sys
 from torch import nn, zeros
@@ -127,33 +114,3 @@ def test_a_file_and_json_cannot_both_be_stdout(refused: Refused) -> None:
     save_plan(diamond(), Path("plan.json"))
     line = refused(["export", "plan.json", "--to", "networkx", "-o", "/dev/stdout", "--json"])
     assert line == "planner: '/dev/stdout' and --json both print to stdout; leave one of them out"
-
-
-@pytest.mark.attack("process")
-def test_an_interrupt_that_c_ignores_comes_again() -> None:
-    """As while numba compiles: what Python raises in a function that C calls is ignored."""
-    reached = []
-
-    def called_by_c() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        reached.append("not interrupted at once")
-
-    def command() -> None:
-        with interruptible():
-            ctypes.CFUNCTYPE(None)(called_by_c)()
-            reached.append("lost")
-            time.sleep(10)
-            reached.append("lost for good")
-
-    def now() -> tuple[object, ...]:
-        return sys.unraisablehook, signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGINT)
-
-    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        before = now()
-        with pytest.raises(KeyboardInterrupt):
-            command()
-        assert reached == ["lost"]
-        assert now() == before
-    finally:
-        signal.signal(signal.SIGINT, earlier)

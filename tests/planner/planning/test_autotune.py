@@ -79,7 +79,7 @@ class Turns:
         self._seconds = {count: iter(times) for count, times in seconds.items()}
         self._now_s = 0.0
         monkeypatch.setattr(cpu_partitions, "run_turn", lambda plan, _: TimedTurn(self.turn_s(plan), None))
-        monkeypatch.setattr(cpu_partitions, "check_here", lambda _: None)
+        monkeypatch.setattr(cpu_partitions, "check_here", lambda *_: None)
         monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: self._now_s))
 
     def try_out(self, *plans: Plan, reporter: Reporter = SILENT) -> Autotuning:

@@ -131,8 +131,8 @@ def test_a_calibration_goes_on(fault: str, program: Program, monkeypatch: pytest
 
 
 def test_two_micro_batches_at_once_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphs.kernels.quick.PAIR_BYTES", 0)  # small weights are enough
-    monkeypatch.setattr("graphs.kernels.quick.row_products", raises)
+    monkeypatch.setattr("graphs.kernels.products.PAIR_BYTES", 0)  # small weights are enough
+    monkeypatch.setattr("graphs.kernels.products.row_products", raises)
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 40)[None]
     program = program_from_module(nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3)).eval(), (x,))

@@ -29,7 +29,7 @@ X = torch.linspace(-1, 1, 40)[None]
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Program:
-    monkeypatch.setattr("graphs.kernels.quick.PAIR_BYTES", 0)  # small weights are enough
+    monkeypatch.setattr("graphs.kernels.products.PAIR_BYTES", 0)  # small weights are enough
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 3))
     return program_from_module(module.eval(), (X,))
@@ -159,5 +159,5 @@ def test_it_is_verified_alone_and_in_pairs(program: Program, monkeypatch: pytest
         one, other = products(calls)
         return one, other * 1.01
 
-    monkeypatch.setattr("graphs.kernels.quick.row_products", wrong)
+    monkeypatch.setattr("graphs.kernels.products.row_products", wrong)
     assert not verify(plan_of(program), program).equal
