@@ -10,11 +10,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # it would show where in an import the interrupt came
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from planner.cli import main as run  # late: half of the start is its imports
+    from graphs.common.shortages import keep_door  # late: half of the start is imports
+    from planner.cli import main as run
     from planner.cli.streams import ignore_shortages
 
     signal.signal(signal.SIGINT, before)
     ignore_shortages()
+    keep_door()
     return run(arguments)
 
 
