@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks import strikes
-from tests.attacks.faults import COMMANDS, FAULTS, OLD, Fault, _left, _wrong_end, _wrong_file, attacked, possible
+from tests.attacks.commands import COMMANDS
+from tests.attacks.faults import FAULTS, OLD, Fault, _left, _wrong_end, _wrong_file, attacked, possible
 from tests.attacks.readers import readers
 from tests.children import ran, running
 from tests.forkserver import Forked
