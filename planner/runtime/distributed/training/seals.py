@@ -74,7 +74,8 @@ def sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
     if row.storage_offset() % WORD_BYTES:
         row = row.clone()
     words = len(row) // WORD_BYTES * WORD_BYTES
-    return row[:words].view(torch.int64).sum() + row[words:].sum()
+    found = row[:words].view(torch.int64).sum()
+    return found if words == len(row) else found + row[words:].sum()
 
 
 def _head(step: int, sender: Action) -> list[int]:
