@@ -62,7 +62,7 @@ class Liar:
     def damaged_text(self, text: str) -> str:
         """Return a text that is too short, too long, or has another character."""
         place = self.rng.randrange(len(text))
-        return self.rng.choice((text[:place], text + text[:place], f"{text[:place]}~{text[place + 1 :]}"))
+        return self.rng.choice((text[:place], f"{text}~", f"{text[:place]}~{text[place + 1 :]}"))
 
     def damaged_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor with other bytes, more or fewer of them, or without a number."""
