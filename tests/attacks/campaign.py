@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -226,11 +227,11 @@ def _trainings(_: str, __: Path) -> Attack:
     return attack
 
 
-def _faults(name: str, folder: Path) -> Attack:
+def _faults(name: str, folder: Path, of: Sequence[str] = ()) -> Attack:
     from tests.attacks import faults
 
     faults.folder_for(folder)
-    lasts_s, kinds = faults.lasting(name, folder), faults.faults_of(name)
+    lasts_s, kinds = faults.lasting(name, folder), faults.faults_of(name, of)
 
     def attack(seed: int) -> tuple[str, str]:
         kind = kinds[seed % len(kinds)]
@@ -239,10 +240,16 @@ def _faults(name: str, folder: Path) -> Attack:
     return attack
 
 
-def _fault_names() -> Sequence[str]:
-    from tests.attacks.faults import COMMANDS
+def _fault_names(of: Sequence[str] = ()) -> Sequence[str]:
+    from tests.attacks.commands import COMMANDS
+    from tests.attacks.faults import faults_of
 
-    return tuple(COMMANDS)
+    return tuple(name for name in COMMANDS if faults_of(name, of))
+
+
+def _of_faults(of: Sequence[str], most: int) -> Kind:
+    """Return the kind of some faults alone, of which each command meets few among all."""
+    return Kind(partial(_fault_names, of), partial(_faults, of=of), longer=15, computes=False, most=most)
 
 
 def _requests(_: str, __: Path) -> Attack:
@@ -280,6 +287,9 @@ KINDS: Mapping[str, Kind] = {
     "networks": Kind(lambda: ("all", "samples"), _networks, longer=3),
     "trainings": Kind(_all, _trainings, longer=3),
     "faults": Kind(_fault_names, _faults, longer=15, computes=False, most=200),
+    "lies": _of_faults(("rank lies",), 200),
+    "pauses": _of_faults(("pause", "rank pauses", "clock leaps"), 10),
+    "512MiB": _of_faults(("512 MiB",), 10),
     "requests": Kind(_all, _requests, longer=3),
     "starts": Kind(_all, _starts, longer=3),
     "losses": Kind(_all, _losses, longer=3, computes=False),
@@ -290,6 +300,9 @@ WANTED: Mapping[tuple[str, ...], int] = {
     ("networks",): 20_000,
     ("trainings",): 2_000,
     ("faults",): 200,
+    ("lies",): 600,
+    ("pauses",): 200,
+    ("512MiB",): 200,
     ("requests",): 100,
     ("starts",): 1_000,
     ("losses",): 12,

@@ -6,8 +6,6 @@ nothing runs on. Most commands start as forks of a process that has their module
 a new interpreter, so that the seconds in which modules load are attacked too.
 """
 
-import atexit
-import json
 import os
 import random
 import resource
@@ -15,23 +13,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-from costmodels.cluster.file import read_cluster
-from planner.plans.files import load_plan, save_plan
-from planner.runtime.checkpoint.shards import read_shard
 from tests.attacks import strikes
-from tests.attacks.strikes import Step
+from tests.attacks.commands import COMMANDS, Command, Ready, is_shards, laid_out, settings
+from tests.attacks.strikes import TOLD, Step
 from tests.children import Process, running
-from tests.forkserver import MODULES, Forked, Server
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0  # of a command, on a machine that others use, too
 SETTLED_S = 10.0  # until the processes of a command have ended after it
 INTERRUPTED, KILLED = 130, -signal.SIGKILL
@@ -39,134 +31,7 @@ BY_ITSELF = (0, 1, 2, INTERRUPTED)
 LIBRARY = "libgomp"  # ends the process, and says so
 OLD = "what was here before\n"
 COLD = 20
-MORE_MODULES = ("transformers.models.llama.modeling_llama", "tests.attacks.network", "tests.attacks.strikes")
-"""Further modules of the process that is forked, apart from those of every command."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command, and how to see that the file that it writes is whole."""
-
-    words: tuple[str, ...]  # after `planner`; "FILE" stands for what is written
-    file: str = ""  # empty if it writes none
-    whole: Callable[[Path], object] = lambda _: None
-    ranks: bool = False  # whether it starts processes that work with it
-    measures: bool = False  # whether it measures what the cache lacks
-
-
-def _is_html(path: Path) -> None:
-    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>"), "a page without an end"
-
-
-def _is_svg(path: Path) -> None:
-    assert path.read_text(encoding="utf-8").rstrip().endswith("</svg>"), "a picture without an end"
-
-
-def _is_json(path: Path) -> None:
-    json.loads(path.read_text(encoding="utf-8"))
-
-
-def _is_cluster(path: Path) -> None:
-    assert read_cluster(path).devices, "a cluster without devices"
-
-
-def _is_shards(path: Path) -> None:
-    plan = load_plan(path / "plan.json")
-    for device in plan.placement.used:
-        read_shard(path, plan.cluster.devices[device].name)
-
-
-MODEL = "tests.attacks.network:small"
-ON_PAPER = ("--cluster", "2xRTX-4090:PCIe4")
-WRITES = ("-o", "FILE", "--force")
-QUICK = ("--rounds", "1")
-
-COMMANDS: Mapping[str, Command] = {
-    "import": Command(("import", MODEL, *WRITES), "graph.json", _is_json),
-    "calibrate": Command(("calibrate", MODEL, *WRITES), "cluster.toml", _is_cluster, measures=True),
-    "plan": Command(("plan", MODEL, *ON_PAPER, "--goal", "throughput", *WRITES), "new.json", load_plan),
-    "tune": Command(
-        ("tune", MODEL, "--cluster", "host.toml", "--goal", "throughput", "--seconds", "0.1", *WRITES),
-        "tuned.json",
-        load_plan,
-    ),
-    "devices": Command(("devices",)),
-    "solve": Command(("solve", "problem.json", "--goal", "throughput", *WRITES), "answer.json", _is_json),
-    "simulate": Command(("simulate", "plan.json", "--trace", "FILE", "--force"), "trace.json", _is_json),
-    "choose": Command(("choose", MODEL, *ON_PAPER, "--global-batch", "8", *WRITES), "row.json", _is_json),
-    "fit": Command(("fit", "config.json", *ON_PAPER, *WRITES), "fit.json", _is_json),
-    "explain": Command(("explain", "plan.json", "--time-limit", "1")),
-    "diff": Command(("diff", "plan.json", "plan.json")),
-    "run": Command(("run", "two.json", MODEL, *QUICK, *WRITES), "run.json", _is_json),
-    "run in processes": Command(
-        ("run", "two.json", MODEL, *QUICK, "--processes", *WRITES), "run.json", _is_json, ranks=True
-    ),
-    "train": Command(("run", "training.json", MODEL, *QUICK, *WRITES), "run.json", _is_json),
-    "train in processes": Command(
-        ("run", "training.json", MODEL, *QUICK, "--processes", *WRITES), "run.json", _is_json, ranks=True
-    ),
-    "verify": Command(("verify", "two.json", MODEL)),
-    "shard": Command(("shard", "two.json", MODEL, *WRITES), "shards", _is_shards),
-    "show": Command(("show", "plan.json", *WRITES), "plan.html", _is_html),
-    "show svg": Command(("show", "plan.json", *WRITES), "plan.svg", _is_svg),
-    "export": Command(("export", "plan.json", "--to", "networkx", *WRITES), "nx.json", _is_json),
-    "import-map": Command(("import-map", "map.json", MODEL, *ON_PAPER, *WRITES), "hand.json", load_plan),
-    "schema": Command(("schema", "plan")),
-    "completion": Command(("completion", "bash")),
-}
-
-
-class Ready(Forked[str]):
-    """A process that starts as a fork of one that has what every command imports."""
-
-    server = staticmethod(cache(lambda: Server.started(*MODULES, *_modules())))
-
-
-def _modules() -> Iterator[str]:
-    from planner.cli import COMMANDS as NAMES
-    from planner.cli.parser import command_module
-
-    yield from (command_module(name).__name__ for name in NAMES)
-    yield from MORE_MODULES
-
-
-@cache
-def laid_out() -> Path:
-    """Write what the commands read: plans on paper and for this host, its cluster, a problem, a config, a map."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    from costmodels.tabulate import tabulate
-    from costmodels.workload import Workload
-    from graphs.importers.from_torch import program_from_module
-    from planner.problem.problem import Goal
-    from simulator.placement import Placement
-    from tests.attacks.network import small
-    from tests.attacks.readers import reader
-    from tests.planner.runtime.small import desk, make_plan
-
-    for name, file in {"plan": "plan.json", "problem": "problem.json", "language config": "config.json"}.items():
-        (folder / file).write_bytes(reader(name).good)
-    (folder / "map.json").write_text(json.dumps({"": 0}), encoding="utf-8")
-    halves = Placement((0, 0, 1))
-    save_plan(make_plan(program_from_module(*small()), halves, desk(2)), folder / "two.json")
-    program = program_from_module(*small(), training=True)
-    workload = Workload(mode="training", batch=2, micro_batches=2)
-    plan = make_plan(program, halves, desk(2))
-    table = tabulate(program.graph, plan.cluster, workload, {})
-    save_plan(replace(plan, workload=workload, table=table, goal=Goal.TRAINING), folder / "training.json")
-    for name in ("out", "cache", "tmp"):
-        (folder / name).mkdir()
-    words = ["calibrate", MODEL, "-o", "host.toml"]
-    with running([sys.executable, "-m", "planner", *words], start=Ready, **_settings(folder)) as process:
-        _, err = process.communicate()
-    assert process.returncode == 0, err
-    return folder
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
-    environment["PLANNER_CACHE"] = str(folder / "cache")  # which the next command finds as this one leaves it
-    return {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "start_new_session": True}
+ASLEEP_S = (0.1, 1.0, 3.0, 6.0)  # of a process that is paused
 
 
 @dataclass(frozen=True)
@@ -176,6 +41,7 @@ class At:
     rng: random.Random
     folder: Path
     lasts_s: float  # the command, undisturbed
+    trains: bool = False  # whether its ranks do
 
     def folder_of(self, *names: str) -> Path:
         """Return one of some folders."""
@@ -214,6 +80,12 @@ def _rank_sent(number: int) -> Fault:
     return Fault(frozenset({0, 1}), during=during, ranks=True)
 
 
+def _lie(at: At) -> Step:
+    from tests.attacks.lies import lie  # late: it loads torch
+
+    return partial(lie, str(at.rng.random()), at.trains)
+
+
 def _spare(at: At) -> int:
     """Return how many bytes there are, from a fraction of a MiB to 128 MiB."""
     return int(2 ** at.rng.uniform(18, 27))
@@ -245,6 +117,7 @@ FAULTS: Mapping[str, Fault] = {
         lambda at: partial(strikes.limit_now, resource.RLIMIT_DATA, _spare(at)),
         cold=False,
     ),
+    "512 MiB": Fault(NO_MEMORY, lambda _: partial(strikes.limit, resource.RLIMIT_DATA, 512 << 20)),
     "full disk": Fault(
         DONE_OR_BAD,
         lambda at: partial(strikes.fill, at.folder / "out", 4096 * at.rng.choice((1, 1, 2, 4, 16))),
@@ -259,11 +132,18 @@ FAULTS: Mapping[str, Fault] = {
     "no /dev/shm": Fault(before=lambda _: partial(strikes.take_away, Path("/dev/shm"))),
     "full stdout": Fault(DONE_OR_BAD, lambda _: partial(strikes.print_to, Path("/dev/full"))),
     "clock": Fault(before=lambda at: partial(strikes.jump, str(at.rng.random()), at.lasts_s), cold=False),
+    "clock leaps": Fault(
+        frozenset({0, 1}), lambda at: partial(strikes.leap, str(at.rng.random()), at.lasts_s), cold=False
+    ),
+    "pause": Fault(during=lambda at: partial(strikes.pause, at.rng.random() < 0.5, at.rng.choice(ASLEEP_S))),
+    "rank pauses": Fault(
+        frozenset({0, 1}),
+        during=lambda at: partial(strikes.pause_rank, at.rng.random(), at.lasts_s, at.rng.choice(ASLEEP_S)),
+        ranks=True,
+    ),
     "rank dies": _rank_sent(signal.SIGKILL),
     "rank stalls": _rank_sent(signal.SIGSTOP),
-    "rank lies": Fault(
-        frozenset({0, 1}), lambda at: partial(strikes.lie, str(at.rng.random())), cold=False, ranks=True
-    ),
+    "rank lies": Fault(frozenset({0, 1}), _lie, cold=False, ranks=True),
 }
 """With a small limit of files, Python's cache of modules is written no more either, which must not matter.
 
@@ -282,9 +162,10 @@ def possible(name: str) -> bool:
     return done.returncode == 0
 
 
-def faults_of(command: str) -> Sequence[str]:
-    """Return the faults that may come to a command on this host."""
-    return [name for name, fault in FAULTS.items() if possible(name) and (COMMANDS[command].ranks or not fault.ranks)]
+def faults_of(command: str, of: Sequence[str] = ()) -> Sequence[str]:
+    """Return the faults that may come to a command on this host, of some faults or of all."""
+    can = [name for name, fault in FAULTS.items() if possible(name) and (COMMANDS[command].ranks or not fault.ranks)]
+    return [name for name in can if name in (of or FAULTS)]
 
 
 def folder_for(folder: Path) -> None:
@@ -310,7 +191,7 @@ def attacked(command: str, name: str, seed: int, folder: Path, lasts_s: tuple[fl
     """
     rng = random.Random(f"{command} {name} {seed}")
     cold = rng.randrange(COLD) == 0 and FAULTS[name].cold
-    return _judged(command, FAULTS[name], cold, At(rng, folder, lasts_s[cold]))
+    return _judged(command, FAULTS[name], cold, At(rng, folder, lasts_s[cold], COMMANDS[command].ranks == "train"))
 
 
 def _judged(command: str, fault: Fault, cold: bool, at: At) -> str:
@@ -323,10 +204,15 @@ def _judged(command: str, fault: Fault, cold: bool, at: At) -> str:
         for file in (at.folder / "cache").glob(forgotten):
             file.unlink()
     target = out / what.file if what.file else None
-    was_there = target is not None and what.whole is not _is_shards and at.rng.random() < 0.5
+    was_there = target is not None and what.whole is not is_shards and at.rng.random() < 0.5
     if target is not None and was_there:
         target.write_text(OLD, encoding="utf-8")
     status, err = _ended(what, fault, cold, target, at)
+    if (lie := at.folder / TOLD).exists():
+        said = lie.read_text(encoding="utf-8")
+        lie.unlink()
+        if status == 0:
+            return f"a lie was believed: {said}"
     found = [*_wrong_end(fault, status, err), *_left(at.folder, target, status in BY_ITSELF and LIBRARY not in err)]
     if target is not None:
         found += _wrong_file(what, target, was_there, status == 0 and not fault.hides)
@@ -337,10 +223,10 @@ def _ended(what: Command, fault: Fault, cold: bool, target: Path | None, at: At)
     """Return the exit status of a command with a fault, and its stderr; None if it did not end."""
     line = [sys.executable, "-m", "planner", *(str(target) if word == "FILE" else word for word in what.words)]
     steps = [fault.before(at)] if fault.before else []
-    begin = partial(strikes.begin, steps, what.ranks and not cold)
+    begin = partial(strikes.begin, steps, bool(what.ranks) and not cold)
     strike, after_s = fault.during(at) if fault.during else None, at.rng.random() * at.lasts_s
     start: type[Process] = subprocess.Popen if cold else Ready
-    with running(line, LIMIT_S + 1, start, preexec_fn=begin, **_settings(at.folder)) as process:
+    with running(line, LIMIT_S + 1, start, preexec_fn=begin, **settings(at.folder)) as process:
         try:
             if strike is not None:
                 time.sleep(after_s)

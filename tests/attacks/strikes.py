@@ -9,7 +9,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +23,8 @@ READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18  # of
 DETACH = 2  # of umount2(2)
 JUMPS_S = (-26 * 3600.0, -3600.0, -1.0, 3600.0, 26 * 3600.0)  # of the clock, each from where it was
 N_JUMPS = 5
-LONGEST = 4096  # bytes that a lie adds
+TOLD = "a-lie-was-told"  # a file that is there after a lie that others have to notice
+LEAPS_S = (1.0, 60.0, 3600.0, 26 * 3600.0)  # of clocks that only go forwards
 SOON_S = 0.002
 BEGUN_S = 0.05  # after which a process has begun its program; who starts one that is stopped before waits for it
 SMALL, ARENA, ROOM = 400, 1 << 20, 32 << 20  # bytes; smaller objects than 513 bytes are in arenas
@@ -124,33 +125,18 @@ def jump(seed: str, lasts_s: float) -> None:
     time.time_ns = lambda: now_ns() + round(ahead_s() * 1e9)
 
 
-def lie(seed: str) -> None:
-    """Let one rank that this process starts send a damaged message, of those that have a head, or one too short."""
-    import torch  # late: so that a new interpreter is struck at once
-
-    from planner.runtime.distributed.transport import connections
-    from planner.runtime.distributed.transport.messages import Message, pack
-
+def leap(seed: str, lasts_s: float) -> None:
+    """Let clocks that cannot go back leap forwards at a random moment, as where a virtual machine was asleep."""
     rng = random.Random(seed)
-    liar, when = str(rng.randint(1, 2)), rng.randint(1, 30)
-    count = 0
+    monotonic, perf, perf_ns = time.monotonic, time.perf_counter, time.perf_counter_ns
+    asleep_s, wakes_s = rng.choice(LEAPS_S), monotonic() + lasts_s * rng.random()
 
-    def damaged(message: Message) -> torch.Tensor:
-        nonlocal count
-        row = pack(message)
-        count += os.environ.get("RANK") == liar
-        if os.environ.get("RANK") != liar or count != when:
-            return row
-        kind = rng.choice(("cut", "longer", "head", "noise"))
-        if kind == "cut":
-            return row[: rng.randrange(1, len(row))].clone()
-        if kind == "longer":
-            return torch.cat([row, torch.randint(256, (rng.randint(1, LONGEST),), dtype=torch.uint8)])
-        first = 0 if kind == "noise" else rng.randrange(32)
-        row[first : 32 if kind == "noise" else first + 1] = torch.randint(256, (1,), dtype=torch.uint8)
-        return row
+    def ahead_s() -> float:
+        return asleep_s if monotonic() > wakes_s else 0.0
 
-    vars(connections)["pack"] = damaged
+    time.monotonic = lambda: monotonic() + ahead_s()
+    time.perf_counter = lambda: perf() + ahead_s()
+    time.perf_counter_ns = lambda: perf_ns() + round(ahead_s() * 1e9)
 
 
 def send(number: int, pid: int) -> None:
@@ -172,13 +158,37 @@ def limit_now(what: int, spare: int, pid: int) -> None:
 
 def strike_rank(number: int, which: float, until_s: float, pid: int) -> None:
     """Send a signal to one of the ranks that a process has started, as soon as there is one."""
+    for rank in _awaited_rank(which, until_s, pid):
+        send(number, rank)
+
+
+def pause_rank(which: float, until_s: float, asleep_s: float, pid: int) -> None:
+    """Stop one of the ranks that a process has started for some seconds, as soon as there is one."""
+    _pause(_awaited_rank(which, until_s, pid), asleep_s)
+
+
+def pause(alone: bool, asleep_s: float, pid: int) -> None:
+    """Stop a process for some seconds, ``alone`` or with all that it has started."""
+    _pause([pid] if alone else [pid, *_descendants_of(pid)], asleep_s)
+
+
+def _pause(pids: Sequence[int], asleep_s: float) -> None:
+    for pid in pids:
+        send(signal.SIGSTOP, pid)
+    time.sleep(asleep_s)
+    for pid in pids:
+        send(signal.SIGCONT, pid)
+
+
+def _awaited_rank(which: float, until_s: float, pid: int) -> list[int]:
+    """Return one of the ranks that a process has started, as soon as there is one; none if none comes in time."""
     end_s = time.monotonic() + until_s
     while time.monotonic() < end_s and Path(f"/proc/{pid}").exists():
         if ranks := ranks_of(pid):
             time.sleep(BEGUN_S)
-            send(number, ranks[int(which * len(ranks))])
-            return
+            return [ranks[int(which * len(ranks))]]
         time.sleep(SOON_S)
+    return []
 
 
 def ranks_of(pid: int) -> list[int]:
@@ -193,6 +203,11 @@ def children_of(pid: int) -> list[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended since
             found += map(int, path.read_text("ascii").split())
     return sorted(found)
+
+
+def _descendants_of(pid: int) -> list[int]:
+    children = children_of(pid)
+    return [*children, *(each for child in children for each in _descendants_of(child))]
 
 
 def _leads(pid: int) -> bool:

@@ -2,21 +2,28 @@
 
 import resource
 import signal
+import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from planner.runtime.distributed.transport.liveness import stopped_state
 from tests.attacks import strikes
-from tests.attacks.faults import COMMANDS, FAULTS, OLD, Fault, _left, _wrong_end, _wrong_file, attacked, possible
+from tests.attacks.commands import COMMANDS
+from tests.attacks.faults import FAULTS, OLD, Fault, _left, _wrong_end, _wrong_file, attacked, possible
 from tests.attacks.readers import readers
 from tests.children import ran, running
 from tests.forkserver import Forked
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("kill -9", "interrupt", "files end", "few descriptors", "full disk", "full stdout", "memory ends", "clock")
+QUICK = (
+    *("kill -9", "interrupt", "files end", "few descriptors", "full disk", "full stdout"),
+    *("memory ends", "512 MiB", "clock", "clock leaps"),
+)
 
 
 @pytest.mark.attack("process")
@@ -80,6 +87,27 @@ def test_what_a_process_starts_ends_with_it() -> None:
         parent.wait()
         while child.exists() and child.read_text().split()[2] not in "ZX":
             time.sleep(strikes.SOON_S)
+
+
+def test_a_process_is_paused_with_what_it_started_or_alone_and_goes_on() -> None:
+    code = "import subprocess, sys\nwith subprocess.Popen(['cat']) as child: print(child.pid, flush=True); child.wait()"
+    with running([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+
+        def states() -> list[bool]:
+            return [stopped_state(pid) != "" for pid in (process.pid, child)]
+
+        for alone in (True, False):
+            pausing = Thread(target=strikes.pause, args=(alone, 0.3, process.pid))
+            pausing.start()
+            while states() != [True, not alone]:
+                assert pausing.is_alive()
+            pausing.join()
+            while any(states()):
+                time.sleep(strikes.SOON_S)
+        process.communicate()
+        assert process.returncode == 0
 
 
 SAY = """

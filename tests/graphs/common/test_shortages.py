@@ -1,12 +1,15 @@
 """A shortage of the machine is seen whoever raises it, and nothing else is taken for one."""
 
 import os
+import sys
 from errno import EMFILE, ENOENT, ENOSPC
 
 import pytest
 
 from graphs.common.errors import InputError, running
 from graphs.common.shortages import shortage
+from tests.children import ran
+from tests.planner.cli.given import ROOT
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,22 @@ def test_what_has_come_to_an_end(error: Exception, said: str) -> None:
     led = ValueError("no answer")
     led.__cause__ = error
     assert shortage(led) == said
+
+
+def test_a_library_that_would_wait_forever_for_memory_is_not_loaded() -> None:
+    code = (
+        "import os, numpy\n"
+        "from graphs.common.shortages import guard_imports, shortage\n"
+        "from tests.attacks.strikes import limit_now\n"
+        "guard_imports()\n"
+        "limit_now(2, 20 << 20, os.getpid())\n"  # RLIMIT_DATA
+        "try:\n"
+        "    import scipy.optimize\n"
+        "except OSError as error:\n"
+        "    print(shortage(error))\n"
+    )
+    said = ran([sys.executable, "-c", code], cwd=ROOT, limit_s=120).stdout
+    assert said == "[Errno 12] Cannot allocate memory\n"
 
 
 def test_inputs_are_not_at_fault_for_a_shortage() -> None:

@@ -21,6 +21,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from graphs.common.promises import Promise
+from planner.runtime.distributed.training.seals import Seals
 from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
 from simulator.schedule import Action, Computation, Schedule
@@ -93,32 +94,32 @@ class EngineStage(PipelineStage):
         options |= {"input_args": tuple(input_args), "output_args": tuple(output_args)}
         super().__init__(module, *args, **options)
         self.times: list[tuple[Action, float, float]] = []  # with starts and ends by `time.perf_counter`
-        self.messages = MessageLog()
+        self.messages, self.seals = MessageLog(), Seals()
         self._on = on
         self._learned_inputs = [tensor.requires_grad for tensor in input_args]
         self._learned_outputs = [tensor.requires_grad for tensor in output_args]
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Note what is sent after a forward pass."""
-        return self.messages.leaving(
-            Action(self.stage_index, "F", fwd_chunk_id), super().get_fwd_send_ops(fwd_chunk_id)
-        )
+        """Note and seal what is sent after a forward pass."""
+        return self._leaving(Action(self.stage_index, "F", fwd_chunk_id), super().get_fwd_send_ops(fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Note what is sent after a backward pass."""
-        return self.messages.leaving(
-            Action(self.stage_index, "B", bwd_chunk_id), super().get_bwd_send_ops(bwd_chunk_id)
-        )
+        """Note and seal what is sent after a backward pass."""
+        return self._leaving(Action(self.stage_index, "B", bwd_chunk_id), super().get_bwd_send_ops(bwd_chunk_id))
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Watch what comes from the previous stage."""
-        sender = Action(self.stage_index - 1, "F", fwd_chunk_id)
-        return self.messages.coming(sender, super().get_fwd_recv_ops(fwd_chunk_id))
+        return self._coming(Action(self.stage_index - 1, "F", fwd_chunk_id), super().get_fwd_recv_ops(fwd_chunk_id))
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         """Watch what comes from the next stage."""
-        sender = Action(self.stage_index + 1, "B", bwd_chunk_id)
-        return self.messages.coming(sender, super().get_bwd_recv_ops(bwd_chunk_id))
+        return self._coming(Action(self.stage_index + 1, "B", bwd_chunk_id), super().get_bwd_recv_ops(bwd_chunk_id))
+
+    def _leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        return self.seals.leaving(sender, self.messages.leaving(sender, ops))
+
+    def _coming(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        return self.seals.coming(sender, self.messages.coming(sender, ops))
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **options: Any) -> Any:
         """Time the forward pass of a micro-batch."""
@@ -174,8 +175,14 @@ class EngineStage(PipelineStage):
             self.has_backward = before
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[torch.Tensor, ...]:
+        self.seals.compare(Action(self.stage_index - 1, "F", fwd_chunk_id))
         inputs = super()._retrieve_recv_activations(fwd_chunk_id)
         return tuple(x.requires_grad_(learned) for x, learned in zip(inputs, self._learned_inputs, strict=True))
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[torch.Tensor | None, ...]:
+        self.seals.compare(Action(self.stage_index + 1, "B", bwd_chunk_id))
+        gradients: tuple[torch.Tensor | None, ...] = super()._retrieve_recv_grads(bwd_chunk_id)
+        return gradients
 
     def _create_grad_send_info(self, args_recv_info: tuple[Any, ...]) -> list[int | None]:
         stages = super()._create_grad_send_info(args_recv_info)

@@ -3,7 +3,6 @@
 They are started like those of a `Runner` (see `launcher`), each with its shard.
 """
 
-import json
 import shutil
 import tempfile
 import threading
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 
 from graphs.common import checks
-from graphs.common.errors import InputError
+from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import shortage
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -32,6 +32,8 @@ from planner.runtime.distributed.training.worker import (
     STEP,
     RankSetup,
     SharedBuffer,
+    answer_from_text,
+    answer_key,
     file_at,
     key_of,
     opened,
@@ -40,8 +42,9 @@ from planner.runtime.distributed.training.worker import (
 )
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
+from planner.runtime.distributed.transport.messages import DamagedMessage
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
-from planner.runtime.errors import RankError, failure_from_text
+from planner.runtime.errors import RankError, failure_from_text, failure_to_text
 from planner.runtime.matching import rewritten_for
 from planner.runtime.training.any_trainer import AnyTrainer, check_batches
 from planner.runtime.training.optimizers import check_own_hooks
@@ -152,10 +155,20 @@ class HostedTrainer(AnyTrainer):
         self._ending.check()
         with self._busy:  # until they are read
             files = [self._folder / name for name in self._ask(command, content)]
-            parts = [opened(file) for file in files]
+            parts = [self._opened(*each) for each in zip(self._layout.others, files, strict=True)]
             for file in files:
                 file.unlink()
             return parts
+
+    def _opened(self, rank: int, file: Path) -> Any:
+        """Read the file of a rank; raise RankError if it is damaged."""
+        try:
+            return opened(file)
+        except Exception as error:  # torch and pickle raise many kinds
+            if shortage(error):
+                raise
+            self._broken = True
+            raise self._damaged(rank, f"a file that is damaged: {first_line(error)}") from error
 
     def _ask(self, command: str, content: Any = None) -> list[Any]:
         """Give a command, with content if it needs any, and return the answers of all ranks.
@@ -187,7 +200,7 @@ class HostedTrainer(AnyTrainer):
 
     def _wait_for(self, number: int) -> dict[int, Any]:
         """Wait for all answers, unless one says that no others will come."""
-        keys = [key_of(number, rank) for rank in self._layout.others]
+        keys = [answer_key(rank) for rank in self._layout.others]
         start_s = look_s = now_s = time.monotonic()
         noticed_s: float | None = None  # when something went wrong of which the reason may follow
         with asking():
@@ -211,8 +224,19 @@ class HostedTrainer(AnyTrainer):
 
     def _answers(self, number: int) -> dict[int, Any]:
         """Return the answers that are there."""
-        there = [rank for rank in self._layout.others if self._store.check([key_of(number, rank)])]
-        return {rank: json.loads(self._store.get(key_of(number, rank))) for rank in there}
+        return {
+            rank: self._answer(number, rank) for rank in self._layout.others if self._store.check([answer_key(rank)])
+        }
+
+    def _answer(self, number: int, rank: int) -> dict[str, Any]:
+        """Return the answer of a rank; a damaged one says that this rank has failed."""
+        try:
+            return answer_from_text(number, self._store.get(answer_key(rank)))
+        except DamagedMessage as error:
+            return {"kind": "rank", "failure": failure_to_text(self._damaged(rank, str(error))), "over": True}
+
+    def _damaged(self, rank: int, what: str) -> RankError:
+        return RankError(f"{self._layout.title(rank)} has sent {what}; start again")
 
     def _lost(self, answers: Mapping[int, Any]) -> str:
         """Return which of the ranks without an answer does nothing any more, and why; empty while all run."""

@@ -228,8 +228,8 @@ class RankStages:
         gradient; ``factor`` multiplies the loss, and so the gradients. The times of messages are kept if it is
         ``timed``.
 
-        Raise StageError if a stage of this rank fails, or the loss; InputError if the loss is none, or the mean of the
-        losses is not that of the batch; RuntimeError if another rank is gone.
+        Raise StageError if a stage of this rank fails, or the loss, or a message came damaged; InputError if the loss
+        is none, or the mean of the losses is not that of the batch; RuntimeError if another rank is gone.
         """
         self._share, self._factor = share, factor
         self._shares.clear()
@@ -241,6 +241,7 @@ class RankStages:
             stage.times.clear()
             stage.messages.ends.clear()
             stage.messages.on = timed
+            stage.seals.begin(step)
             stage.has_backward = True
             stage.clear_runtime_states()
         inputs = [tuple(batch.inputs[name].to(self.torch_device) for name in self._inputs) for batch in batches]
@@ -248,6 +249,8 @@ class RankStages:
         targets = [batch.target for batch in batches]
         with torch.enable_grad(), quiet_schedules():
             self._runtime._step_microbatches(inputs, options, targets, return_outputs=False)
+        for stage in self._stages:
+            stage.seals.check()
         for name, count in self._counts.items():
             count += self._program.updates[name].increment * len(batches)
         return self._outcome()

@@ -2,7 +2,7 @@
 
 ::
 
-    coordinator   shared buffer: micro-batches     store: "command 4" = step ─────────► "answer 4 of 1", "answer 4 of 2"
+    coordinator   shared buffer: micro-batches     store: "command 4" = step ─────────► "answer of 1", "answer of 2"
     rank 1        waits for "command 4", takes the step with all ranks, answers with its seconds, waits for "command 5"
 
 The tools of a training and large results are in files. Functions are stored by their names, as `pickle` does. So a
@@ -14,7 +14,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_map_only
 
 from graphs.common.errors import InputError
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES, Packing
+from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES, DamagedMessage, Packing, sealed, unsealed
 from planner.runtime.distributed.transport.rendezvous import asking
 from planner.runtime.errors import RankError, StageError, failure_to_text
 from planner.runtime.training.optimizers import Factory
@@ -203,9 +203,27 @@ Their arguments, if any, are in a file, and what they return is written to anoth
 SHARED_BUFFER = "shared_buffer"  # the name of its file
 
 
-def key_of(number: int, rank: int | None = None) -> str:
-    """Return the key of a command in the store, or of the answer of a rank."""
-    return f"command {number}" if rank is None else f"answer {number} of {rank}"
+def key_of(number: int) -> str:
+    """Return the key of a command in the store."""
+    return f"command {number}"
+
+
+def answer_key(rank: int) -> str:
+    """Return the key of what a rank answers, whatever the number of its command: it could be a wrong one."""
+    return f"answer of {rank}"
+
+
+def answer_to_text(number: int, answer: Mapping[str, Any]) -> str:
+    """Write the answer to a command, for `answer_from_text`."""
+    return sealed(json.dumps({"number": number, **answer}))
+
+
+def answer_from_text(number: int, text: bytes) -> dict[str, Any]:
+    """Read the answer to a command; raise DamagedMessage if it is damaged, or to another command."""
+    answer: dict[str, Any] = json.loads(unsealed(text))
+    if answer["number"] != number:
+        raise DamagedMessage(f"an answer to command {answer['number']} instead of {number}")
+    return answer
 
 
 def file_at(folder: Path, number: int, rank: int | None = None) -> Path:
@@ -240,7 +258,7 @@ class CommandLoop:
                     told = failure_to_text(self._named(error, command))
                     answer = {"kind": _kind(error), "failure": told, "over": not harmless}
                 with asking():
-                    self.store.set(key_of(number, self.rank), json.dumps(answer))
+                    self.store.set(answer_key(self.rank), answer_to_text(number, answer))
                 if answer.get("over"):
                     return
         finally:

@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroup as ProcessGroup
 from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
+from graphs.common.shortages import shortage
 from planner.runtime.distributed.transport.layout import Payload, Routes
 from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilentPeer
 from planner.runtime.distributed.transport.messages import (
@@ -103,8 +104,8 @@ class Connection:
             thread.join(max(0.0, end_s - time.monotonic()))
 
     def _repeat(self, work: Callable[[], bool]) -> None:
-        use_threads(1)  # copies are made on this thread alone
         try:
+            use_threads(1)  # copies are made on this thread alone
             while work():
                 pass
         except Exception as error:  # torch raises RuntimeError for a peer that ended; a damaged message is as bad
@@ -182,7 +183,10 @@ class Connection:
 
 def why_lost(error: Exception) -> str:
     """Return for people why a connection is lost."""
-    return str(error) if isinstance(error, DamagedMessage | SilentPeer) else "its connection broke"
+    if isinstance(error, DamagedMessage | SilentPeer):
+        return str(error)
+    said = shortage(error)
+    return f"this process has too little: {said}" if said else "its connection broke"
 
 
 def piece_bytes(payloads: Sequence[Payload]) -> int:

@@ -5,7 +5,7 @@
     checksum and kind, micro-batch, stage, length │ strides of every tensor │ tensor │ ...    each part is aligned
 
 Shapes and dtypes follow from the plan, so only strides are sent. The checksum is of the head: a tensor that came as a
-heartbeat, or as another micro-batch's, would be awaited forever.
+heartbeat, or as another micro-batch's, would be awaited forever. A text has a checksum of its own.
 """
 
 import math
@@ -117,9 +117,22 @@ class Message:
     text: str = ""  # for all kinds but tensors
 
 
+def sealed(text: str) -> str:
+    """Return a text with its checksum, for `unsealed`."""
+    return f"{zlib.crc32(text.encode()):08x} {text}"
+
+
+def unsealed(row: bytes) -> str:
+    """Return the text that `sealed` took; raise DamagedMessage if something else has come."""
+    mark, _, text = row.decode(errors="replace").partition(" ")
+    if mark != f"{zlib.crc32(text.encode()):08x}":
+        raise DamagedMessage("a text that is damaged")
+    return text
+
+
 def pack(message: Message) -> torch.Tensor:
     """Return a message as [n_bytes] uint8, a new tensor."""
-    text = [torch.frombuffer(bytearray(message.text.encode()), dtype=torch.uint8)] if message.text else []
+    text = [] if message.kind is Kind.TENSORS else [_row_of(sealed(message.text))]
     tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or text]
     packings = [Packing.of(tensor) for tensor in tensors]
     strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
@@ -131,6 +144,10 @@ def pack(message: Message) -> torch.Tensor:
     for start, packing, tensor in zip(starts, packings, tensors, strict=True):
         packing.put(tensor, row[start : start + packing.n_bytes])
     return row
+
+
+def _row_of(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
 def length(row: torch.Tensor) -> int:
@@ -158,12 +175,13 @@ def _checksum(*fields: int) -> int:
 def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
     """Read a message with a payload of these tensors from a row, [n_bytes] uint8, whose memory the tensors keep.
 
-    Raise Damaged if its length differs from the length it states, or from what its tensors need.
+    Raise Damaged if its length differs from the length it states, or from what its tensors need, or its text from what
+    was sent.
     """
     kind, micro_batch, stage = address(row)
     if kind is not Kind.TENSORS:
-        text = row[_up(N_FIELDS * WORD_BYTES) :].numpy().tobytes().decode()
-        return Message(kind, micro_batch, stage, text=text)
+        text = row[_up(N_FIELDS * WORD_BYTES) :].numpy().tobytes()
+        return Message(kind, micro_batch, stage, text=unsealed(text))
     n_strides = sum(len(tensor.shape) for tensor in expected)
     strides = iter(_fields(row, N_FIELDS + n_strides)[N_FIELDS:])
     packings = [

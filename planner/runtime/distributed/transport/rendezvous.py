@@ -23,6 +23,7 @@ from planner.plans.plan import Plan
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
 from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Heartbeats, clock_name, pid_space
+from planner.runtime.distributed.transport.messages import DamagedMessage, sealed, unsealed
 from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -74,7 +75,8 @@ def meet(
 ) -> tuple[PeerInfo, ...]:
     """Wait for all ranks, and return the information about them; ``ended`` says which rank has ended meanwhile, if any.
 
-    Raise InputError if a rank has trouble, or another plan or torch; RankError if one ends or does not come in time.
+    Raise InputError if a rank has trouble, or another plan or torch; RankError if one ends, or does not come in time,
+    or what it says of itself comes damaged.
     """
     peer_infos: dict[int, PeerInfo] = {}
     ranks = range(len(layout.devices))
@@ -85,7 +87,7 @@ def meet(
             why = ended()  # asked first: what a rank left before it ended is then seen
             for other in ranks:
                 if other not in peer_infos and store.check([_key(other)]):
-                    peer_infos[other] = PeerInfo(**json.loads(store.get(_key(other))))
+                    peer_infos[other] = _peer_info(store, layout, other)
             check_peer_infos(layout, peer_info, peer_infos)
             missing = [other for other in ranks if other not in peer_infos]
             if not missing:
@@ -98,6 +100,14 @@ def meet(
                     "see that its process runs and can reach the others, and start again"
                 )
             time.sleep(LOOK_S)
+
+
+def _peer_info(store: Store, layout: RankLayout, rank: int) -> PeerInfo:
+    """Read the information about a rank that is there; raise RankError if it is damaged."""
+    try:
+        return PeerInfo(**json.loads(unsealed(store.get(_key(rank)))))
+    except DamagedMessage as error:
+        raise RankError(f"{layout.title(rank)} has come with {error}; start again") from error
 
 
 def check_peer_infos(layout: RankLayout, ours: PeerInfo, peer_infos: Mapping[int, PeerInfo]) -> None:
@@ -162,7 +172,7 @@ def own_address(peer: str) -> str:
 
 
 def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
-    store.set(_key(rank), json.dumps(asdict(peer_info)))
+    store.set(_key(rank), sealed(json.dumps(asdict(peer_info))))
 
 
 def _key(rank: int) -> str:

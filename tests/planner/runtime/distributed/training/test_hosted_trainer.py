@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import planner
 from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.distributed.training import hosted_trainer as training_front
+from planner.runtime.distributed.training import worker
 from planner.runtime.distributed.training.hosted_trainer import BROKEN, HostedTrainer
 from planner.runtime.distributed.training.worker import RankSetup
 from planner.runtime.errors import RankError, RemoteError, StageError
@@ -209,6 +212,58 @@ def test_a_stage_that_fails_is_told_with_its_traceback() -> None:
 
 
 @pytest.mark.slow
+def lying_loss(result: Any, target: Any) -> torch.Tensor:
+    """The loss, after which the last rank sends gradients without their last bytes."""
+    send = dist.isend
+
+    def isend(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+        row = tensor.reshape(-1)
+        return send(row[:-1] if tensor.is_floating_point() else row, *args, **options)
+
+    for module in (dist, dist.distributed_c10d):
+        vars(module)["isend"] = isend
+    return loss_of(result, target)
+
+
+def test_a_gradient_that_comes_damaged_is_an_error() -> None:
+    with (
+        planner.train(PLAN, PROGRAM, loss=lying_loss, optimizer=sgd, processes=True) as ranks,
+        pytest.raises(StageError, match=r"^what stage 1 sent after 1B0 in step 0 came damaged$"),
+    ):
+        ranks.step(*data_of(HALVES, 0))
+
+
+class DamagesFiles(torch.optim.SGD):
+    """Damages every file that its process writes from its first step on."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Begin to damage files."""
+        vars(torch)["save"] = lambda _, path: path.write_bytes(b"PK")
+        return super().step(closure)
+
+
+class DamagesAnswers(torch.optim.SGD):
+    """Answers another command than was given from its first step on."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Begin to give other answers."""
+        written = worker.answer_to_text
+        vars(worker)["answer_to_text"] = lambda number, answer: written(number - 1, answer)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [(DamagesFiles, "has sent a file that is damaged"), (DamagesAnswers, "has sent an answer to command")],
+)
+def test_a_result_that_comes_damaged_is_an_error(optimizer: type[torch.optim.SGD], said: str) -> None:
+    with planner.train(PLAN, PROGRAM, loss=mean_square, optimizer=partial(optimizer, lr=0.1), processes=True) as ranks:
+        with pytest.raises(RankError, match=said):
+            ranks.gradients(BATCHES)
+        with pytest.raises(RankError, match=re.escape(BROKEN)):
+            ranks.state_dict()
+
+
 def test_a_loss_that_is_a_sum_is_refused_in_the_caller_too() -> None:
     with (
         HostedTrainer(PLAN, PROGRAM, replace(TOOLS, loss=sum_of_squares)) as ranks,

@@ -1,8 +1,8 @@
 """What a rank answers to its words, without another process."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +10,16 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is public
 
 from graphs.common.errors import InputError
-from planner.runtime.distributed.training.worker import SHARED_BUFFER, CommandLoop, SharedBuffer, key_of
+from planner.runtime.distributed.training.worker import (
+    SHARED_BUFFER,
+    CommandLoop,
+    SharedBuffer,
+    answer_from_text,
+    answer_key,
+    answer_to_text,
+    key_of,
+)
+from planner.runtime.distributed.transport.messages import DamagedMessage
 from planner.runtime.errors import RankError, StageError, failure_from_text
 
 
@@ -32,11 +41,23 @@ class Trainer:
 
 def answers(make: Callable[[], Any], folder: Path, n_words: int) -> list[dict[str, Any]]:
     """Of rank 1, to words that have been said already; at the last one it fails."""
-    store = HashStore()
+    store, said = HashStore(), []
     for number in range(n_words):
         store.set(key_of(number), "record")
-    CommandLoop(store, folder, 1).serve(make)
-    return [json.loads(store.get(key_of(number, 1))) for number in range(n_words)]
+    keeping = SimpleNamespace(wait=store.wait, get=store.get, set=lambda *each: said.append(each))
+    CommandLoop(keeping, folder, 1).serve(make)  # type: ignore[arg-type]  # a store that keeps all that is set
+    assert [key for key, _ in said] == [answer_key(1)] * n_words
+    return [answer_from_text(number, text.encode()) for number, (_, text) in enumerate(said)]
+
+
+def test_an_answer_that_is_damaged_or_to_another_command_is_none() -> None:
+    text = answer_to_text(4, {"value": [0.5, 1.0]}).encode()
+    assert answer_from_text(4, text)["value"] == [0.5, 1.0]
+    with pytest.raises(DamagedMessage, match=r"^an answer to command 4 instead of 5$"):
+        answer_from_text(5, text)
+    for damaged in (text[:-1], text.replace(b"0.5", b"0.6"), b"", b"\xff" + text):
+        with pytest.raises(DamagedMessage, match=r"^a text that is damaged$"):
+            answer_from_text(4, damaged)
 
 
 def test_what_can_be_mended_is_told_and_the_next_word_heard(tmp_path: Path) -> None:

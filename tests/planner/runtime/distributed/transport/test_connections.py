@@ -263,6 +263,7 @@ def test_words(kind: Kind) -> None:
         (SilentPeer("nothing was heard of it for 4 s"), "nothing was heard of it for 4 s"),
         (DamagedMessage("a message of the kind 9, which there is not"), "a message of the kind 9, which there is not"),
         (RuntimeError("[../third_party/gloo] Connection closed by peer [127.0.0.1]:1"), "its connection broke"),
+        (RuntimeError("can't start new thread"), "this process has too little: can't start new thread"),
     ],
 )
 def test_what_a_person_reads(error: Exception, why: str) -> None:
