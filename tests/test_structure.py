@@ -105,7 +105,7 @@ LINES = {
     "costmodels/operators": 878,
     "graphs": 894,
     "graphs/common": 1074,
-    "graphs/importers": 5766,
+    "graphs/importers": 5771,
     "graphs/importers/onnx": 980,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3340,

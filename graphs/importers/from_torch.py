@@ -164,7 +164,7 @@ def _program(exported: ExportedProgram, name: str, short: ShortModule, training:
         raise InputError(f"model '{name}' cannot run on its example inputs{mixed}")
     if training:
         differentiable_copies(code)
-    without_unread(code)
+    without_unread(code, buffers)
     mark_strided(code)
     _name_results(code, getattr(short.whole_module, "output_names", ()))
     inputs, state = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}

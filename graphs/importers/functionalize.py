@@ -136,14 +136,19 @@ def without_noise(graph: fx.Graph) -> None:
                 graph.erase_node(unread)
 
 
-def without_unread(graph: fx.Graph) -> None:
+def without_unread(graph: fx.Graph, buffers: frozenset[str]) -> None:
     """Leave out operators whose results nobody reads, in place: a question that the trace has answered, for example.
 
-    What draws at random stays. torch's assertions about the types of tensors hold for a trace with fixed types.
+    What draws at random stays, and what reads these ``buffers``, which it may update. torch's assertions about the types
+    of tensors hold for a trace with fixed types.
     """
+
+    def stays(node: fx.Node) -> bool:
+        return node.is_impure() or any(read.name in buffers for read in node.all_input_nodes)
+
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(stays)
 
 
 def is_mapped(graph: fx.Graph) -> bool:
