@@ -139,8 +139,8 @@ def without_noise(graph: fx.Graph) -> None:
 def without_unread(graph: fx.Graph, buffers: frozenset[str]) -> None:
     """Leave out operators whose results nobody reads, in place: a question that the trace has answered, for example.
 
-    What draws at random stays, and what reads these ``buffers``, which it may update. torch's assertions about the types
-    of tensors hold for a trace with fixed types.
+    What draws at random stays, and what reads these ``buffers``, which it may update. torch's assertions about types
+    go: a trace has fixed ones.
     """
 
     def stays(node: fx.Node) -> bool:
