@@ -71,16 +71,19 @@ def _needed(module: Any, names: Sequence[str]) -> int:
 
 def _tokens(module: Any, batch: int) -> Tensor:
     config = getattr(module.config, "text_config", module.config)
-    limits = [
-        getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings", "n_positions")
-    ]
+    limits = position_limits(config, ("max_target_positions", "max_position_embeddings", "n_positions"))
     limits += [  # RoBERTa's positions begin after that of padding
         table.num_embeddings - table.padding_idx - 1
         for name, table in module.named_modules()
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None
     ]
-    length = min([SEQUENCE, *(int(limit) for limit in limits if limit and limit > 0)])  # XLNet's -1 is no limit
-    return torch.zeros(batch, length, dtype=torch.long)
+    return torch.zeros(batch, min([SEQUENCE, *limits]), dtype=torch.long)
+
+
+def position_limits(config: Any, names: Sequence[str]) -> list[int]:
+    """Return the most positions by each of these names that a config has; XLNet's -1 is no limit."""
+    found = (getattr(config, name, None) for name in names)
+    return [int(limit) for limit in found if limit and limit > 0]
 
 
 def _pixels(module: Any, batch: int) -> Tensor:

@@ -11,13 +11,13 @@ positions that the model makes, is the same in each run. So it is known, and the
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from typing import Any
 
 from torch import nn
 
 from graphs.common.replaced import replaced
 from graphs.importers.known_values import ASKING, KnownValues, untraced
+from graphs.importers.tracing_guards import running_within
 
 LIBRARY = "transformers."
 OTHERS = ("transformers.utils", "transformers.integrations.hub_kernels")
@@ -43,14 +43,8 @@ class ConstantValues(KnownValues):
 @contextmanager
 def constant_values(module: nn.Module) -> Iterator[ConstantValues]:
     """Let a trace of a module know what follows from constants, and let transformers' code run as in a call."""
-    values, forward = ConstantValues(), module.forward
-
-    @wraps(forward)
-    def with_values(*args: Any, **kwargs: Any) -> Any:
-        with values:
-            return forward(*args, **kwargs)
-
-    with replaced(module, "forward", with_values), ExitStack() as replacements:
+    values = ConstantValues()
+    with running_within(module, lambda *_, **__: values), ExitStack() as replacements:
         for name, asking in [*sys.modules.items()]:
             if name.startswith(LIBRARY) and not name.startswith(OTHERS):
                 for question, answer in _answers(vars(asking), values).items():

@@ -11,16 +11,15 @@ where a router sends a token, is different in each run, and no value is known fo
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import SymInt, Tensor, nn
 from torch.utils import _pytree as pytree
 
-from graphs.common.replaced import replaced
 from graphs.importers.known_values import ASKING, KnownValues, tensor_leaves, untraced
 from graphs.importers.source_location import at_caller
+from graphs.importers.tracing_guards import running_within
 from graphs.program.arguments import Arguments
 from graphs.program.expectations import expect
 
@@ -35,10 +34,9 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
 
     Append to ``unknown`` the places in the user's code that need a value which is not known.
     """
-    forward, buffers = module.forward, dict(module.named_buffers())
+    buffers = dict(module.named_buffers())
 
-    @wraps(forward)
-    def with_values(*args: Any, **kwargs: Any) -> Any:
+    def known(*args: Any, **kwargs: Any) -> _ExampleValues:
         values = _ExampleValues(unknown)
         with untraced():
             own = pytree.tree_map_only(
@@ -47,10 +45,9 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
                 (given.args, {name: given.kwargs[name] for name in kwargs}, buffers),
             )
         values.add((args, kwargs, dict(module.named_buffers())), own)
-        with values:
-            return forward(*args, **kwargs)
+        return values
 
-    with replaced(module, "forward", with_values):
+    with running_within(module, known):
         yield
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphs.common.checks import instance, integer, path
 from graphs.common.errors import InputError
 from graphs.common.shortages import failures
-from graphs.importers.config_inputs import example_inputs
+from graphs.importers.config_inputs import example_inputs, position_limits
 from graphs.importers.exported_generation import exported_generation
 from graphs.importers.from_config import config_document, headed_module
 from graphs.importers.phase_programs import is_phase_of, phase_program
@@ -221,8 +221,7 @@ def _context(module: Any, context: int | None) -> int:
 def _most(config: Any, *own: str) -> int | None:
     """Return the most positions that a config names, by a name of its own or a common one."""
     names = (*own, "max_position_embeddings", "n_positions", "max_seq_len")
-    found = (getattr(config, name, None) for name in names)
-    return next((int(limit) for limit in found if limit and limit > 0), None)  # XLNet's -1 is no limit
+    return next(iter(position_limits(config, names)), None)
 
 
 def _within(module: Any, asked: int, most: int | None, what: str) -> int:

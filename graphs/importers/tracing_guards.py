@@ -12,8 +12,8 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import cache, wraps
 from typing import Any
 
@@ -80,14 +80,21 @@ def as_exported(answer: bool = True) -> Iterator[None]:
 @contextmanager
 def as_called(module: nn.Module) -> Iterator[None]:
     """Let a module run as it does in a call while it is traced, whatever it asks."""
+    with running_within(module, lambda *_, **__: as_exported(False)):
+        yield
+
+
+@contextmanager
+def running_within(module: nn.Module, context: Callable[..., AbstractContextManager[object]]) -> Iterator[None]:
+    """Let a module run within a context, which is made of the arguments of a call."""
     forward = module.forward
 
     @wraps(forward)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with as_exported(False):
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with context(*args, **kwargs):
             return forward(*args, **kwargs)
 
-    with replaced(module, "forward", called):
+    with replaced(module, "forward", within):
         yield
 
 
