@@ -228,8 +228,10 @@ def operator_times(
     times = OperatorTimes(**{name: np.column_stack([column[name] for column in columns]) for name in columns[0]})
     times = _by_reference(times, operators, cluster)
     times = times if len(graph.ops) == len(whole.ops) else _together(times, starts)
-    able = np.column_stack([runs_on(whole.ops, device) for device in cluster.devices])
-    times = replace(times, forward_s=np.where(able, times.forward_s, np.inf))
+    one_of_each = {device.is_processor: device for device in cluster.devices}
+    able = {kind: runs_on(whole.ops, device) for kind, device in one_of_each.items()}
+    runs = np.column_stack([able[device.is_processor] for device in cluster.devices])
+    times = replace(times, forward_s=np.where(runs, times.forward_s, np.inf))
     return times if workload.trains else replace(times, backward_s=np.zeros(0))
 
 

@@ -93,7 +93,7 @@ FENCED = {"planner.literature": ("planner.cli.solve",)}
 """Rooms that are kept for themselves, and who else may import them."""
 
 LINES = {
-    "costmodels": 2121,
+    "costmodels": 2123,
     "costmodels/calibrate": 2401,
     "costmodels/cluster": 2027,
     "costmodels/estimates": 736,

@@ -163,9 +163,9 @@ def cache_named(name: str) -> str:
 
 def is_processor(device: Device) -> bool:
     """Return whether a device is a host's processors rather than a GPU."""
-    if device.sheet is not None:
-        return device.sheet.is_processor
-    family, _ = family_of(LOCAL_ENGINE, device)
+    if device.is_processor is not None:
+        return device.is_processor
+    family, _ = family_of(LOCAL_ENGINE, device)  # by its name
     return family.name.startswith("processors")
 
 
