@@ -17,11 +17,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from planner.runtime.distributed.training import worker
 from planner.runtime.distributed.transport import connections, rendezvous
-from planner.runtime.distributed.transport.messages import pack, sealed
+from planner.runtime.distributed.transport.messages import N_FIELDS, WORD_BYTES, pack, sealed
 from tests.attacks.strikes import TOLD
 
 LONGEST = 4096  # bytes that a lie adds
-HEAD = 32  # bytes of a message
+HEAD = N_FIELDS * WORD_BYTES  # of a message
 MOST = {"message": 30, "greeting": 1, "tensor": 20, "object": 4, "numbers": 4, "answer": 6, "file": 3}
 """The channels, and how many words a rank sends by each at most before it lies."""
 OF_ALL = ("message", "greeting")
