@@ -114,8 +114,8 @@ def run(hours: float, corpus: Corpus, kinds: Sequence[str] = (), slice_s: float 
 
 
 def _round(kind: str, corpus: Corpus, slice_s: float, end_s: float) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Attack each target of a kind for a slice, all in one process; yield what was found as soon as it is known."""
-    first = {name: corpus.counts.get(f"{kind} {name}", 0) for name in KINDS[kind].names()}
+    """Attack targets of a kind for a slice each, all in one process; yield what was found as soon as it is known."""
+    first = lacking(kind, {name: corpus.counts.get(f"{kind} {name}", 0) for name in KINDS[kind].names()})
     command = [sys.executable, "-m", "tests.attacks.campaign", kind, json.dumps(first), str(slice_s)]
     limit_s = slice_s * len(first) + PATIENCE_S
     left_s = min(BUSY * limit_s, end_s - time.monotonic())
@@ -129,6 +129,14 @@ def _round(kind: str, corpus: Corpus, slice_s: float, end_s: float) -> Iterator[
             said.seek(0)
             why = f"the process ended with {process.returncode}: {said.read()[-1000:]}"
             yield waiting[0], {"tried": 1, "faults": [_fault(first[waiting[0]], why, "from this seed on")]}
+
+
+def lacking(kind: str, tried: Mapping[str, int]) -> dict[str, int]:
+    """Return the names that lack their share of what is wanted of a kind, with how much was tried; all if none does."""
+    share = next(
+        wanted / (1 if kinds == EACH else len(targets(kinds))) for kinds, wanted in WANTED.items() if kind in kinds
+    )
+    return {name: count for name, count in tried.items() if count < share} or dict(tried)
 
 
 def _ending(command: Sequence[str], left_s: float, said: TextIO) -> AbstractContextManager[Process]:
@@ -294,12 +302,13 @@ KINDS: Mapping[str, Kind] = {
     "starts": Kind(_all, _starts, longer=3),
     "losses": Kind(_all, _losses, longer=3, computes=False),
 }
+EACH = ("faults",)
 WANTED: Mapping[tuple[str, ...], int] = {
     ("readers", "options"): 1_000_000,
     ("problems",): 20_000,
     ("networks",): 20_000,
     ("trainings",): 2_000,
-    ("faults",): 200,
+    EACH: 200,
     ("lies",): 600,
     ("pauses",): 200,
     ("512MiB",): 200,
@@ -307,7 +316,7 @@ WANTED: Mapping[tuple[str, ...], int] = {
     ("starts",): 1_000,
     ("losses",): 12,
 }
-"""How many there should be, of some kinds together; of faults, of each command; requests in rounds of 1,000."""
+"""How many there should be, of some kinds together, but of `EACH` of each command; requests in rounds of 1,000."""
 
 
 def main(words: list[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks import campaign
-from tests.attacks.campaign import KINDS, PATIENCE_S, WANTED, Corpus, attacked, targets
+from tests.attacks.campaign import EACH, KINDS, PATIENCE_S, WANTED, Corpus, attacked, lacking, targets
 from tests.attacks.ledger import MARK, Row, merged, read_page, write_page
 
 NOW = version("placement-planner")
@@ -56,6 +56,14 @@ def test_what_is_wanted_is_of_kinds_that_there_are() -> None:
     assert {kind for kinds in WANTED for kind in kinds} == {*KINDS}
     assert targets(["readers"])[0] == ("readers", "plan")
     assert attacked("readers", "device map", 0, 0.0) == {"tried": 0, "faults": []}
+
+
+def test_those_that_lack_their_share_come_first() -> None:
+    names = [name for _, name in targets(["faults"])]
+    done = dict.fromkeys(names, WANTED[EACH])
+    assert lacking("faults", done) == done
+    assert lacking("faults", done | {names[3]: WANTED[EACH] - 1}) == {names[3]: WANTED[EACH] - 1}
+    assert lacking("lies", {"train in processes": 599, "run in processes": 199}) == {"run in processes": 199}
 
 
 def test_a_round_that_dies_is_a_fault_of_the_target_that_it_was_at(

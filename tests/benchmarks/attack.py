@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.campaign import KINDS, WANTED, Corpus, run, targets
+from tests.attacks.campaign import EACH, KINDS, WANTED, Corpus, run, targets
 from tests.attacks.ledger import Row, merged, read_page, write_page
 from tests.benchmarks.bars import Bar, at_least, at_most, declare, report
 
@@ -134,7 +134,7 @@ def campaign(corpus: Corpus, hours: float, kinds: Sequence[str], write: bool) ->
 
 def _tried(kinds: tuple[str, ...], tried: Sequence[int]) -> Bar:
     """Return the bar of how much was tried of some kinds together; of faults, of the command with the fewest."""
-    if kinds == ("faults",):
+    if kinds == EACH:
         return at_least("campaign: faults tried of each command", min(tried), WANTED[kinds])
     return at_least(f"campaign: {' and '.join(kinds)} tried", sum(tried), WANTED[kinds])
 
