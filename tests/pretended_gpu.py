@@ -317,6 +317,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> PretendedGp
     }
     for name, value in replaced.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr("torch.utils._triton.has_triton_package", lambda: False)  # which builds for CUDA bring along
     monkeypatch.setattr("costmodels.host.affinity._IDLE_STREAMS", {})
     monkeypatch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
     return GPU
