@@ -12,7 +12,7 @@ from costmodels.units import parse_bytes_per_s, parse_seconds
 from graphs.common.errors import InputError
 from planner.generation.plan import FittingChange, GenerationPlan
 from planner.generation.question import CACHE_FORMATS, GenerationQuestion
-from planner.generation.split import SplitProblem
+from planner.generation.split_problem import SplitProblem
 
 Planner = Callable[[GenerationQuestion], GenerationPlan]
 

@@ -12,11 +12,11 @@ from planner.generation.advice import changes_that_fit, short_bytes
 from planner.generation.plan import Alternative, GenerationPlan, Holding, PlanStage
 from planner.generation.question import GenerationQuestion, generation_question
 from planner.generation.speeds import Speeds, speeds_of
-from planner.generation.split import (
+from planner.generation.split import divide_model
+from planner.generation.split_problem import (
     Division,
     DivisionPart,
     SplitProblem,
-    divide_model,
     host_bytes,
     reused_bytes,
     split_problem,

@@ -16,7 +16,7 @@ from costmodels.generation.stages import (
 from costmodels.generation.work import Tokens, head_demand, pass_demand
 from graphs.common.brief import Brief
 from planner.generation.question import GenerationQuestion
-from planner.generation.split import Division, DivisionPart, SplitProblem, message_s, over_bytes
+from planner.generation.split_problem import Division, DivisionPart, SplitProblem, message_s, over_bytes
 
 COPIES = 4  # of compute buffers, where chunks of a prompt are on several devices at once (GGML_SCHED_MAX_COPIES)
 ESTIMATED = (0.7, 1.4)  # factors by which ranges are wider for kinds of devices that nobody measured

@@ -17,53 +17,29 @@ Sources: Held and Karp, J. SIAM 1962 (dynamic programming over sets); Geoffrion,
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, inf, prod
+from math import ceil, inf
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from costmodels.generation.work import VALUE_BYTES
-from graphs.common.arrays import Floats, Ints
+from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
-from graphs.common.errors import InputError
-from planner.generation.question import GenerationQuestion
-from planner.generation.units import DeviceClass, PricedUnit, UnitPrice, device_classes, priced_units
+from planner.generation.split_problem import (
+    Division,
+    DivisionPart,
+    SplitProblem,
+    division_cost,
+    extra_bytes,
+    host_bytes,
+    over_bytes,
+)
+from planner.generation.units import UnitPrice
 
-MOST_STATES = 20_000  # numbers of devices in use; each takes as many steps as there are units
 MULTIPLIER_TURNS = 24  # of the price of a host's memory
 ALIKE = 1e-9  # relative; costs that close are equal
 
-
 Used: TypeAlias = tuple[int, ...]
 """How many devices of each class are in use."""
-
-
-class DivisionPart(NamedTuple):
-    """Neighbouring layers on a unit.
-
-    Attributes:
-        unit: its number.
-        start: the first layer.
-        stop: after the last layer.
-        away: the layers whose experts are on the host.
-    """
-
-    unit: int
-    start: int
-    stop: int
-    away: tuple[int, ...] = ()
-
-
-class Division(NamedTuple):
-    """Every layer on a unit.
-
-    Attributes:
-        parts: the units in the order in which a token passes them.
-        cost_s: seconds of a request for each token that it generates, hops included.
-    """
-
-    parts: tuple[DivisionPart, ...]
-    cost_s: float
 
 
 @dataclass(frozen=True)
@@ -93,67 +69,6 @@ class Divided(Brief):
         return gap if gap > ALIKE else 0.0
 
 
-@dataclass(frozen=True)
-class SplitProblem(Brief):
-    """Units, prices and limits of a question.
-
-    Attributes:
-        question: the question.
-        classes: equal devices of each host.
-        units: what can hold layers.
-    """
-
-    question: GenerationQuestion
-    classes: tuple[DeviceClass, ...]
-    units: tuple[PricedUnit, ...]
-
-    @property
-    def n_layers(self) -> int:
-        """How many layers the model has."""
-        return len(self.question.works)
-
-    def hop_s(self, source: int, target: int) -> float:
-        """Return the seconds of a request's messages from one class to another, for each generated token."""
-        question = self.question
-        prompt_s = message_s(self, source, target, question.prompt) * question.sequences
-        return message_s(self, source, target, question.sequences) + prompt_s / question.output
-
-    def cost_s(self, price: UnitPrice, away: bool = False) -> float:
-        """Return the seconds of a request on a layer, for each token that it generates."""
-        token_s, prompt_s = (price.away_token_s, price.away_prompt_s) if away else (price.token_s, price.prompt_s)
-        return token_s + prompt_s / self.question.output
-
-
-Blocks: TypeAlias = Floats
-"""Costs of all blocks on a unit, [n + 1, n + 1], infinite where a block does not fit."""
-
-
-def message_s(problem: SplitProblem, source: int, target: int, rows: float) -> float:
-    """Return the seconds of a message with some tokens from one class to another; infinite without a link."""
-    starts, others = problem.classes[source].devices, problem.classes[target].devices[source == target :]
-    link = problem.question.cluster.link.get((starts[0], others[0])) if others else None
-    if link is None:
-        return inf
-    (seconds,) = link.seconds(np.array([rows * problem.question.model.hidden * VALUE_BYTES])).tolist()
-    return float(seconds) + problem.question.engine.seconds["hop"]
-
-
-def split_problem(question: GenerationQuestion) -> SplitProblem:
-    """Return the problem of a question.
-
-    Raises:
-        InputError: for more kinds of devices than can be searched.
-    """
-    classes = device_classes(question.cluster)
-    states = prod(len(each.devices) + 1 for each in classes)
-    if states > MOST_STATES:
-        raise InputError(
-            f"cluster '{question.cluster.name}' has {len(classes)} kinds of devices in {states:,} combinations; at "
-            f"most {MOST_STATES:,} are searched; give fewer devices, or name equal ones of a host alike"
-        )
-    return SplitProblem(question, classes, priced_units(question, classes))
-
-
 def divide_model(problem: SplitProblem) -> Divided:
     """Return the best division with its proof, the best of other devices, and the best on one device."""
     hosts = sorted({unit.host for unit in problem.units if unit.host is not None})
@@ -171,18 +86,6 @@ def divide_model(problem: SplitProblem) -> Divided:
     return Divided(best, bound_s if best else inf, following, alone[0] if alone else None, states)
 
 
-def host_bytes(problem: SplitProblem, division: Division) -> dict[int, float]:
-    """Return the bytes of experts that each class of processors has for GPUs of its host."""
-    found: dict[int, float] = {}
-    for part in division.parts:
-        unit = problem.units[part.unit]
-        for layer in part.away:
-            assert unit.host is not None
-            price = unit.prices[id(problem.question.works[layer])]
-            found[unit.host] = found.get(unit.host, 0.0) + price.host_bytes
-    return found
-
-
 def _over(problem: SplitProblem, division: Division) -> dict[int, float]:
     """Return by how many bytes the experts on hosts are more than their memory, less what lies there anyway."""
     over = {}
@@ -191,7 +94,7 @@ def _over(problem: SplitProblem, division: Division) -> dict[int, float]:
         for part in division.parts:
             unit = problem.units[part.unit]
             if unit.device_class == host:
-                room -= sum(unit.prices[id(problem.question.works[i])].bytes for i in range(part.start, part.stop))
+                room -= sum(price.bytes for price in problem.layer_prices(unit)[part.start : part.stop])
         if n_bytes > room:
             over[host] = n_bytes - room
     return over
@@ -257,7 +160,7 @@ class _ChainSearch:
 
     def __init__(self, problem: SplitProblem, prices: Mapping[int, float]) -> None:
         self.problem, self.prices = problem, prices
-        self.blocks = [blocks_of(problem, number, prices) for number in range(len(problem.units))]
+        self.blocks = [_blocks(problem, number, prices) for number in range(len(problem.units))]
         kinds = range(len(problem.classes))
         self.hops = [[problem.hop_s(source, target) for target in kinds] for source in kinds]
         self.costs: dict[tuple[Used, int], Floats] = {}
@@ -325,24 +228,13 @@ class _ChainSearch:
         return Division(tuple(parts), division_cost(self.problem, parts))
 
 
-def division_cost(problem: SplitProblem, parts: Sequence[DivisionPart]) -> float:
-    """Return the seconds of a request for each token that it generates: layers, head and hops."""
-    cost = 0.0
-    for number, part in enumerate(parts):
-        unit = problem.units[part.unit]
-        for layer in range(part.start, part.stop):
-            cost += problem.cost_s(unit.prices[id(problem.question.works[layer])], layer in part.away)
-        if part.stop == problem.n_layers:
-            cost += problem.cost_s(unit.head)
-        if number:
-            cost += problem.hop_s(problem.units[parts[number - 1].unit].device_class, unit.device_class)
-    return cost
+def _blocks(problem: SplitProblem, number: int, prices: Mapping[int, float]) -> Floats:
+    """Return [n + 1, n + 1], the costs of all blocks on a unit, infinite where one does not fit.
 
-
-def blocks_of(problem: SplitProblem, number: int, prices: Mapping[int, float]) -> Blocks:
-    """Return the costs of all blocks on a unit, hosts' memory at a price for each byte of experts."""
+    Hosts' memory has a price for each byte of experts.
+    """
     unit, n = problem.units[number], problem.n_layers
-    own = [unit.prices[id(work)] for work in problem.question.works]
+    own = problem.layer_prices(unit)
     cost, size = (
         np.concatenate(([0.0], np.cumsum(each)))
         for each in ([problem.cost_s(price) for price in own], [price.bytes for price in own])
@@ -350,42 +242,11 @@ def blocks_of(problem: SplitProblem, number: int, prices: Mapping[int, float]) -
     costs = np.where(np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :], cost[None, :] - cost[:, None], inf)
     costs[:, n] += problem.cost_s(unit.head)
     place = np.arange(n + 1)
-    besides = _end_bytes(problem, unit, place[:, None], place) + reused_bytes(problem, unit, place[:, None], place)
-    over = size[None, :] - size[:, None] + besides - unit.room_bytes
+    over = size[None, :] - size[:, None] + extra_bytes(problem, unit, place[:, None], place) - unit.room_bytes
     if unit.host is None:
         return np.where(over > 0, inf, costs)
     extra = _away_costs(problem, own, over, prices.get(unit.host, 0.0))
     return np.where(over > 0, costs + extra, costs)
-
-
-def over_bytes(problem: SplitProblem, part: DivisionPart) -> float:
-    """Return by how much the layers of a part are more than its unit has room for, all experts on it."""
-    unit = problem.units[part.unit]
-    own = sum(unit.prices[id(work)].bytes for work in problem.question.works[part.start : part.stop])
-    besides = _end_bytes(problem, unit, part.start, part.stop) + reused_bytes(problem, unit, part.start, part.stop)
-    return own + float(besides) - unit.room_bytes
-
-
-def _end_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop: Ints | int) -> Floats:
-    """Return the bytes of embedding and head in blocks of some layers on a unit; a tied one is there once."""
-    first, last = np.equal(start, 0), np.equal(stop, problem.n_layers)
-    twice = min(unit.head.bytes, unit.embedding_bytes) if problem.question.model.tied else 0.0
-    return np.asarray(first * unit.embedding_bytes + last * unit.head.bytes - (first & last) * twice)
-
-
-def reused_bytes(problem: SplitProblem, unit: PricedUnit, start: Ints | int, stop: Ints | int) -> Floats:
-    """Return the bytes of weights that blocks use and do not own, which a device then has once more."""
-    users: dict[tuple[int, float], list[int]] = {}
-    for layer, work in enumerate(problem.question.works):
-        for owner, n_bytes in work.reused.items():
-            users.setdefault((owner, n_bytes), []).append(layer)
-    found = np.zeros(np.broadcast(start, stop).shape)
-    for (owner, n_bytes), layers in users.items():
-        before = np.searchsorted(layers, start)
-        uses = np.searchsorted(layers, stop) > before
-        owns = np.less_equal(start, owner) & np.greater(stop, owner)
-        found = found + (uses & ~owns) * (n_bytes / unit.size)
-    return found
 
 
 class _Movable(NamedTuple):
@@ -430,7 +291,7 @@ def _away(problem: SplitProblem, number: int, start: int, stop: int, prices: Map
     left = over_bytes(problem, DivisionPart(number, start, stop))
     if unit.host is None or left <= 0:
         return ()
-    own = [unit.prices[id(work)] for work in problem.question.works]
+    own = problem.layer_prices(unit)
     chosen: list[int] = []
     for group in _movable(problem, own, prices.get(unit.host, 0.0)):
         there = [layer for layer in group.layers if start <= layer < stop]

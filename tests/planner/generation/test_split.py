@@ -10,10 +10,10 @@ import pytest
 
 from planner.generation.fit import fit
 from planner.generation.question import GenerationQuestion, generation_question
-from planner.generation.split import (
+from planner.generation.split import divide_model
+from planner.generation.split_problem import (
     DivisionPart,
     SplitProblem,
-    divide_model,
     division_cost,
     over_bytes,
     reused_bytes,
@@ -39,11 +39,9 @@ def _with_experts_away(problem: SplitProblem, parts: list[DivisionPart]) -> Iter
     choices = []
     for part in parts:
         unit = problem.units[part.unit]
-        movable = [
-            layer
-            for layer in range(part.start, part.stop)
-            if unit.host is not None and unit.prices[id(problem.question.works[layer])].expert_bytes
-        ]
+        prices = problem.layer_prices(unit)
+        layers = range(part.start, part.stop)
+        movable = [layer for layer in layers if unit.host is not None and prices[layer].expert_bytes]
         subsets = [away for size in range(len(movable) + 1) for away in combinations(movable, size)]
         choices.append([part._replace(away=away) for away in subsets])
     yield from product(*choices)
@@ -54,15 +52,16 @@ def fits(problem: SplitProblem, parts: tuple[DivisionPart, ...]) -> bool:
     used: dict[int, float] = {}
     for part in parts:
         unit = problem.units[part.unit]
-        prices = [unit.prices[id(problem.question.works[layer])] for layer in range(part.start, part.stop)]
-        freed = sum(unit.prices[id(problem.question.works[layer])].expert_bytes for layer in part.away)
+        prices = problem.layer_prices(unit)
+        freed = sum(prices[layer].expert_bytes for layer in part.away)
         if over_bytes(problem, part) - freed > 1e-6:
             return False
         if problem.classes[unit.device_class].processor:
-            used[unit.device_class] = used.get(unit.device_class, 0.0) + sum(price.bytes for price in prices)
+            own = sum(price.bytes for price in prices[part.start : part.stop])
+            used[unit.device_class] = used.get(unit.device_class, 0.0) + own
         for layer in part.away:
             assert unit.host is not None
-            used[unit.host] = used.get(unit.host, 0.0) + unit.prices[id(problem.question.works[layer])].host_bytes
+            used[unit.host] = used.get(unit.host, 0.0) + prices[layer].host_bytes
     rooms = {host: problem.question.cluster.devices[problem.classes[host].devices[0]].usable_bytes for host in used}
     return all(n_bytes <= rooms[host] + 1e-6 for host, n_bytes in used.items())
 
