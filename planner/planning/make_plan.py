@@ -37,10 +37,11 @@ from planner.problem.problem import Goal, Problem
 from planner.problem.reporter import SILENT, Reporter
 from planner.problem.result import Interrupted, NoPlanError, Result, Status
 from planner.solvers.conflict import Request, find_conflict
+from planner.solvers.fewer_devices import best_single_device
 from planner.solvers.portfolio import AUTO, SOLVERS
 from planner.solvers.robust import SOLVED, Draws, harden
 from planner.solvers.single_moves import is_scattered
-from planner.solvers.solve import CLIMB, best_single_device, solve
+from planner.solvers.solve import CLIMB, solve
 
 CONTIGUOUS = "chain-dp"
 ASIDE = 0.1  # share of a search's time that the search for the best contiguous placement takes on top

@@ -41,8 +41,8 @@ from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal
 from planner.problem.result import PROOF_TOLERANCE, Status
 from planner.solvers.copies import copies_of_everything
+from planner.solvers.fewer_devices import best_single_device
 from planner.solvers.robust import Robustness
-from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
 
 VERSION = 1

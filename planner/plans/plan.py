@@ -26,8 +26,8 @@ from planner.problem.constraints import Constraint, constrained
 from planner.problem.evaluate import Evaluation, evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Result, Status
+from planner.solvers.fewer_devices import best_single_device
 from planner.solvers.robust import Robustness
-from planner.solvers.solve import best_single_device
 from simulator.placement import Placement
 from simulator.simulate import lower, simulate
 from simulator.stages import Stage, split_stages

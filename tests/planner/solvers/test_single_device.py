@@ -13,7 +13,8 @@ from costmodels.table import CostTable
 from planner.problem.evaluate import evaluate
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
-from planner.solvers.solve import best_single_device, on_fewer, solve, worth_one_device
+from planner.solvers.fewer_devices import best_single_device, on_fewer, worth_one_device
+from planner.solvers.solve import solve
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 from tests.costmodels.parts import table_with
