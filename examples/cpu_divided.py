@@ -19,8 +19,9 @@ import numpy as np
 
 import planner
 from costmodels.cluster.file import read_cluster
+from costmodels.operator_times import OperatorTimes, operator_times
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble, operator_times
+from costmodels.tabulate import assemble
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
 from examples.chains import on_meta

@@ -8,9 +8,10 @@ import numpy as np
 from costmodels.cluster.catalogue import catalogue
 from costmodels.cluster.cluster import Cluster
 from costmodels.generation_costs import mean_pass, of_pass
+from costmodels.operator_times import OperatorTimes, operator_times
 from costmodels.operators.flops import Work, roofline_s, work_of
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble, operator_times, with_flows
+from costmodels.tabulate import assemble, with_flows
 from costmodels.workload import RecomputeMode, Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.operator_times import OperatorTimes
+from costmodels.tabulate import assemble
 from graphs.common.arrays import Floats
 from graphs.common.errors import InputError
 from graphs.ir import unfused

@@ -21,8 +21,9 @@ import numpy as np
 from costmodels.cluster.cluster import Cluster
 from costmodels.cluster.dictionary import cluster_from_dict, cluster_to_dict
 from costmodels.generation_costs import PhaseCosts, mean_pass, of_pass
+from costmodels.operator_times import OperatorTimes
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble, with_flows, with_times
+from costmodels.tabulate import assemble, with_flows, with_times
 from costmodels.units import format_seconds
 from costmodels.workload import Workload
 from graphs.common import checks

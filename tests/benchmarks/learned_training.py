@@ -28,10 +28,10 @@ from costmodels.cluster.cluster import Cluster, Device
 from costmodels.host.affinity import run_on, settle
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.learning.learned import LearnedModel, fit_learned
+from costmodels.operator_times import OperatorTimes, operator_times
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import Sweep
-from costmodels.tabulate import OperatorTimes, operator_times
 from costmodels.workload import Workload
 from graphs.common.documents import read_json
 from graphs.files import write_text

@@ -9,9 +9,10 @@ import pytest
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.learning.learned import LearnedModel, Predictions
 from costmodels.measured import Measurement, Profile, TrainingMeasurement
+from costmodels.operator_times import OperatorTimes
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.table import QUARTILES, Source
-from costmodels.tabulate import OperatorTimes, assemble, guessed_kinds, tabulate
+from costmodels.tabulate import assemble, guessed_kinds, tabulate
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Role

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from costmodels.cluster.cluster import Cluster, Device, Link
+from costmodels.operator_times import OperatorTimes
 from costmodels.table import CostTable
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan

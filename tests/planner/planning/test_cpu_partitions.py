@@ -12,8 +12,9 @@ from torch import nn
 
 import planner
 from costmodels.cluster.cluster import Cluster, Device, Link
+from costmodels.operator_times import OperatorTimes
 from costmodels.table import Source
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role, Tensor

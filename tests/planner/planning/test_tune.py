@@ -20,11 +20,12 @@ from costmodels.correction import fit_correction
 from costmodels.generation_costs import mean_pass
 from costmodels.host.fingerprint import fingerprint_of, machine_of
 from costmodels.measured import Measurement, Profile
+from costmodels.operator_times import OperatorTimes
 from costmodels.operators.keys import op_keys, training_keys
 from costmodels.profile_cache import cache_folder
 from costmodels.profilefile import read_profile, write_profile
 from costmodels.table import CostTable, Source
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module

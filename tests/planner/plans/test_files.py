@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.measured import Profile
+from costmodels.operator_times import OperatorTimes
 from costmodels.profilefile import write_profile
 from costmodels.table import Source, arrays_of
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.common.errors import InputError
 from planner.plans.files import load_plan, plan_from_dict, plan_to_dict, save_plan

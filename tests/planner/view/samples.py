@@ -15,7 +15,8 @@ from random import Random
 import numpy as np
 
 from costmodels.cluster.cluster import Cluster, Device, Link
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.operator_times import OperatorTimes
+from costmodels.tabulate import assemble
 from costmodels.workload import Workload
 from graphs.ir import Graph, Op, Role, Tensor
 from planner.plans.plan import Plan

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import resvg_py
 
-from costmodels.tabulate import OperatorTimes, assemble
+from costmodels.operator_times import OperatorTimes
+from costmodels.tabulate import assemble
 from graphs.common.errors import InputError
 from graphs.common.visible import visible
 from planner.view.picture import png_picture, svg_picture
