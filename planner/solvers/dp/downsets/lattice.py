@@ -23,14 +23,13 @@ from graphs.common.arrays import Floats, Ints
 from planner.problem.blocks import Blocks
 from planner.solvers.base import Budget
 from planner.solvers.compiled import flat
-from planner.solvers.dp.downsets.kernel import (
+from planner.solvers.dp.downsets.kernel import Penalty, Words
+from planner.solvers.dp.downsets.listing import (
     Bits,
     Listing,
     Order,
     Parts,
-    Penalty,
     Pins,
-    Words,
     list_downsets,
     open_parts,
     sum_up,

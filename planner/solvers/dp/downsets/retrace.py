@@ -20,7 +20,6 @@ from planner.solvers.compiled import compiled, inner, zeros
 from planner.solvers.dp.downsets.kernel import (
     BITS,
     CHUNK,
-    Bits,
     Field,
     Reaching,
     Sources,
@@ -28,6 +27,7 @@ from planner.solvers.dp.downsets.kernel import (
     interval_s,
     note_parts,
 )
+from planner.solvers.dp.downsets.listing import Bits
 
 Interval: TypeAlias = tuple[int, int, int]
 """A kind of device, and the downsets between which a device of the kind takes the difference."""

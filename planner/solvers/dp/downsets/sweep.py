@@ -12,8 +12,9 @@ import numpy as np
 from graphs.common.arrays import Floats, Ints
 from planner.solvers.base import Budget
 from planner.solvers.compiled import zeros
-from planner.solvers.dp.downsets.kernel import BITS, Bits, DownsetTable, Field, Reaching, Sources, extend
+from planner.solvers.dp.downsets.kernel import BITS, DownsetTable, Field, Reaching, Sources, extend
 from planner.solvers.dp.downsets.lattice import BYTES_ROUNDING, Elements, Lattice
+from planner.solvers.dp.downsets.listing import Bits
 from planner.solvers.dp.downsets.reduce import ROUNDING
 from planner.solvers.dp.downsets.retrace import Interval, Tracked, WayBack
 from simulator.placement import Placement

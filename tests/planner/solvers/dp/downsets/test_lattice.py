@@ -14,8 +14,9 @@ from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
 from planner.problem.problem import Goal, Problem
 from planner.solvers.base import Budget
-from planner.solvers.dp.downsets.kernel import Parts, extend
+from planner.solvers.dp.downsets.kernel import extend
 from planner.solvers.dp.downsets.lattice import Elements, Lattice, elements_of
+from planner.solvers.dp.downsets.listing import Parts
 from planner.solvers.dp.downsets.reduce import kinds_of, reduce, unordered
 from planner.solvers.dp.downsets.sweep import DownsetSweep, SearchSpace, UnorderedBlocks, Windows
 from tests.planner.literature.placement.offloads import contiguous_problems, make_offload, offloads
