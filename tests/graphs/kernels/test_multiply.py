@@ -8,7 +8,8 @@ import torch
 
 from costmodels.host.affinity import use_threads
 from graphs.kernels.dnnl import library
-from graphs.kernels.multiply import OWN, Multiply, PackedConvolution, PackedProduct, SequenceConvolution
+from graphs.kernels.multiply import Multiply, PackedConvolution, PackedProduct, SequenceConvolution
+from graphs.kernels.primitive import OWN
 from graphs.rewrites.patterns import Step
 
 ACTIVATIONS = [
@@ -109,7 +110,7 @@ def test_rows_of_a_weight_do_not_collide_in_the_cache(
     outputs: int, steps: tuple[Step, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The product of a processor without AVX-512, whatever this one is."""
-    monkeypatch.setattr("graphs.kernels.multiply.PACKS_NOTHING", "")
+    monkeypatch.setattr("graphs.kernels.primitive.PACKS_NOTHING", "")
     x, weight, bias = torch.randn(5, 12), 10 * torch.randn(outputs, 12), torch.randn(outputs)
     product = PackedProduct(x.shape, outputs, True, steps)
     lines, rest = divmod(len(product.pack(weight)), 12 * 64)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from costmodels.host.affinity import use_threads
 from graphs.kernels import winograd
 from graphs.kernels.dnnl import Library, library
-from graphs.kernels.multiply import Primitive, TiledConvolution
+from graphs.kernels.multiply import TiledConvolution
+from graphs.kernels.primitive import Primitive
 from graphs.kernels.winograd import Winograd
 from graphs.rewrites.patterns import Step
 
