@@ -19,23 +19,19 @@ import numpy as np
 from costmodels.operators.views import bases, operation
 from graphs.common.arrays import Floats
 from graphs.ir import Graph, Role, Tensor
+from graphs.operator_kinds import aten_kinds
 
 NARROW, WIDE = "float16", "float32"
 NARROW_BYTES, WIDE_BYTES = 2.0, 4.0
 
-
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in names.split())
-
-
-NARROWING = _aten(
+NARROWING = aten_kinds(
     "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d linear mm bmm matmul mv addmm "
     "baddbmm addbmm addmv einsum prelu scaled_dot_product_attention lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
     "layer_norm native_layer_norm group_norm native_group_norm"
 )
 """Kinds that are computed in 16 bits."""
 
-CONVERTED = _aten(
+CONVERTED = aten_kinds(
     "norm linalg_vector_norm logsumexp exp expm1 log log10 log1p "
     "log2 pow rsqrt reciprocal softplus sinh cosh tan acos asin erfinv cdist cosine_similarity "
     "upsample_bilinear2d upsample_bicubic2d upsample_nearest2d upsample_linear1d upsample_trilinear3d "
@@ -43,10 +39,10 @@ CONVERTED = _aten(
 )
 """Kinds whose inputs autocast converts to 32 bits in a pass of its own."""
 
-WIDENING = _aten("softmax _softmax log_softmax cumsum cumprod prod sum")
+WIDENING = aten_kinds("softmax _softmax log_softmax cumsum cumprod prod sum")
 """Kinds that read 16 bits and write 32."""
 
-FIRST = _aten("batch_norm instance_norm dropout type_as embedding index index_select gather to _to_copy")
+FIRST = aten_kinds("batch_norm instance_norm dropout type_as embedding index index_select gather to _to_copy")
 """Kinds whose result has the dtype of their first input, whatever the others have."""
 
 

@@ -21,6 +21,7 @@ from costmodels.operators.formulas import EXPERTS_PRODUCTS, experts_hit, experts
 from costmodels.operators.views import STRIDING_KINDS, bases, operation
 from graphs.common.arrays import Floats
 from graphs.ir import ITEM_BYTES, Graph, Op, Tensor
+from graphs.operator_kinds import aten_kinds
 
 KernelKind: TypeAlias = Literal[
     "product",
@@ -52,44 +53,39 @@ LARGE_WINDOW = 5  # side of a depthwise window, above which libraries have no ke
 ALIGNED = 8  # channels, or terms of a sum, that a tensor core takes at once
 SMALL_SIDE = 64  # rows or columns of a product, below which tiles are mostly empty
 
-
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in names.split())
-
-
-_CONVOLUTIONS = _aten(
+_CONVOLUTIONS = aten_kinds(
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d"
 )
-_SLICES = _aten("slice narrow split split_with_sizes chunk tensor_split")
-_CONTIGUOUS = _aten("linear layer_norm native_layer_norm rms_norm")
-_EXPERTS = frozenset(name if "." in name else f"aten.{name}" for name in EXPERTS_PRODUCTS.split())
+_SLICES = aten_kinds("slice narrow split split_with_sizes chunk tensor_split")
+_CONTIGUOUS = aten_kinds("linear layer_norm native_layer_norm rms_norm")
+_EXPERTS = aten_kinds(EXPERTS_PRODUCTS)
 _KINDS: dict[KernelKind, frozenset[str]] = {
-    "product": _aten("linear mm bmm matmul mv dot addmm baddbmm addbmm addmv einsum bilinear inner") | _EXPERTS,
-    "attention": _aten(
+    "product": aten_kinds("linear mm bmm matmul mv dot addmm baddbmm addbmm addmv einsum bilinear inner") | _EXPERTS,
+    "attention": aten_kinds(
         "scaled_dot_product_attention _scaled_dot_product_flash_attention "
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
         "_scaled_dot_product_cudnn_attention"
     ),
-    "recurrence": _aten("lstm gru rnn_tanh rnn_relu"),
-    "normalization": _aten(
+    "recurrence": aten_kinds("lstm gru rnn_tanh rnn_relu"),
+    "normalization": aten_kinds(
         "layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm _fused_rms_norm var std "
         "var_mean std_mean linalg_vector_norm norm"
     ),
-    "batch normalization": _aten(
+    "batch normalization": aten_kinds(
         "batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm"
     ),
-    "softmax": _aten("softmax _softmax log_softmax _log_softmax"),
-    "copy": _aten(
+    "softmax": aten_kinds("softmax _softmax log_softmax _log_softmax"),
+    "copy": aten_kinds(
         "cat stack clone contiguous reshape reshape_as flatten ravel pad constant_pad_nd reflection_pad2d roll to "
         "_to_copy type_as copy repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle im2col "
         "col2im unfold slice_scatter rot90 expand hstack vstack"
     ),
-    "reduction": _aten(
+    "reduction": aten_kinds(
         "mean sum amax amin max min prod any all argmax adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d "
         "adaptive_max_pool2d max_pool2d max_pool2d_with_indices max_pool1d avg_pool1d avg_pool2d avg_pool3d max_pool3d "
         "cumsum cumprod logsumexp cross_entropy_loss"
     ),
-    "irregular": _aten(
+    "irregular": aten_kinds(
         "sort argsort topk kthvalue median unique_consecutive embedding embedding_bag index index_select index_put "
         "gather scatter scatter_add index_add take take_along_dim fft_rfft2 fft_irfft2 fft_rfft fft_irfft fft_fft2 "
         "fft_ifft2 "

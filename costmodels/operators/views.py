@@ -14,32 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphs.ir import Graph, Op, Role
+from graphs.operator_kinds import aten_kinds
 
-
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in names.split())
-
-
-_MOVING = _aten("transpose permute t mT mH adjoint numpy_T movedim swapaxes swapdims")
-_CUTTING = _aten(
+_MOVING = aten_kinds("transpose permute t mT mH adjoint numpy_T movedim swapaxes swapdims")
+_CUTTING = aten_kinds(
     "slice select narrow split split_with_sizes chunk unbind tensor_split diagonal unfold real imag as_strided "
     "expand expand_as broadcast_to"  # expanding scatters, too
 )
-_PAIRWISE = _aten("broadcast_tensors meshgrid")  # the i-th output is a view of the i-th input
+_PAIRWISE = aten_kinds("broadcast_tensors meshgrid")  # the i-th output is a view of the i-th input
 
 STRIDING_KINDS = _MOVING | _CUTTING | _PAIRWISE
 """Kinds of views, without their overload, whose elements need not be contiguous in storage."""
 
 VIEW_KINDS = STRIDING_KINDS | {"getitem"}
-VIEW_KINDS |= _aten("view view_as _reshape_alias _unsafe_view unflatten alias unsqueeze squeeze detach lift_fresh")
-VIEW_KINDS |= _aten("view_as_real view_as_complex")
+VIEW_KINDS |= aten_kinds("view view_as _reshape_alias _unsafe_view unflatten alias unsqueeze squeeze detach lift_fresh")
+VIEW_KINDS |= aten_kinds("view_as_real view_as_complex")
 """Kinds whose outputs are always views of an input."""
 
-_UNLESS_SCATTERED = _aten("reshape reshape_as flatten contiguous ravel")
-_UNLESS_CONVERTED = _aten("to type_as")
-_UNLESS_DROPPING = _aten("dropout feature_dropout alpha_dropout feature_alpha_dropout")
+_UNLESS_SCATTERED = aten_kinds("reshape reshape_as flatten contiguous ravel")
+_UNLESS_CONVERTED = aten_kinds("to type_as")
+_UNLESS_DROPPING = aten_kinds("dropout feature_dropout alpha_dropout feature_alpha_dropout")
 
-STOPS = _aten(
+STOPS = aten_kinds(
     "detach zeros_like ones_like full_like empty_like rand_like randint_like uniform normal_functional exponential "
     "multinomial randn_like new_zeros new_ones new_full new_empty bernoulli argmax argmin sign floor ceil round one_hot"
 )

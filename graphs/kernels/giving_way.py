@@ -15,8 +15,8 @@ from torch._ops import OpOverload
 from graphs.common.errors import warn_once
 from graphs.ir import Op, unfused
 from graphs.kernels.kernel import Kernel, by_pytorch
+from graphs.operator_kinds import plain
 from graphs.program.program import Program
-from graphs.rewrites.patterns import plain
 
 KernelsOf: TypeAlias = Mapping[int, Sequence[Kernel]]
 """The kernels of operators, by operator, in their order."""

@@ -33,6 +33,7 @@ from graphs.kernels.products import (
     product_kernel,
 )
 from graphs.kernels.recurrent import SequenceGru, SequenceLstm, SequenceRecurrence
+from graphs.operator_kinds import plain
 from graphs.program.program import Program
 from graphs.rewrites.patterns import (
     CONVOLUTIONS,
@@ -47,7 +48,6 @@ from graphs.rewrites.patterns import (
     find_rms_norm,
     find_scaled_relu,
     find_sum_of_three,
-    plain,
     unchanging,
 )
 

@@ -14,10 +14,10 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphs.ir import Op, Role, unfused
+from graphs.operator_kinds import changes
 from graphs.program.fake_strides import strides_of_kernels
 from graphs.program.program import Program
 from graphs.program.strides import repeats
-from graphs.rewrites.patterns import changes
 
 LOOKS_AT_MEMORY = frozenset(
     f"aten::{name}"

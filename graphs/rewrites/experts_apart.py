@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphs.ir import STATE, Graph, Op, Role
+from graphs.operator_kinds import plain
 from graphs.rewrites.experts import EXPERTS
 from graphs.rewrites.network_shardings import network_shardings
-from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import Shard, Sharding
 from graphs.rewrites.split import Split
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import STATE, Graph, Op, Role
-from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, behind_border, chain, constants, plain
+from graphs.operator_kinds import plain
+from graphs.rewrites.patterns import ANCHORS, ONE_PASS, Readers, behind_border, chain, constants
 
 KIND, SCAN = "fused", "scan"
 """The kinds of operators that one kernel may compute, and of loops whose members always run one after another."""

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import STATE, Attr, Graph, Op, Role
+from graphs.operator_kinds import changes, plain
 
 CONVOLUTIONS = frozenset({"aten.conv1d", "aten.conv2d"})
 ANCHORS = CONVOLUTIONS | {"aten.linear", "aten.addmm"}
@@ -109,23 +110,6 @@ RMS_NORMS = tuple(
     tuple(f"aten.{name}" for name in ["pow", "mean", "add", "rsqrt", "mul", *cast, "mul"]) for cast in ([], ["to"])
 )
 """Kinds of the operators that a norm by the root mean square consists of, as LLaMA has it, maybe with a cast."""
-
-
-def plain(kind: str) -> str:
-    """Return a kind without its overload; the view of memory as another dtype gives no new shape, and keeps it."""
-    return kind if kind == "aten.view.dtype" else ".".join(kind.split(".")[:2])
-
-
-RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "_functional")
-
-
-def changes(op: Op) -> bool:
-    """Return whether an operator draws random numbers, or updates statistics when it runs."""
-    if any(op.attrs.get(name) is True for name in ("train", "training")):
-        return True
-    chance = op.attrs.get("dropout_p", 0)
-    name = plain(op.kind).removeprefix("aten.")
-    return (isinstance(chance, int | float) and chance > 0) or name.startswith(RANDOM)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from graphs.ir import Attr, Graph, Op
+from graphs.operator_kinds import aten_kinds, changes, plain
 from graphs.rewrites.fuse import SCAN
-from graphs.rewrites.patterns import changes, plain
 
 STEPS = 4  # at least; fewer may be parts of anything, such as queries, keys and values
 LONGEST = 64  # operators of a step
-INDEXING = frozenset(f"aten.{name}" for name in ("select", "slice", "narrow", "select_scatter", "slice_scatter"))
+INDEXING = aten_kinds("select slice narrow select_scatter slice_scatter")
 COLLECTING = frozenset({"aten.stack", "aten.cat"})
 
 

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
+from graphs.operator_kinds import aten_kinds, changes, plain
 from graphs.rewrites.experts import EXPERTS, GROUPED_PRODUCTS
 from graphs.rewrites.letters import Shape, dims_of, leading, loops, numbered, rank_of
-from graphs.rewrites.patterns import changes, plain
 from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
 
 Rule: TypeAlias = "Callable[[Graph, Op], Iterator[Sharding]]"
@@ -364,7 +364,7 @@ BINARY = (
 
 
 _VIEWS = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze ravel"
-VIEWS = frozenset(f"aten.{kind}" for kind in _VIEWS.split())
+VIEWS = aten_kinds(_VIEWS)
 """Kinds that give the same elements, in the same order, another shape."""
 
 

@@ -19,11 +19,11 @@ from graphs.common.brief import Brief
 from graphs.common.errors import InputError
 from graphs.footprint import Footprint, Run
 from graphs.ir import Attr, Graph, Op, Role, Tensor
+from graphs.operator_kinds import plain
 from graphs.rewrites.cache_shardings import caches_with_users
 from graphs.rewrites.choices import ChosenSharding, chosen_sharding, parts_of_cache, with_common_borders
 from graphs.rewrites.experts import GROUPED_PRODUCTS, part_by_part
 from graphs.rewrites.layouts import BETWEEN, Indices, Layout, LayoutWriter, Reader, Region, Slice
-from graphs.rewrites.patterns import plain
 from graphs.rewrites.sharding import REPLICATED, Range, Sharding
 from graphs.rewrites.sharding_rules import VIEWS
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from costmodels.operators.flops import work_of
 from graphs.common.brief import brief
 from graphs.ir import unfused
+from graphs.operator_kinds import plain
 from graphs.rewrites.experts import BY, EXPERTS
 from graphs.rewrites.fuse import KIND
-from graphs.rewrites.patterns import plain
 from graphs.rewrites.split import Split, part_number
 from planner.plans.plan import Plan
 

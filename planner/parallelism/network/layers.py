@@ -21,7 +21,7 @@ from costmodels.operators.views import differentiated
 from graphs.common.brief import brief
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.patterns import changes
+from graphs.operator_kinds import changes
 
 
 @dataclass(frozen=True)

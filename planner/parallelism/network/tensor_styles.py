@@ -20,7 +20,7 @@ from enum import StrEnum
 from graphs.common.brief import brief
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op, Role
-from graphs.rewrites.patterns import changes, plain
+from graphs.operator_kinds import changes, plain
 from graphs.rewrites.sharding import Shard, Sharding
 from graphs.rewrites.sharding_rules import shardings
 

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from costmodels.memory.recomputation import runs_once
 from graphs.ir import STATE, Graph, Op, Role
+from graphs.operator_kinds import plain
 from graphs.program.program import Program, home_of, on_device
-from graphs.rewrites.patterns import plain
 from planner.parallelism.network.layers import is_batch_norm
 from planner.parallelism.network.tensor_styles import TensorStyles, read_by
 from planner.runtime.hybrid.batch_norm import synchronized_batch_norm

@@ -15,14 +15,14 @@ from itertools import combinations
 from math import prod
 
 from graphs.ir import Graph, Op
+from graphs.operator_kinds import aten_kinds
 
-VIEWS = frozenset(f"aten.{name}" for name in ("view", "reshape", "squeeze", "unsqueeze", "alias", "contiguous", "to"))
-OTHERS = ("expand", "clone", "detach", "select", "_to_copy", "neg", "add", "sub", "rsub", "stack", "cat")
-LINEAR = VIEWS | {f"aten.{name}" for name in OTHERS}
+VIEWS = aten_kinds("view reshape squeeze unsqueeze alias contiguous to")
+LINEAR = VIEWS | aten_kinds("expand clone detach select _to_copy neg add sub rsub stack cat")
 """Operators that make a mean of a mean, or of several."""
 
-CROSS_ENTROPIES = frozenset(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss_nd", "nll_loss", "nll_loss2d"))
-OTHER_LOSSES = frozenset(("aten.kl_div", "aten.binary_cross_entropy", "aten.binary_cross_entropy_with_logits"))
+CROSS_ENTROPIES = aten_kinds("cross_entropy_loss nll_loss_nd nll_loss nll_loss2d")
+OTHER_LOSSES = aten_kinds("kl_div binary_cross_entropy binary_cross_entropy_with_logits")
 MEAN, SUM = 1, 2
 
 

@@ -10,8 +10,8 @@ from torch import nn
 from graphs.common.errors import InputError
 from graphs.files import graph_from_dict, graph_to_dict
 from graphs.ir import unfused
+from graphs.operator_kinds import plain
 from graphs.rewrites.fuse import Fuse, find_fusions
-from graphs.rewrites.patterns import plain
 from tests.graphs.rewrites.nets import FUSED, Positions, Spelled, imported
 
 
