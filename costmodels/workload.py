@@ -8,7 +8,6 @@ from graphs.common.checks import check_fields, one_of
 from graphs.common.errors import InputError
 
 Mode: TypeAlias = Literal["inference", "training", "generation"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)

@@ -124,11 +124,6 @@ class SavedBytes:
         """The largest number of bytes at any time."""
         return int(self.held_bytes.max(initial=0))
 
-    @property
-    def peak_s(self) -> float:
-        """The second at which the peak is reached first."""
-        return float(self.time_s[self.held_bytes.argmax()]) if self.held_bytes.size else 0.0
-
 
 def saved_memory(lowered: LoweredSchedule, start_s: Floats, end_s: Floats) -> tuple[SavedBytes, ...]:
     """Return [n_devices], the bytes that each device keeps over time; 0 without backward passes.

@@ -95,16 +95,6 @@ class Schedule(Brief):
         """
         return cls(tuple(tuple(Action.parse(text) for text in row.split() if text != ".") for row in rows))
 
-    @classmethod
-    def from_csv(cls, text: str) -> Self:
-        """Read one line for each device: actions between commas; an empty cell is an idle moment and is left out.
-
-        Raises:
-            InputError: for a text that is no action, or actions that are no schedule.
-        """
-        lines = [line.split(",") for line in text.splitlines()]
-        return cls(tuple(tuple(Action.parse(cell) for cell in line if cell.strip()) for line in lines))
-
     def to_csv(self) -> str:
         """One line for each device.
 

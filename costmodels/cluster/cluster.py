@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, isfinite
@@ -332,10 +332,6 @@ class Cluster(Brief):
             rate = ring.bytes_per_s / min(size, ring.rings)
             ring = replace(ring, bytes_per_s=rate, rings=ceil(ring.rings / size))
         return replace(self, devices=leaders, links=links, levels=levels, replicas=ring)
-
-    def pairs(self) -> Iterator[tuple[Device, Device]]:
-        """Every ordered pair of different devices."""
-        return ((a, b) for a in self.devices for b in self.devices if a is not b)
 
 
 def _rings(count: int, links: Sequence[Link]) -> Replicas:

@@ -77,14 +77,9 @@ def halving_doubling_all_reduce(n_bytes: float, nodes: int, port: Port) -> Colle
 
 
 def all_gather(n_bytes: float, nodes: int, port: Port) -> CollectiveCost:
-    """Everyone gets the parts of all, around a ring."""
+    """Everyone gets the parts of all, around a ring; a reduce-scatter is this run backwards."""
     sent_bytes = _others(nodes) * n_bytes
     return CollectiveCost(sent_bytes, sent_bytes, (nodes - 1) * port.time_s(n_bytes / nodes))
-
-
-def reduce_scatter(n_bytes: float, nodes: int, port: Port) -> CollectiveCost:
-    """Everyone gets a part of the sum: the all-gather run backwards."""
-    return all_gather(n_bytes, nodes, port)
 
 
 def all_to_all(n_bytes: float, nodes: int, port: Port) -> CollectiveCost:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cluster.cluster import Device
-from costmodels.estimates.kernels import KERNEL_KINDS, Kernels
+from costmodels.estimates.kernels import Kernels
 from costmodels.estimates.model import chain_seconds, kernel_seconds
 from costmodels.estimates.parameters import Parameters, parameters_for, strangeness
 from graphs.common.arrays import Floats
@@ -71,8 +71,3 @@ def pass_seconds(
     if passes is None:
         return forward_s, np.zeros_like(forward_s)
     return forward_s, forward_s * parameters.backward_multiples[kernels.kind] * np.minimum(passes, 1.0)
-
-
-def kind_names(kernels: Kernels) -> list[str]:
-    """Return [n_ops], the names of the kinds of kernels."""
-    return [KERNEL_KINDS[kind] for kind in kernels.kind.tolist()]

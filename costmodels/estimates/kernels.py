@@ -106,7 +106,6 @@ class Kernels:
     kind: NDArray[np.int64]  # index in `KERNEL_KINDS`
     flop: Floats  # one multiply-add is 2
     n_bytes: Floats  # read and written
-    state_bytes: Floats  # of them, parameters and buffers
     cast_bytes: Floats  # read and written besides, to convert inputs or to make them contiguous
     padded_bytes: Floats  # read and written to give images as many channels as tensor cores take
     n_launches: Floats  # kernels that are started
@@ -132,7 +131,7 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
     n_bytes = _bytes_moved(graph, work, mixed)
     base, n_ops = bases(graph), len(graph.ops)
     kind = np.full(n_ops, KERNEL_KINDS.index("view"))
-    sizes, launches, state_bytes, padded_bytes = np.ones((n_ops, 4)), np.zeros(n_ops), np.zeros(n_ops), np.zeros(n_ops)
+    sizes, launches, padded_bytes = np.ones((n_ops, 4)), np.zeros(n_ops), np.zeros(n_ops)
     for i, op in enumerate(graph.ops):
         if op.outputs and all(name in base for name in op.outputs) and not op.members:
             continue
@@ -140,14 +139,12 @@ def network_kernels(graph: Graph, autocast: bool | None = None) -> Kernels:
         found, sizes[i] = _kind_and_sizes(lead, inputs, outputs)
         kind[i], launches[i] = KERNEL_KINDS.index(found), STEP_LAUNCHES if found == "recurrence" else 1.0
         padded_bytes[i] = _padded_bytes(lead, inputs, outputs)
-        state_bytes[i] = sum(t.n_bytes for t in {t.name: t for t in inputs}.values() if t.role != "activation")
     cast_bytes, casts = (mixed.cast_bytes, mixed.n_casts) if mixed else (np.zeros(n_ops), np.zeros(n_ops))
     copied_bytes = _copied_bytes(graph)
     return Kernels(
         kind,
         work.flop,
         n_bytes,
-        np.minimum(state_bytes, n_bytes),
         cast_bytes + copied_bytes,
         padded_bytes,
         np.where(launches > 0, launches + casts + (copied_bytes > 0), 0.0),

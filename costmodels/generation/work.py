@@ -43,7 +43,6 @@ Demand: TypeAlias = dict[str, float]
 """Amounts by name: counts, or seconds at a peak."""
 
 VALUE_BYTES = 2  # of a value of a token between layers
-BANDWIDTH = ("weights", "experts", "cache", "values")  # amounts in seconds at the peak bandwidth
 
 HALF, EIGHT, FOUR, INTEGERS, BLOCKS = "16 bits", "8 bits", "4 bits", "integers", "k-quants"
 CLASSES = (HALF, EIGHT, FOUR, INTEGERS, BLOCKS)

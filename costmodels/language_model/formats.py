@@ -63,12 +63,6 @@ class WeightFormat(Brief):
         own = shape[-len(self.group) :]
         return [1 if size == ROW else -(-axis // size) for axis, size in zip(own, self.group[-len(own) :], strict=True)]
 
-    @property
-    def bytes_per_element(self) -> float:
-        """Bytes of an element with its share of a full group; a whole row counts without its scales."""
-        full = prod(self.group) if self.group else 0
-        return self.bits / 8 + (self.group_bytes / full if full else 0.0)
-
 
 def _float(name: str, bits: int) -> WeightFormat:
     return WeightFormat(name, bits, kind="float")

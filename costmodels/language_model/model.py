@@ -79,14 +79,6 @@ class DecoderLayer(Brief):
         """Return the bytes that a sequence of this length keeps, at ``value_bytes`` for each cached value."""
         return sum(mixer.cache_bytes(tokens, value_bytes) for mixer in self.mixers)
 
-    @cached_property
-    def product_flops(self) -> float:
-        """FLOP of one token's products with weights, those of inactive experts left out."""
-        counts = {True: self.active_share, False: 1.0}
-        return sum(
-            2.0 * tensor.elements * counts[tensor.part == "experts"] for tensor in self.tensors if tensor.is_product
-        )
-
 
 @dataclass(frozen=True)
 class ModelDescription(Brief):

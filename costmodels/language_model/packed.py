@@ -34,7 +34,6 @@ BESIDE = (
 )
 """Ends of the names of scales, offsets and other companions of packed values."""
 
-NVFP4_GROUP = 16  # elements that share a scale; 32 of MXFP4
 SCALES = (".scales", "_scales", ".weight_scale_inv", "_scale_inv", ".weight_scale", ".weight.absmax", ".SCB")
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Literal
 
 from costmodels.language_model.formats import WeightFormat
 from graphs.common.brief import Brief
@@ -21,7 +21,6 @@ Part = Literal[
     "draft",  # layers that guess further tokens; they are not needed to generate text
     "other",
 ]
-PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,6 @@ class Speeds(Brief):
         stages: of each stage.
         parts: seconds of a token by where they go.
         estimated: the kinds of devices that nobody measured.
-        overlapped: whether chunks of a prompt are on several stages at once.
     """
 
     first_token_s: float
@@ -63,7 +62,6 @@ class Speeds(Brief):
     stages: tuple[StageSpeed, ...]
     parts: dict[str, float]
     estimated: tuple[str, ...]
-    overlapped: bool
 
     @property
     def tokens_per_s(self) -> float:
@@ -97,7 +95,6 @@ def speeds_of(problem: SplitProblem, division: Division) -> Speeds:
         stages,
         _parts(problem, parts, whole),
         estimated,
-        overlapped,
     )
 
 

@@ -105,15 +105,6 @@ def contiguous(*patterns: str) -> Constraint:
     return Constraint(Rule.CONTIGUOUS, patterns or (ALL,))
 
 
-def matching(graph: Graph, patterns: Iterable[str]) -> tuple[int, ...]:
-    """Return the operators that at least one of the patterns names, ascending.
-
-    Raises:
-        InputError: for a pattern that names no operator.
-    """
-    return _Names(graph).matching(patterns)
-
-
 @dataclass(frozen=True)
 class Requirement:
     """The demands of a constraint, by the numbers of operators.
@@ -139,11 +130,11 @@ def effects(
     Raises:
         InputError: for a pattern or a device that names nothing.
     """
-    names = _Names(graph)
+    names = NamedOps(graph)
     return tuple(_effect(table, names, constraint, kinds) for constraint in constraints)
 
 
-def _effect(table: CostTable, names: "_Names", constraint: Constraint, kinds: Sequence[str]) -> Requirement:
+def _effect(table: CostTable, names: "NamedOps", constraint: Constraint, kinds: Sequence[str]) -> Requirement:
     ops = names.matching(constraint.patterns)
     match constraint.rule:
         case Rule.PIN:
@@ -218,7 +209,7 @@ class CollisionError(Exception):
         self.op = op
 
 
-class _Names:
+class NamedOps:
     """The operators of a graph by the names that patterns may have: as they were imported, and their modules'."""
 
     def __init__(self, graph: Graph) -> None:

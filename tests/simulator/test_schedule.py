@@ -59,7 +59,6 @@ def test_stages_may_be_anywhere() -> None:
 
 def test_idle_moments_are_left_out() -> None:
     assert Schedule.parse(["0F0 . 0B0", ". 1F0 1B0"]) == Schedule.parse(["0F0 0B0", "1F0 1B0"])
-    assert Schedule.from_csv("0F0,,0B0\n,1F0,1B0\n") == Schedule.parse(["0F0 0B0", "1F0 1B0"])
 
 
 def test_a_csv_has_a_line_for_each_device() -> None:
@@ -69,7 +68,6 @@ def test_a_csv_has_a_line_for_each_device() -> None:
 @given(schedules(runnable=False))
 def test_a_schedule_is_read_back(schedule: Schedule) -> None:
     assert Schedule.parse(str(schedule).splitlines()) == schedule
-    assert Schedule.from_csv(schedule.to_csv()) == schedule
 
 
 @given(schedules(runnable=False))
@@ -122,11 +120,3 @@ def test_stages_and_micro_batches_are_not_negative() -> None:
         with pytest.raises(InputError) as error:
             Schedule(((action,),))
         assert str(error.value) == "an action has a negative stage or micro-batch; both are numbered from 0"
-
-
-def test_the_text_that_is_no_action_is_named_in_a_csv() -> None:
-    with pytest.raises(InputError) as error:
-        Schedule.from_csv("0F0,(0F1;0B0)OVERLAP_F_B\n")
-    assert (
-        str(error.value) == "'(0F1;0B0)OVERLAP_F_B' is no action; write stage, F, B, I or W, and micro-batch, as in 2F0"
-    )

@@ -184,11 +184,6 @@ class ParallelConfig:
         """Whether all layers of all stages are recomputed in the same mode."""
         return sum(any(own) for own in zip(*self.stages, strict=True)) == 1
 
-    @property
-    def even(self) -> bool:
-        """Whether all stages are alike."""
-        return len(set(self.stages)) == 1
-
 
 class Limits(NamedTuple):
     """The configurations that a training tool can express.

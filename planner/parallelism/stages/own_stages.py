@@ -82,14 +82,6 @@ class StageProblem:
 
     __repr__ = brief
 
-    def may_be_cut(self, stages: Sequence[StageSpec]) -> bool:
-        """Return whether the network can be cut into these stages, on consecutive devices; memory is not checked."""
-        firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
-        return all(
-            at in self.fabric.places(stage.degrees.devices) and self.may_be(stage.start, stage.degrees)[stage.stop]
-            for at, stage in zip(firsts, stages, strict=False)
-        )
-
     def may_be(self, start: int, degrees: StageDegrees) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         """Return [n_blocks + 1], where a stage that begins with a block may end."""
         begins = self._begins[degrees.tensor]

@@ -109,15 +109,6 @@ def test_kinds_come_once_in_order_of_appearance() -> None:
     assert CLUSTER.kinds == ("cpu", "h200")
 
 
-def test_pairs_are_ordered_and_of_different_devices() -> None:
-    names = [(a.name, b.name) for a, b in CLUSTER.pairs()]
-    assert names == [
-        *[("cpu0", "gpu"), ("cpu0", "cpu1")],
-        *[("gpu", "cpu0"), ("gpu", "cpu1")],
-        *[("cpu1", "cpu0"), ("cpu1", "gpu")],
-    ]
-
-
 def test_the_first_devices_keep_the_links_between_them() -> None:
     assert CLUSTER.first(2) == Cluster("box", (CPU, GPU), (UP, DOWN), overlap=False)
     assert CLUSTER.first(1) == Cluster("box", (CPU,), (), overlap=False)

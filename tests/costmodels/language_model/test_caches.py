@@ -224,7 +224,6 @@ def test_weights_of_an_earlier_layer_count_once() -> None:
     assert again.parameters == sum(tensor.elements for tensor in again.tensors) - sum(
         tensor.elements for tensor in shared
     )
-    assert again.product_flops > 2 * again.parameters
     assert len(dict(model.named_tensors())) == len(list(model.named_tensors()))
 
 

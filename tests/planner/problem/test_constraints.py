@@ -18,11 +18,11 @@ from planner.problem.blocks import merge_blocks
 from planner.problem.constraints import (
     CollisionError,
     Constraint,
+    NamedOps,
     Rule,
     constrained,
     contiguous,
     forbid,
-    matching,
     pin,
     together,
     whole,
@@ -53,7 +53,7 @@ TABLE = make_table([[1, 2], [2, 1], [3, 3], [1, 1], [2, 4]], FLOWS)
     ],
 )
 def test_a_pattern_names_operators_and_modules(pattern: str, named: tuple[int, ...]) -> None:
-    assert matching(GRAPH, [pattern]) == named
+    assert NamedOps(GRAPH).matching([pattern]) == named
 
 
 def test_every_operator_of_a_fusion_names_the_fused_one() -> None:
@@ -64,27 +64,27 @@ def test_every_operator_of_a_fusion_names_the_fused_one() -> None:
     fused = Fuse((("pad", "conv", "relu"),))(replace(graph, ops=ops, tensors=tensors))
     assert [op.name for op in fused.ops] == ["conv", "head"]  # not its first member
     for name in ("pad", "conv", "relu", "stem", "act", "p?d"):
-        assert matching(fused, [name]) == (0,)
+        assert NamedOps(fused).matching([name]) == (0,)
     assert [number_of(fused, name) for name in ("pad", "relu", "head")] == [0, 0, 1]
 
 
 def test_an_operator_that_was_split_names_all_of_its_parts() -> None:
     graph = make_graph({"up[0/2]": "", "up[1/2]": "", "up": "", "head": ""}, {"up": "up[0/2] up[1/2]", "head": "up"})
     parts = make_graph({"up[0/2]": "", "up[1/2]": "", "head": ""}, {"head": "up[0/2] up[1/2]"})
-    assert matching(parts, ["up"]) == (0, 1)
-    assert matching(parts, ["up[1/2]"]) == (1,)  # no pattern, although it has brackets
+    assert NamedOps(parts).matching(["up"]) == (0, 1)
+    assert NamedOps(parts).matching(["up[1/2]"]) == (1,)  # no pattern, although it has brackets
     assert number_of(graph, "up") == 2
     with pytest.raises(InputError, match=r"operator 'up' is split into 'up\[0/2\]', 'up\[1/2\]'; name one"):
         number_of(parts, "up")
 
 
 def test_several_patterns_name_what_each_of_them_names() -> None:
-    assert matching(GRAPH, ["head", "block.left"]) == (1, 4)
+    assert NamedOps(GRAPH).matching(["head", "block.left"]) == (1, 4)
 
 
 def test_a_pattern_that_names_nothing_is_refused_with_what_is_close() -> None:
     with pytest.raises(InputError) as error:
-        matching(GRAPH, ["block.lift"])
+        NamedOps(GRAPH).matching(["block.lift"])
     assert str(error.value) == "nothing in 'net' matches 'block.lift'; there are block.left, block.right, block"
 
 
@@ -195,7 +195,7 @@ CONSTRAINTS = st.one_of(
 
 def kept(graph: Graph, constraint: Constraint, device: tuple[int, ...]) -> bool:
     """Whether a placement keeps a constraint, from its words alone."""
-    ops = matching(graph, constraint.patterns)
+    ops = NamedOps(graph).matching(constraint.patterns)
     match constraint.rule:
         case Rule.PIN:
             return all(f"dev{device[op]}" in constraint.devices for op in ops)
@@ -205,7 +205,7 @@ def kept(graph: Graph, constraint: Constraint, device: tuple[int, ...]) -> bool:
             return len({device[op] for op in ops}) == 1
         case Rule.WHOLE:
             named = {module for module in MODULES.values() if fnmatchcase(module, constraint.patterns[0])}
-            return all(len({device[op] for op in matching(graph, [module])}) == 1 for module in named)
+            return all(len({device[op] for op in NamedOps(graph).matching([module])}) == 1 for module in named)
         case Rule.CONTIGUOUS:  # on two devices: tensors go one way at most
             ways = {(device[a], device[b]) for a, b in TABLE.edges if device[a] != device[b]}
             return len(ways) <= 1

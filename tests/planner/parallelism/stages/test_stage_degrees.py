@@ -1,9 +1,9 @@
 """Degrees of each stage: against all stages that there are, against rows of equal degrees, and worked out by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
+from itertools import accumulate, combinations, product
 from math import inf
 
 import pytest
@@ -63,6 +63,15 @@ def problems(cluster: Cluster, batch: int) -> Iterator[StageProblem]:
     return OwnDegrees(tables, cluster, ALL_OPEN, SILENT).problems(shapes, Deadline(60.0))
 
 
+def may_be_cut(problem: StageProblem, stages: Sequence[StageSpec]) -> bool:
+    """Return whether the network can be cut into these stages, on consecutive devices; memory is not checked."""
+    firsts = accumulate((stage.degrees.devices for stage in stages), initial=0)
+    return all(
+        at in problem.fabric.places(stage.degrees.devices) and problem.may_be(stage.start, stage.degrees)[stage.stop]
+        for at, stage in zip(firsts, stages, strict=False)
+    )
+
+
 def every(problem: StageProblem, most_bytes: float = inf) -> Iterator[StageSolution]:
     """All stages of the problem that fit, by brute force."""
     n_devices, n_blocks = len(problem.fabric.devices), problem.n_blocks
@@ -73,7 +82,7 @@ def every(problem: StageProblem, most_bytes: float = inf) -> Iterator[StageSolut
             for each in product(ways, repeat=n_stages):
                 stages = [StageSpec(*ends, *own) for ends, own in zip(borders, each, strict=True)]
                 if sum(own.degrees.devices for own in stages) <= n_devices:
-                    found = problem.simulated(stages, most_bytes) if problem.may_be_cut(stages) else None
+                    found = problem.simulated(stages, most_bytes) if may_be_cut(problem, stages) else None
                     if found is not None:
                         yield found
 

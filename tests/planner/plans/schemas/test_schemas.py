@@ -21,7 +21,7 @@ from costmodels.cluster.tables import KEYS
 from costmodels.cluster.writer import write_cluster
 from costmodels.memory.optimizers import OPTIMIZERS
 from costmodels.table import Source
-from costmodels.workload import MODES, Workload
+from costmodels.workload import Mode, Workload
 from graphs import files, ir
 from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
@@ -114,7 +114,7 @@ def test_a_link_of_unlimited_bandwidth_is_null_in_a_plan() -> None:
         ("plan", ("properties", "goal", "enum"), list(Goal)),
         ("plan", ("properties", "status", "enum"), list(Status)),
         ("plan", ("$defs", "constraint", "properties", "rule", "enum"), list(Rule)),
-        ("plan", ("$defs", "workload", "properties", "mode", "enum"), list(MODES)),
+        ("plan", ("$defs", "workload", "properties", "mode", "enum"), list(get_args(Mode))),
         ("plan", ("$defs", "workload", "properties", "optimizer", "enum"), list(OPTIMIZERS)),
         ("plan", ("$defs", "costs", "properties", "source", "items", "enum"), list(Source)),
         ("plan", ("$defs", "cluster", "properties", "sharing", "enum"), list(SHARINGS)),
