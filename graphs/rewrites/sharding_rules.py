@@ -5,6 +5,7 @@ several tensors is a loop. Axes of one element have no letter, since nothing can
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -206,13 +207,8 @@ def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
     floating = "float" in graph.tensor[op.inputs[0]].dtype  # a whole number is not infinite
     counts = op.attrs.get("count_include_pad", True) is True or not _first(op.attrs.get("padding"), 0)
     if window and floating and (plain(op.kind) == "aten.max_pool2d" or counts):
-        own = op if op.attrs.get("stride") else _with_stride(op, window)
+        own = op if op.attrs.get("stride") else replace(op, attrs={**op.attrs, "stride": window})  # side by side
         yield from _image_rows(graph, own, window, float("-inf") if "max" in op.kind else 0.0)
-
-
-def _with_stride(op: Op, window: int) -> Op:
-    """Return a pooling operator, whose windows are side by side if it names no stride."""
-    return Op(op.name, op.kind, op.inputs, op.outputs, op.module, {**op.attrs, "stride": window})
 
 
 def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
