@@ -26,7 +26,7 @@ from graphs.ir import Graph
 from graphs.kernels.choice import KERNELS, Kernels
 from graphs.rewrites.rewrite import rewritten
 from planner.planning.cpu_partitions import AUTO, Split, widths
-from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, rewrites_for, stay_as_imported
+from planner.planning.rewriting import AUTO_REWRITES, SPLIT, allows, check_rewrites, optional, rewrites_for
 from planner.planning.splitting import ROUNDS, SPLITS_S, Splits
 from planner.plans.given import ModelName, NamedModel, given_model, is_generation_program, runnable
 from planner.problem.reporter import SILENT, Reporter
@@ -231,7 +231,7 @@ def _parts(
         planned = rewritten(graph, rewrites_for(calibration_options.rewrites, graph, cluster.devices, trains=False))
         return planned, tabulate(planned, cluster, Workload(), cached_profiles(cluster), learned_costs)
 
-    try:
+    with optional(calibration_options.rewrites, SPLIT):
         splits = Splits.of(program.graph, *known(program.graph), cluster, SPLITS_S)
         for _ in range(ROUNDS):
             if splits is None:
@@ -241,8 +241,6 @@ def _parts(
             own = profile(divided, devices, reporter, calibration_options)
             yield replace(own, kind=f"{own.kind}, split")
             splits = splits.again(*known(divided.graph), SPLITS_S)
-    except Exception as error:  # the whole operators are measured
-        stay_as_imported(calibration_options.rewrites, SPLIT, error)
 
 
 def profile(

@@ -26,7 +26,7 @@ from graphs.rewrites.sharding import Sharding
 from graphs.rewrites.split import Split
 from planner.planning.apart import splits_of_experts, with_experts_apart
 from planner.planning.make_plan import Search, paces_of, search_plan
-from planner.planning.rewriting import COPIES, FUSE, SPLIT, allows, rewrites_for, stay_as_imported
+from planner.planning.rewriting import COPIES, FUSE, SPLIT, allows, optional, rewrites_for
 from planner.planning.sharding_search import LEAST_GAIN, SplitSearch
 from planner.planning.splitting import SPLITS_S, Splits, with_costs_of_parts
 from planner.plans.plan import PlacementTask, Plan
@@ -79,10 +79,8 @@ def _whole_or_in_step(model_costs: GenerationCosts, whole: PlacementTask, search
     except NoPlanError as error:
         refused = error
     in_step: Plan | None = None
-    try:
+    with optional(search.rewrites, SPLIT):
         in_step = _in_step(model_costs, whole, min(search.time_limit_s, SPLITS_S))
-    except Exception as error:  # a plan of the whole operators is as good
-        stay_as_imported(search.rewrites, SPLIT, error)
     if plan is None and in_step is None:
         assert refused is not None
         raise refused

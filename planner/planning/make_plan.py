@@ -26,8 +26,8 @@ from planner.planning.rewriting import (
     SPLIT,
     allows,
     check_rewrites,
+    optional,
     rewrites_for,
-    stay_as_imported,
 )
 from planner.planning.splitting import SPLITS_S, best_in_step, splits_for, too_large_to_split, with_costs_of_parts
 from planner.plans.plan import PlacementTask, Plan, step_of
@@ -131,12 +131,11 @@ def make_plan(
     whole = task(graph)
     in_step: Plan | None = None
     try:
-        if splits := splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S)):
-            in_step = best_in_step(splits, task, SPLITS_S)
+        with optional(search.rewrites, SPLIT):
+            if splits := splits_for(search.rewrites, graph, whole, min(search.time_limit_s * ASIDE, SPLITS_S)):
+                in_step = best_in_step(splits, task, SPLITS_S)
     except KeyboardInterrupt as stopped:
         raise Interrupted(search_plan(whole, search.part(HASTE))) from stopped
-    except Exception as error:  # a plan of the whole operators is as good
-        stay_as_imported(search.rewrites, SPLIT, error)
 
     def found() -> Plan:
         return _better(whole, in_step, search) if in_step else search_plan(whole, search)

@@ -1,10 +1,12 @@
 """The choice of rewrites for a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from costmodels.cluster.cluster import Device
 from graphs.common import checks
 from graphs.common.errors import InputError, warn_once
+from graphs.common.shortages import shortage
 from graphs.ir import Graph
 from graphs.rewrites.fuse import SCAN, Fuse, find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite, rewritten
@@ -31,11 +33,20 @@ def allows(asked: str, name: str) -> bool:
     return asked == AUTO_REWRITES or name in asked.split(",")
 
 
-def stay_as_imported(asked: str, name: str, error: Exception) -> None:
-    """Warn that a rewrite failed and the network stays as it is; raise the error if the user named the rewrite."""
-    if asked != AUTO_REWRITES:
-        raise error
-    warn_once(f"the rewrite '{name}'", error, "the network stays as it was imported")
+@contextmanager
+def optional(asked: str, name: str) -> Iterator[None]:
+    """Try a rewrite: where an operator or a kernel refuses it, or memory ends, warn that the network stays as it is.
+
+    Raises:
+        InputError: if the user named the rewrite, and an operator or a kernel refuses it.
+        Exception: whatever else goes wrong, which would else be hidden as a slower plan.
+    """
+    try:
+        yield
+    except Exception as error:  # a shortage has many types
+        if asked != AUTO_REWRITES or not (isinstance(error, InputError) or shortage(error)):
+            raise
+        warn_once(f"the rewrite '{name}'", error, "the network stays as it was imported")
 
 
 def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bool) -> tuple[Rewrite, ...]:
@@ -51,17 +62,10 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
         return ()
     if trains:
         raise InputError("the rewrite 'fuse' is for inference, and the goal is training; leave --rewrites out")
-    found: list[Rewrite] = []
-    try:
-        if scans := find_scans(graph):
-            found.append(Fuse(scans, SCAN))
-        if not (exact := [device.name for device in devices if not device.quick]):
-            fusions = find_fusions(rewritten(graph, found))
-            found += [fusions] if fusions.groups else []
-        rewritten(graph, found)
-    except Exception as error:  # whatever the graph has that nobody thought of
-        stay_as_imported(asked, FUSE, error)
-        return ()
+    exact = [device.name for device in devices if not device.quick]
+    found: tuple[Rewrite, ...] = ()
+    with optional(asked, FUSE):
+        found = _fusions(graph, quick=not exact)
     if exact and not found and asked != AUTO_REWRITES:
         raise InputError(
             f"the rewrite 'fuse' is for CPUs with quick kernels, and '{exact[0]}' has none; calibrate with "
@@ -72,4 +76,15 @@ def rewrites_for(asked: str, graph: Graph, devices: Sequence[Device], trains: bo
             f"the rewrite 'fuse' changes nothing: no kernel computes several operators of '{graph.name}' at once; "
             "leave it out"
         )
+    return found
+
+
+def _fusions(graph: Graph, quick: bool) -> tuple[Rewrite, ...]:
+    """Return the fusions of a graph, for quick kernels or without; raise InputError if one does not fit."""
+    found: list[Rewrite] = []
+    if scans := find_scans(graph):
+        found.append(Fuse(scans, SCAN))
+    if quick and (fusions := find_fusions(rewritten(graph, found))).groups:
+        found.append(fusions)
+    rewritten(graph, found)
     return tuple(found)

@@ -1,13 +1,15 @@
-"""Rewrites that fail leave the network as it was imported, unless they were asked for by name."""
+"""Rewrites that a network refuses leave it as it was imported, unless they were asked for by name; faults surface."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
-from costmodels.cluster.cluster import Device
+from costmodels.cluster.cluster import Cluster, Device
 from costmodels.workload import Workload
 from graphs.common import errors
-from graphs.common.errors import FallbackWarning, fallbacks_said, say_once, warn_once
+from graphs.common.errors import FallbackWarning, InputError, fallbacks_said, say_once, warn_once
 from graphs.ir import Graph
 from planner.planning import make_plan as make_plan_module
 from planner.planning import rewriting
@@ -16,10 +18,21 @@ from planner.planning.rewriting import rewrites_for
 from planner.problem.problem import Goal
 from tests.planner.runtime.small import desk, program_of
 
+Stops: TypeAlias = Callable[..., None]
+PlacementQuestion: TypeAlias = tuple[Graph, Cluster, Goal, Workload, tuple[()], Search]
+
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "_warned_of", {})
+
+
+def refuses(*_: object) -> None:
+    raise InputError("operator 'b' cannot be split")
+
+
+def has_no_memory(*_: object) -> None:
+    raise MemoryError("no room for an array")
 
 
 def fails(*_: object) -> None:
@@ -30,34 +43,45 @@ def graph_and_devices() -> tuple[Graph, tuple[Device, ...]]:
     return program_of("tied").graph, tuple(replace(device, kernels="quick") for device in desk(2).devices)
 
 
-def test_fusions_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stops", [refuses, has_no_memory])
+@pytest.mark.parametrize("where", ["planner.planning.rewriting.find_fusions", "graphs.rewrites.fuse.Fuse.__call__"])
+def test_fusions_that_a_network_refuses(where: str, stops: Stops, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, devices = graph_and_devices()
     assert rewrites_for("auto", graph, devices, trains=False)
-    monkeypatch.setattr(rewriting, "find_fusions", fails)
+    monkeypatch.setattr(where, stops)
     with pytest.warns(FallbackWarning, match="the rewrite 'fuse' fails here .*the network stays as it was imported"):
         assert rewrites_for("auto", graph, devices, trains=False) == ()
-    with pytest.raises(KeyError):
+    with pytest.raises((InputError, MemoryError)):
         rewrites_for("fuse", graph, devices, trains=False)
 
 
-def test_fusions_that_cannot_be_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_fusions_surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, devices = graph_and_devices()
-    monkeypatch.setattr("graphs.rewrites.fuse.Fuse.__call__", fails)
-    with pytest.warns(FallbackWarning):
-        assert rewrites_for("auto", graph, devices, trains=False) == ()
-
-
-def test_a_plan_is_found_without_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, devices = graph_and_devices()
-    cluster = replace(desk(2), devices=devices)
-    workload = Workload(batch=2)
-    asked = graph, cluster, Goal.LATENCY, workload, (), Search(time_limit_s=0.5)
-    monkeypatch.setattr(make_plan_module, "splits_for", fails)
-    with pytest.warns(FallbackWarning, match="the rewrite 'split' fails here"):
-        plan = make_plan(*asked)
-    assert plan.evaluation.feasible
+    monkeypatch.setattr(rewriting, "find_fusions", fails)
     with pytest.raises(KeyError):
-        make_plan(*asked[:-1], Search(time_limit_s=0.5, rewrites="split"))
+        rewrites_for("auto", graph, devices, trains=False)
+
+
+def asked_for(rewrites: str) -> PlacementQuestion:
+    graph, devices = graph_and_devices()
+    search = Search(time_limit_s=0.5, rewrites=rewrites)
+    return graph, replace(desk(2), devices=devices), Goal.LATENCY, Workload(batch=2), (), search
+
+
+@pytest.mark.parametrize("stops", [refuses, has_no_memory])
+def test_a_plan_is_found_without_splits(stops: Stops, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_plan_module, "splits_for", stops)
+    with pytest.warns(FallbackWarning, match="the rewrite 'split' fails here"):
+        plan = make_plan(*asked_for("auto"))
+    assert plan.evaluation.feasible
+    with pytest.raises((InputError, MemoryError)):
+        make_plan(*asked_for("split"))
+
+
+def test_a_fault_of_splits_surfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_plan_module, "splits_for", fails)
+    with pytest.raises(KeyError):
+        make_plan(*asked_for("auto"))
 
 
 def test_a_reason_is_said_once() -> None:
