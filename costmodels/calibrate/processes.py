@@ -57,9 +57,7 @@ def measure_distributed_link(
         runs = [pool.submit(_work, rank, src, dst, store.port, sizes, echo) for rank in (0, 1)]
         done, _ = wait(runs, LIMIT_S, FIRST_EXCEPTION)
         times, *_ = [run.result() for run in sorted(done, key=runs.index)] or [None]
-    except InputError:
-        raise
-    except Exception as error:  # whatever a process raises
+    except (OSError, RuntimeError) as error:  # of gloo, the store or the pool
         silent = isinstance(error, BrokenProcessPool)
         why = "a process ended without a word" if silent else f"{type(error).__name__}: {first_line(error)}"
         raise InputError(
