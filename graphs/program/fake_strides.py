@@ -13,20 +13,25 @@ Structured kernels and their fake versions share the code that decides on stride
                       (``py_impl`` in torch/_decomp/decompositions.py)
     convolution       ``_conv_determine_backend_memory_format`` asks which library computes it (native/Convolution.cpp),
                       and torch.export switches oneDNN off
+    axes of one       a contiguous tensor may have any strides along axes of one element, as a channel of images with
+                      channels last; elementwise kernels give them other ones than their fake versions, and ``cat``
+                      and convolutions then take a tensor for one with channels last, or do not
 
 Of the 168,905 results of torch's own samples of operators, with their axes permuted in several ways, channels last, and
-every other element, they are those that differ, but for ``gradient`` of volumes with channels last.
+every other element, they are those that differ.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._dispatch.python import no_python_dispatcher
 from torch._ops import OpOverload
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -46,6 +51,8 @@ COMPOSED = _overloads(aten.upsample_nearest1d, aten._upsample_nearest_exact1d) |
 """Operators that PyTorch composes of others before fake tensors see them."""
 MISSHAPEN = frozenset({aten.multilabel_margin_loss_forward.default})
 """Operators whose fake kernels give other shapes, too."""
+INDEXED = MISSHAPEN | {aten.one_hot.default} | _overloads(aten.max_unpool2d, aten.max_unpool3d)
+"""Operators that read indices, of which 0 is always one; others may divide by what they read."""
 EXECUTED = (
     COMPOSED
     | {aten.div.Tensor_mode, aten.div.Scalar_mode}
@@ -58,7 +65,7 @@ EXECUTED = (
         *(aten.binary_cross_entropy, aten.log_sigmoid_forward, aten.isin, aten.angle),
     )
 )
-"""Operators that are executed once on zeros, unless all that they read is contiguous."""
+"""Operators that are executed once, unless all that they read is contiguous."""
 CONVOLUTIONS = frozenset({aten.convolution.default, aten._convolution.default})
 COMPOSITE, AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
 
@@ -76,7 +83,8 @@ def strides_of_kernels() -> Iterator[None]:
             with _with_onednn():
                 return dispatch(mode, func, types, args, kwargs)
         result = dispatch(mode, func, types, args, kwargs)
-        return _laid_as_executed(mode, func, args, kwargs or {}, result) if func in EXECUTED else result
+        executed = func in EXECUTED or torch.Tag.pointwise in func.tags
+        return _laid_as_executed(mode, func, args, kwargs or {}, result) if executed else result
 
     with ExitStack() as replacements:
         replacements.enter_context(replaced(FakeTensorMode, "dispatch", dispatched))
@@ -120,16 +128,20 @@ def _with_onednn() -> Iterator[None]:
 
 
 def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-    """Return the results of an operator on fake tensors with the strides of those on real tensors of zeros."""
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if func not in MISSHAPEN and all(tensor.is_contiguous() for tensor in tensors):
+    """Return the results of an operator on fake tensors with the strides of real ones where these may differ."""
+    read = (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+    tensors = [tensor for tensor in read if tensor.layout is torch.strided]
+    contiguous = [tensor.is_contiguous() for tensor in tensors]
+    unlike = func in MISSHAPEN or (func in EXECUTED and not all(contiguous))
+    if not unlike and not any(compress(map(_is_laid_otherwise, tensors), contiguous)):
         return result
+    filled = 0 if func in INDEXED else 1
 
     def real(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        zeros = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").zero_()
-        return zeros.requires_grad_(leaf.requires_grad)  # on which the kernel of a pooling depends
+        made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu").fill_(filled)
+        return made.requires_grad_(leaf.requires_grad)  # on which the kernel of a pooling depends
 
     with _disable_current_modes(), no_python_dispatcher():
         executed = func(*pytree.tree_map(real, args), **pytree.tree_map(real, kwargs))
@@ -145,3 +157,8 @@ def _laid_as_executed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs:
     leaves, spec = pytree.tree_flatten(result)
     with mode:
         return pytree.tree_unflatten(map(laid, leaves, pytree.tree_leaves(executed)), spec)
+
+
+def _is_laid_otherwise(tensor: Tensor) -> bool:
+    """Return whether a contiguous tensor has other strides than a new one, which it can along axes of one element."""
+    return tensor.stride() != make_contiguous_strides_for(tensor.shape)

@@ -13,6 +13,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from graphs.common.shortages import failures
 from graphs.ir import Op, Role, unfused
 from graphs.operator_kinds import changes
 from graphs.program.fake_strides import strides_of_kernels
@@ -121,10 +122,9 @@ def _on_fake_tensors(program: Program, ops: Sequence[Op]) -> dict[str, torch.Ten
                 made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
                 fake[name] = made.requires_grad_(tensor.requires_grad)
         for op in ops:
-            try:
-                fake.update(zip(op.outputs, program.execute(op, fake), strict=True))
-            except Exception:  # an operator without a fake kernel: its readers' results keep their strides
-                continue
+            if fake.keys() >= {*op.inputs}:
+                with failures():  # of an operator without a fake kernel: results from there on keep their strides
+                    fake.update(zip(op.outputs, program.execute(op, fake), strict=True))
     return fake
 
 

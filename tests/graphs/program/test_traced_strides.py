@@ -125,6 +125,10 @@ class Pixels(nn.Module):
         (nn.Upsample(5), -1, (2, 3, 4)),
         (nn.Sequential(nn.PReLU(), nn.Upsample(5, mode="nearest-exact")), -1, (2, 3, 4)),
         (lambda x: F.one_hot((x > 0).long(), 3), -1, (2, 3, 4)),
+        (lambda x: x.long() // (x.long() + 5), -1, (2, 3, 4)),
+        (lambda x: torch.cat([x / 2, x], -1), -1, (2, 4, 5, 6, 1)),
+        (lambda x: torch.cat([x[:, :1].relu(), x[:, :1]], -1), -1, (2, 4, 5, 3)),
+        (lambda x: torch.gradient(x)[1], -1, (2, 4, 5, 6, 3)),
     ],
 )
 def test_strides_are_those_of_kernels(
