@@ -7,11 +7,11 @@
     nets     B0 ─► B1     B1 ─► B2     B2 ─► B0        a block may come before and after another
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,11 @@ class Blocks:
     def n(self) -> int:
         """The number of blocks."""
         return len(self.n_bytes)
+
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """Results that callers work out from the blocks and keep with them, by what they ask."""
+        return {}
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:

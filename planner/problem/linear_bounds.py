@@ -9,6 +9,7 @@ from planner.problem.devices import alike
 
 MOST_COLUMNS = 20_000  # of a linear program; with more, it is made for a sample of the blocks
 MOST_RATIO = 1e9  # of seconds to the least of all blocks; HiGHS takes a program with 1e15 for infeasible
+PRICES = "prices"  # kept with blocks
 INFEASIBLE = 2  # scipy's status of an LP without a solution
 
 
@@ -31,15 +32,8 @@ def lp_bound(blocks: Blocks) -> float:
     the prices of a sample of the blocks do. Infinite if the LP has no solution.
     """
     kinds = Kinds(blocks)
-    if kinds.n == 1:
-        if blocks.n_bytes.sum() > kinds.count[0] * max(0.0, float(kinds.room[0])):
-            return float("inf")
-        return kinds.price_bound(np.ones(1), np.zeros(1))
-    every = -(-blocks.n * kinds.n // MOST_COLUMNS)
-    prices = _prices(kinds, np.arange(0, blocks.n, every))
-    if prices is None:  # of a sample that says nothing
-        return float("inf") if every == 1 else kinds.price_bound(np.ones(kinds.n), np.zeros(kinds.n))
-    return kinds.price_bound(*prices)
+    prices = _prices_of(kinds)
+    return float("inf") if prices is None else kinds.price_bound(*prices)
 
 
 def time_prices(blocks: Blocks) -> Floats:
@@ -48,7 +42,7 @@ def time_prices(blocks: Blocks) -> Floats:
     For any such prices, the busiest device is busy at least for the sum of the least prices of all blocks.
     """
     kinds = Kinds(blocks)
-    prices = _prices(kinds, np.arange(blocks.n)) if kinds.n > 1 and blocks.n * kinds.n <= MOST_COLUMNS else None
+    prices = _prices_of(kinds)
     each = np.ones(kinds.n) if prices is None or not prices[0].any() else prices[0]
     price = np.zeros(blocks.table.n_devices)
     for devices, one in zip(kinds.devices, each.tolist(), strict=True):
@@ -84,6 +78,25 @@ class Kinds:
         earned = float((self.count * self.room * byte_price).sum())
         total = 1.0 if np.ndim(block_s) else float((self.count * time_price).sum())
         return max(0.0, float(pays.min(axis=1).sum()) - earned) / total if total > 0 else 0.0
+
+
+def _prices_of(kinds: Kinds) -> tuple[Floats, Floats] | None:
+    """Return [n_kinds] twice, the prices of a second and a byte in `lp_bound`; None if it is infinite.
+
+    They are kept with the blocks, since several bounds begin with them.
+    """
+    known = kinds.blocks.worked_out
+    if PRICES not in known:
+        even = np.ones(kinds.n), np.zeros(kinds.n)
+        every = -(-kinds.blocks.n * kinds.n // MOST_COLUMNS)
+        if kinds.n == 1:
+            fits = kinds.blocks.n_bytes.sum() <= kinds.count[0] * max(0.0, float(kinds.room[0]))
+            known[PRICES] = even if fits else None
+        else:
+            prices = _prices(kinds, np.arange(0, kinds.blocks.n, every))
+            known[PRICES] = even if prices is None and every > 1 else prices  # of a sample that says nothing
+    prices_of: tuple[Floats, Floats] | None = known[PRICES]
+    return prices_of
 
 
 def _prices(kinds: Kinds, sample: Ints) -> tuple[Floats, Floats] | None:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from costmodels.table import CostTable
 from planner.problem.blocks import merge_blocks
-from planner.problem.linear_bounds import lp_bound
+from planner.problem.linear_bounds import lp_bound, time_prices
 from tests.planner.problem.problems import make_table
 
 
@@ -59,3 +60,19 @@ def test_five_thousand_operators_on_eight_different_devices() -> None:
     table = make_table(rows, op_bytes=rng.lognormal(size=5000), capacity_bytes=[1700.0] * 8)
     # dividing everything evenly is worse, everything on its fastest device at once is better
     assert rows.min(axis=1).sum() / 8 <= lp(table) <= (rows / 8).sum(axis=0).max()
+
+
+@pytest.mark.parametrize("copies", [1, 2500])  # of the rows; of many blocks, the program has a sample
+def test_the_bound_and_the_prices_are_of_one_program(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[object] = []
+
+    def counted(**given: object) -> object:
+        solved.append(given)
+        return linprog(**given)
+
+    monkeypatch.setattr("scipy.optimize.linprog", counted)
+    blocks = merge_blocks(make_table([[2, 9, 9], [6, 4, 9], [9, 9, 5]] * copies))
+    seconds, price = lp_bound(blocks), time_prices(blocks)
+    assert len(solved) == 1
+    assert (blocks.forward_s * price).min(axis=1).sum() == pytest.approx(seconds), "no memory is short"
+    assert np.ptp(price) > 0.1
