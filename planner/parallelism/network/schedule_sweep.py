@@ -25,17 +25,17 @@ from planner.solvers.solve import DEFAULT_GAP
 from simulator.placement import Placement
 from simulator.training import TrainingStep
 
-SEARCHED = ("1f1b", "interleaved", "zbv")
-"""The schedules that are searched: one for each kind of placement, with one stage on each device, with several stages
-in turns, and with stages that go down the devices and up again."""
+FIRST = ("1f1b", "interleaved", "zbv")
+"""The schedules that come first: one for each kind of placement, with one stage on each device, with several stages in
+turns, and with stages that go down the devices and up again. The other ones start from what these have found."""
 
-SCHEDULES = (*SEARCHED, *(name for name in TRAINING_SCHEDULES if name not in SEARCHED))
+SCHEDULES = (*FIRST, *(name for name in TRAINING_SCHEDULES if name not in FIRST))
 RUN_IN_LAYERS = ("1f1b", "zb-h1")
 """Schedules of stages of whole layers, which devices share."""
 
 SAME_DEGREES = 0.8  # of the time, for stages that all have the same degrees
 LEAST_S = 1e-3  # for one search, which always evaluates one placement
-SEARCH = Pipeline(most_work=150)
+SEARCH = Pipeline(most_work=64)
 ALL_OPEN = Demands()
 
 
@@ -127,7 +127,7 @@ def _choices(
     shapes_left: int,
     must_find: bool,
 ) -> Iterator[Choice]:
-    """Yield each schedule under each recomputation, with the best placement that was found for any of them.
+    """Yield each schedule under each recomputation, with the best placement that was found for it or any before.
 
     On a single device all schedules are the same and nothing is recomputed. After the time limit, the remaining
     schedules are left out, unless a first choice must be found.
@@ -140,14 +140,13 @@ def _choices(
         step = TrainingStep(schedule, shape.micro_batches, recompute)
         problem = Problem(table, Goal.TRAINING, step=step)
         best, best_s = _best_of(placements, problem)
-        if schedule in SEARCHED or best is None:
-            limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(SEARCHED)))
-            budget = Budget(limit_s, DEFAULT_GAP, bound_s=lower_bound(problem))
-            placement = SEARCH.search(problem.contended, budget).placement
-            if placement is not None and placement not in placements:
-                placements[placement] = None
-                if objective_of(problem, placement, best_s) < best_s:
-                    best = placement
+        limit_s = max(LEAST_S, deadline.left_s / (shapes_left * len(RECOMPUTE_MODES) * len(schedules)))
+        budget = Budget(limit_s, DEFAULT_GAP, incumbent=best, bound_s=lower_bound(problem))
+        placement = SEARCH.search(problem.contended, budget).placement
+        if placement is not None and placement not in placements:
+            placements[placement] = None
+            if objective_of(problem, placement, best_s) < best_s:
+                best = placement
         if best is not None:
             choice = choice_of(problem, best, shape, costs)
             if alone or must_find or len(choice.devices) > 1:

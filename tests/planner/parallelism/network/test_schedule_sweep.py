@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costmodels.cluster.cluster import Cluster, Device, Link
-from costmodels.workload import RECOMPUTE_MODES
+from costmodels.workload import RECOMPUTE_MODES, Workload
 from graphs.common.errors import InputError
 from graphs.importers.from_torch import program_from_module
 from graphs.ir import Graph
@@ -20,7 +21,8 @@ from planner.parallelism.closed_form.prices import StepPrice
 from planner.parallelism.network.schedule_sweep import SCHEDULES, trade_offs
 from planner.parallelism.network.training_rows import Choice, TradeOffs, undominated
 from planner.parallelism.network.training_shapes import Shape, _shapes
-from planner.planning.make_plan import Search
+from planner.planning.make_plan import Search, make_plan
+from planner.problem.problem import Goal
 from planner.problem.reporter import Reporter
 from planner.problem.result import Interrupted
 from simulator.placement import Placement
@@ -75,6 +77,26 @@ def test_every_schedule_is_tried_with_and_without_recomputing() -> None:
         if one.recompute == "full":
             (twin,) = (other for other in found if other.shape == (one.schedule, "none", *one.shape[2:]))
             assert twin.step_s < one.step_s
+
+
+@cache
+def uneven(samples: int) -> Graph:
+    widths = (32, *np.random.default_rng(0).integers(8, 200, 3).tolist())
+    layers = nn.Sequential(*(nn.Linear(*each) for each in pairwise(widths)))
+    return program_from_module(layers, (torch.ones(samples, 32),), training=True).graph
+
+
+def test_stages_are_cut_for_each_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.problem.deadline.BRAKE", 1e6)  # only work counts
+    devices = tuple(Device(f"dev{i}", "cpu", 1e9, {"float32": 1e9}, 1e10) for i in range(2))
+    two = Cluster("two", devices, (Link("dev0", "dev1", 1e9, 1e-5), Link("dev1", "dev0", 1e9, 1e-5)))
+    found = trade_offs(uneven, two, batch=8, search=Search(time_limit_s=60)).choices
+    apart = [one for one in found if (one.schedule, one.recompute, len(one.devices)) == ("zb-h1", "none", 2)]
+    assert {one.micro_batches for one in apart if one.config is None} == {1, 2, 4, 8}
+    for one in (one for one in apart if one.config is None):
+        work = Workload("training", one.samples, micro_batches=one.micro_batches, schedule=one.schedule)
+        alone = make_plan(uneven(one.samples), two, Goal.TRAINING, work, (), Search(time_limit_s=0.3))
+        assert one.step_s <= alone.latency_s * (1 + 1e-9)
 
 
 def test_replicas_share_the_batch_and_add_up_their_gradients() -> None:
