@@ -16,6 +16,10 @@ from graphs.common.arrays import Floats
 from graphs.common.errors import InputError
 from graphs.ir import ITEM_BYTES, Graph, Op
 
+PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""The dtype of the real and imaginary parts."""
+COMPLEX = 4  # real multiply-adds of a complex one
+
 
 @dataclass(frozen=True)
 class Work:
@@ -92,16 +96,21 @@ def roofline_s(work: Work, device: Device) -> Floats:
 def peak_flops_per_s(peaks: Mapping[str, float], dtype: str) -> float:
     """The peak of a dtype from the peaks of a device.
 
-    A dtype without a peak runs at the peak of the narrowest wider dtype, as on a processor that converts it. Beyond the
-    widest dtype, the rate falls with the width: float64 runs at half the rate of float32. Integers and booleans count
-    as float32.
+    A dtype without a peak runs at the peak of the narrowest wider dtype, as on a processor that converts it; a kind of
+    float8 at that of another kind, since units for one take all. Beyond the widest dtype, the rate falls with the
+    width: float64 runs at half the rate of float32. Integers and booleans count as float32. A complex multiply-add is
+    four of real numbers.
     """
-    if not ("float" in dtype or "complex" in dtype):
-        dtype = "float32"
     if dtype in peaks:
         return peaks[dtype]
+    if dtype in PARTS:
+        return peak_flops_per_s(peaks, PARTS[dtype]) / COMPLEX
+    if "float" not in dtype:
+        return peak_flops_per_s(peaks, "float32")
+    if dtype.startswith("float8") and (alike := sorted(name for name in peaks if name.startswith("float8"))):
+        return peaks[alike[0]]
     width = ITEM_BYTES[dtype]
-    wider = [name for name in peaks if ITEM_BYTES.get(name, 0) > width]
+    wider = [name for name in peaks if "float" in name and ITEM_BYTES[name] > width]
     if wider:
         return peaks[min(wider, key=lambda name: (ITEM_BYTES[name], name))]
     widest = max(peaks, key=lambda name: (ITEM_BYTES.get(name, 0), name))

@@ -28,7 +28,16 @@ def test_the_slower_of_computing_and_moving_and_the_launch() -> None:
         ({"float32": 8.0, "float16": 16.0, "bfloat16": 32.0}, "float8_e4m3fn", 32),  # the first of two equally wide
         ({"float32": 8.0}, "bfloat16", 8),
         ({"float32": 8.0}, "float64", 4),  # twice as wide, half as fast
-        ({"float32": 8.0}, "complex128", 2),
+        ({"float32": 8.0}, "complex64", 2),  # four real multiply-adds
+        ({"float32": 8.0}, "complex128", 1),
+        ({"float32": 8.0, "float16": 32.0, "float64": 0.25}, "complex32", 8),
+        ({"float32": 8.0, "float16": 32.0, "float64": 0.25}, "complex64", 2),
+        ({"float32": 8.0, "float64": 0.25}, "complex128", 0.0625),
+        ({"float32": 8.0, "bfloat16": 32.0, "float8_e4m3fn": 64.0}, "float8_e5m2", 64),
+        ({"float32": 8.0, "bfloat16": 32.0, "float8_e4m3fnuz": 64.0}, "float8_e4m3fn", 64),
+        ({"float32": 8.0, "int32": 2.0}, "float16", 8),  # integers stand in for no fractions
+        ({"float32": 8.0, "int8": 64.0}, "int8", 64),
+        ({"float32": 8.0, "int8": 64.0}, "uint16", 8),
         ({"bfloat16": 32.0}, "float16", 32),
         ({"bfloat16": 32.0}, "float32", 16),
         ({"float64": 4.0}, "float32", 4),
