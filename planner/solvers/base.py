@@ -69,6 +69,10 @@ class Budget(Brief):
     def _limit_s(self) -> float:
         return self.start_s + deadline.BRAKE * self.time_limit_s
 
+    def part(self, share: float) -> "Budget":
+        """This budget with a share of its time limit; the clock stops it when it would stop this one."""
+        return replace(self, time_limit_s=share * self.time_limit_s, end_s=min(self.end_s, now_s() + self.brake_s))
+
     def share(self, seconds: float) -> float:
         """These seconds as a share of the time limit, 1 at most."""
         return min(1.0, seconds / self.time_limit_s) if self.time_limit_s > 0 else 1.0

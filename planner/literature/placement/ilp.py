@@ -54,8 +54,7 @@ class OffloadILP(ILP):
     def _pooled(self, pool: Pool, budget: Budget, best: Incumbent) -> Answer:
         """Return the answer for the pooled problem, whose bound holds; offer its placement, divided among members."""
         start = pool.pooled(best.placement) if best.placement is not None else None
-        share_s = POOLED * budget.time_limit_s
-        answer = self.search(pool.problem, replace(budget, time_limit_s=share_s, incumbent=start, reporter=SILENT))
+        answer = self.search(pool.problem, replace(budget.part(POOLED), incumbent=start, reporter=SILENT))
         if answer.placement is not None:
             best.offer(pool.divided(answer.placement))
         return answer

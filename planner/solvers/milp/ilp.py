@@ -58,9 +58,9 @@ class ILP:
         cut_s, spent_s = traffic_bound(blocks, between_s, budget)
         if best.placement is not None and cut_s >= best.objective_s * (1 - budget.gap):
             return Answer(best.placement, cut_s, spent=budget.share(spent_s))
-        left = replace(budget, time_limit_s=budget.time_limit_s - spent_s, bound_s=cut_s)
-        answer = self.solved(problem, left, best, blocks, between_s)
-        spent = budget.share(spent_s + answer.spent * left.time_limit_s)
+        cutting = budget.share(spent_s)
+        answer = self.solved(problem, replace(budget.part(1 - cutting), bound_s=cut_s), best, blocks, between_s)
+        spent = cutting + (1 - cutting) * answer.spent
         return replace(answer, bound_s=max(answer.bound_s, min(cut_s, best.objective_s)), spent=spent)
 
     def solved(
@@ -83,8 +83,9 @@ class ILP:
         proved_s = min(worst_s, max(lower_s, bound_s))
         if proved_s < best.objective_s * (1 - max(budget.gap, LEAST_GAP)) and best.objective_s < worst_s / 2:
             # Under a lower upper bound more blocks are merged, and shorter times matter.
-            again = self.search(problem, replace(budget, incumbent=best.placement, bound_s=proved_s))
-            return replace(again, spent=min(1.0, spent + again.spent))
+            left = replace(budget.part(1 - spent), incumbent=best.placement, bound_s=proved_s)
+            again = self.search(problem, left)
+            return replace(again, spent=spent + (1 - spent) * again.spent)
         return Answer(best.placement, proved_s, spent=spent)
 
     def merged(self, problem: Problem, upper_s: float) -> Blocks:

@@ -2,10 +2,12 @@
 
 import gc
 import json
+from collections.abc import Callable
 from itertools import product
 from math import inf
 from pathlib import Path
 from random import Random
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -159,6 +161,36 @@ def test_out_of_time_it_returns_the_incumbent_with_the_bound() -> None:
     answer = ILP().search(Problem(table, Goal.THROUGHPUT), Budget(0.0, incumbent=start))
     assert (answer.placement, answer.complete) == (start, False)
     assert answer.bound_s == pytest.approx(25)
+
+
+def test_programs_one_after_another_share_the_time() -> None:
+    limits_s, found = list[float](), [Placement((0, 0, 0, 1)), Placement((0, 0, 0, 0))]
+
+    class Program:
+        """Finds the next placement in three quarters of its steps, and proves nothing."""
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def build(self, _: Budget) -> bool:
+            return True
+
+        def minimise(self, budget: Budget, _: object, tell: Callable[[Placement], None]) -> tuple[float, float]:
+            limits_s.append(budget.time_limit_s)
+            tell(found.pop(0))
+            return 0.0, 0.75
+
+    class Finding(ILP):
+        """Has that program."""
+
+        def program_of(self, _: Problem) -> Any:
+            return Program
+
+    problem = Problem(make_table([[1, 10]] * 4), Goal.COST)  # 40 s, then 13 s, then 4 s
+    answer = Finding().search(problem, Budget(64.0, 0.0, incumbent=Placement((1, 1, 1, 1))))
+    assert answer.placement == Placement((0, 0, 0, 0))
+    assert limits_s == [64.0, 16.0]
+    assert answer.spent == 0.75 + 0.25 * 0.75
 
 
 def test_it_stops_within_the_gap() -> None:
