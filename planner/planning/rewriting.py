@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from costmodels.cluster.cluster import Device
 from graphs.common import checks
 from graphs.common.errors import InputError, warn_once
-from graphs.common.shortages import shortage
 from graphs.ir import Graph
 from graphs.rewrites.fuse import SCAN, Fuse, find_fusions
 from graphs.rewrites.rewrite import REWRITES, Rewrite, rewritten
@@ -35,16 +34,11 @@ def allows(asked: str, name: str) -> bool:
 
 @contextmanager
 def optional(asked: str, name: str) -> Iterator[None]:
-    """Try a rewrite: where an operator or a kernel refuses it, or memory ends, warn that the network stays as it is.
-
-    Raises:
-        InputError: if the user named the rewrite, and an operator or a kernel refuses it.
-        Exception: whatever else goes wrong, which would else be hidden as a slower plan.
-    """
+    """Try a rewrite; where that fails, warn that the network stays as it is, unless the user named the rewrite."""
     try:
         yield
-    except Exception as error:  # a shortage has many types
-        if asked != AUTO_REWRITES or not (isinstance(error, InputError) or shortage(error)):
+    except Exception as error:  # of whatever kind: a plan without the rewrite is right, and the warning says why
+        if asked != AUTO_REWRITES:
             raise
         warn_once(f"the rewrite '{name}'", error, "the network stays as it was imported")
 
