@@ -19,6 +19,7 @@ from typing import Any
 from graphs.common import checks
 from graphs.common.errors import InputError
 from graphs.files import graph_to_dict
+from graphs.networkx import to_networkx
 from graphs.rewrites.split import undivided
 from planner.exports import deepspeed, device_map, megatron, model_explorer, split_spec
 from planner.exports.generation.targets import GENERATION_TARGETS, export_generation
@@ -133,19 +134,9 @@ def _node_link(plan: Plan) -> Export:
         }
         for number, (op, homes) in enumerate(zip(plan.graph.ops, plan.placement.homes, strict=True))
     ]
-    ops, tensors = plan.graph.ops, plan.graph.tensor
-    sent: dict[tuple[int, int], list[str]] = {}
-    for flow in plan.graph.flows:
-        for reader in flow.readers:
-            sent.setdefault((flow.writer, reader), []).append(flow.tensor)
     edges = [
-        {
-            "source": ops[writer].name,
-            "target": ops[reader].name,
-            "tensors": names,
-            "n_bytes": sum(tensors[name].n_bytes for name in names),
-        }
-        for (writer, reader), names in sent.items()
+        {"source": source, "target": target, "tensors": list(values["tensors"]), "n_bytes": values["n_bytes"]}
+        for source, target, values in to_networkx(plan.graph).edges(data=True)
     ]
     graph = {"name": plan.graph.name, "goal": str(plan.goal)}
     return Export({"directed": True, "multigraph": False, "graph": graph, "nodes": nodes, "edges": edges})

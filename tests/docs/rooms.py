@@ -47,7 +47,7 @@ PACKAGES = (
         "Graph, Program",
         (
             (
-                Room("ir, files", "operators and tensors,", "graph.json"),
+                Room("ir, files, networkx", "operators and tensors,", "graph.json"),
                 Room("common", "errors, checks of arguments,", "documents, arrays"),
                 Room("program", "the PyTorch call of each", "operator"),
                 Room("rewrites", "the same network as another", "graph: fuse, split"),
