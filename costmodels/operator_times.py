@@ -166,7 +166,7 @@ class _OperatorWork:
         return training_keys(self.graph) if self.trains else op_keys(self.graph)
 
     def measured(self, profile: Profile | None) -> bool:
-        """Whether a profile has all of them."""
+        """Return whether a profile has all of them."""
         if profile is None:
             return False
         return set(self.keys) <= (profile.training.keys() if self.trains else profile.ops.keys())
@@ -265,7 +265,7 @@ def _column(
 
 
 def _predicted(learned: LearnedModel, operators: _OperatorWork) -> tuple[Floats, Floats, Floats]:
-    """Seconds forward and backward and their spread, [n_ops] each; a fused operator takes as long as its members."""
+    """Return the seconds forward and backward and their spread, [n_ops] each; fused members add up."""
     graph = operators.graph
     predicted = learned.predict(replace(graph, ops=tuple(unfused(graph.ops))), operators.trains)
     starts = np.cumsum([0, *(len(op.members) or 1 for op in graph.ops)])[:-1]

@@ -31,10 +31,10 @@ class StepUpdate(Brief):
         return np.asarray(rings[number])
 
     def optimizer_s(self, ops: Sequence[int], device: int) -> float:
-        """Seconds of the optimizer for these operators there."""
+        """Return the seconds of the optimizer for these operators there."""
         return float(self.gradient_bytes[list(ops)].sum() * self.optimizer_s_per_byte[device])
 
     def sync_s(self, ops: Sequence[int], device: int) -> float:
-        """Seconds to add up the gradients of these operators there; nothing if there are none."""
+        """Return the seconds to add up the gradients of these operators there; nothing if there are none."""
         n_bytes = float(self.gradient_bytes[list(ops)].sum())
         return float(self.sync_latency_s[device] + n_bytes * self.sync_s_per_byte[device]) if n_bytes else 0.0

@@ -1,4 +1,4 @@
-"""CostTable: every number that a planner needs, as arrays. Nobody after it touches a cost model."""
+"""CostTable: every number that a planner needs, as arrays. No code after it asks a cost model."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -169,22 +169,22 @@ class CostTable(Brief):
 
     @cached_property
     def _slowed(self) -> ContentionCosts:
-        """The contention; nobody slows anybody down without one."""
+        """The contention between devices; zeros without any."""
         return self.contention or ContentionCosts(np.zeros(self.forward_s.shape), group=np.arange(self.n_devices))
 
     @property
     def slowdown(self) -> Floats:
-        """[n_ops, n_devices], see `ContentionCosts`; zeros if nobody slows anybody down."""
+        """[n_ops, n_devices], see `ContentionCosts`; zeros without contention."""
         return self._slowed.slowdown
 
     @property
     def copies_slowdown(self) -> Floats:
-        """[n_ops, n_devices], see `ContentionCosts`; zeros if nobody slows anybody down."""
+        """[n_ops, n_devices], see `ContentionCosts`; zeros without contention."""
         return self._slowed.copies_slowdown
 
     @property
     def contention_group(self) -> Ints:
-        """[n_devices], number of the group whose devices slow each other down; one each if nobody does."""
+        """[n_devices], number of the group whose devices slow each other down; one each without contention."""
         return self._slowed.group
 
     @cached_property
@@ -204,14 +204,14 @@ class CostTable(Brief):
         return np.asarray(worth_pairs(paired_s, self.forward_s.sum(axis=0)))
 
     def with_contention(self, share: Floats) -> "CostTable":
-        """The costs where the others of a device's group compute during a share of its work, [n_devices].
+        """Return the costs while the others of a device's group compute during a share of its work, [n_devices].
 
-        Here and in `in_copies` contention is counted, and nowhere else: the results have no slowdown left.
+        Contention is counted here and in `in_copies` alone: their tables have no slowdown left.
         """
         return self._longer(1 + share * self.slowdown)
 
     def _longer(self, times: Floats) -> "CostTable":
-        """The costs where operators take so many times as long, [n_ops, n_devices]."""
+        """Return the costs where operators take ``times`` as long, [n_ops, n_devices]."""
         if not (self.contention and self.contention.slows):
             return self
         training = self.training and replace(self.training, backward_s=self.training.backward_s * times)
@@ -243,7 +243,7 @@ class CostTable(Brief):
         return {}
 
     def inputs_bytes(self, ops: Iterable[int], recompute: RecomputeMode) -> float:
-        """What layers of these operators keep of each other's results for a waiting micro-batch."""
+        """Return the bytes that layers of these operators keep of each other's results for a waiting micro-batch."""
         own = np.zeros(self.n_ops, dtype=bool)
         own[list(ops)] = True
         number, writer, reader = self._layer_inputs
@@ -266,14 +266,14 @@ class CostTable(Brief):
         return linked
 
     def seconds(self, per_link_class: Floats) -> Floats:
-        """[..., n_devices, n_devices], what [..., n_link_classes] is between two devices; infinite without a link."""
+        """Return [..., n_devices, n_devices], the number of each pair's link class; infinite without a link."""
         padded = np.concatenate([per_link_class, np.full((*per_link_class.shape[:-1], 1), np.inf)], axis=-1)
         between = padded[..., self.link_class]
         between[..., np.arange(self.n_devices), np.arange(self.n_devices)] = 0.0
         return between
 
     def send_s(self, flow: int, src: int, dst: int) -> float:
-        """Seconds to send a flow from one device to another; infinite without a link."""
+        """Return the seconds to send a flow from one device to another; infinite without a link."""
         link_class = int(self.link_class[src, dst])
         return float(self.link_s[flow, link_class]) if link_class >= 0 else 0.0 if src == dst else float("inf")
 
@@ -296,7 +296,7 @@ class CostTable(Brief):
         return tuple(sorted({(flow.writer, reader) for flow in self.flows for reader in flow.readers}))
 
     def of_devices(self, chosen: Sequence[int]) -> "CostTable":
-        """The table of some of the devices, in this order."""
+        """Return the table of some of the devices, in this order."""
         taken: dict[str, dict[str, Any]] = {"": {"devices": tuple(self.devices[device] for device in chosen)}}
         for name, values in arrays_of(self):
             part, _, own = name.rpartition(".")
@@ -309,20 +309,20 @@ class CostTable(Brief):
         return replace(self, **taken[""])
 
     def share(self, source: Source) -> float:
-        """The share of all operators' time (summed over the devices) that came from this source; 0 to 1."""
+        """Return the share of all operators' time, summed over the devices, that came from this source; 0 to 1."""
         total = self.forward_s[np.isfinite(self.forward_s)].sum()
         part = self.forward_s[np.isfinite(self.forward_s) & (self.source == source)].sum()
         return float(part / total) if total > 0 else 0.0
 
 
 def _shape(table: CostTable, name: str) -> tuple[int, ...]:
-    """The shape that an array of the table must have."""
+    """Return the shape that an array of the table must have."""
     sizes = {"o": table.n_ops, "d": table.n_devices, "f": len(table.flows), "c": len(table.link_latency_s)}
     return tuple(sizes[letter] for letter in table.shapes[name])
 
 
 def arrays_of(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The arrays of the table and of the parts that it has, by name, see `SHAPES`."""
+    """Yield the arrays of the table and of its parts, with their names, see `SHAPES`."""
     for name in table.shapes:
         *parts, own = name.split(".")
         record: Any = table
@@ -333,12 +333,12 @@ def arrays_of(table: CostTable) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def device_axes(table: CostTable, name: str) -> tuple[int, ...]:
-    """The axes of an array of the table that are devices."""
+    """Return the axes of an array of the table that are devices."""
     return tuple(axis for axis, dimension in enumerate(table.shapes[name]) if dimension == "d")
 
 
 def worth_pairs(paired_s: Floats | float, whole_s: Floats | float) -> NDArray[np.bool_] | np.bool_:
-    """Whether micro-batches had better run in pairs, by the seconds of operators that gain by it and of all."""
+    """Return whether pairs of micro-batches pay, by the seconds of the operators that gain by them and of all."""
     return np.logical_and(np.greater(paired_s, 0), np.greater_equal(paired_s, np.multiply(PAIR_SHARE, whole_s)))
 
 

@@ -32,7 +32,7 @@ def tabulate(
     profiles: Mapping[str, Profile],
     learned: LearnedOf = lambda _: None,
 ) -> CostTable:
-    """Every number that a planner needs.
+    """Return every number that a planner needs.
 
     Args:
         graph: with the shapes of one micro-batch.
@@ -79,7 +79,7 @@ def _check_arithmetic(graph: Graph, cluster: Cluster) -> None:
 
 
 def assemble(graph: Graph, cluster: Cluster, workload: Workload, times: OperatorTimes) -> CostTable:
-    """The table of operator times that are known already; everything else follows from the three descriptions.
+    """Return the table of operator times that are known; everything else follows from the three descriptions.
 
     Args:
         graph: with the shapes of one micro-batch.
@@ -142,18 +142,18 @@ def _contention(cluster: Cluster, times: OperatorTimes) -> ContentionCosts | Non
 
 
 def guessed_kinds(graph: Graph) -> tuple[str, ...]:
-    """Kinds of operator whose work the roofline can only guess, in order of appearance."""
+    """Return the kinds of operators whose work the roofline can only guess, in order of appearance."""
     return work_of(graph).guessed
 
 
 def _contention_groups(cluster: Cluster) -> Ints:
-    """[n_devices], one number for devices of a kind of this host; devices that were not measured have their own."""
+    """Return [n_devices], one number for devices of a kind of this host, and one for each that was not measured."""
     first = {device.profile: number for number, device in reversed(list(enumerate(cluster.devices))) if device.profile}
     return np.array([first.get(device.profile, number) for number, device in enumerate(cluster.devices)])
 
 
 def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
-    """The optimizer is bound by memory; without replicas nothing has to be added up."""
+    """Return what ends a step: an optimizer that memory bounds, and sums of gradients if there are replicas."""
     moves, ring = OPTIMIZERS[workload.optimizer].moves, cluster.replicas
     n = len(cluster.devices)
     optimizer_s_per_byte = np.array([moves / device.memory_bytes_per_s for device in cluster.devices])
@@ -168,7 +168,7 @@ def _update(graph: Graph, cluster: Cluster, workload: Workload) -> StepUpdate:
 
 
 def _links(cluster: Cluster, flow_bytes: Floats) -> dict[str, Any]:
-    """The links as the arrays of a `CostTable`."""
+    """Return the links as the arrays of a `CostTable`."""
     link_class, channel, examples = cluster.wired_pairs
     link_s = np.array([link.seconds(flow_bytes) for link in examples]).reshape(len(examples), len(flow_bytes))
     latency_s = np.array([link.latency_s for link in examples])

@@ -75,7 +75,7 @@ def html_chart(timeline: Timeline) -> str:
 
 
 def ascii_chart(timeline: Timeline, width: int) -> str:
-    """One row for each device, with a character for each of ``width`` equal pieces of the makespan.
+    """Return one row for each device, with a character for each of ``width`` equal pieces of the makespan.
 
     A character is the last digit of the micro-batch that runs in the middle of the piece, an equals sign for an
     optimizer, or a dot::

@@ -331,7 +331,7 @@ def simulate_schedule(
 
 
 def _least_s(lowered: LoweredSchedule, start_s: Floats) -> float:
-    """Seconds of a run at least, to the end of the optimizers, if no action starts earlier."""
+    """Return the seconds of a run at least, to the end of the optimizers, if no action starts earlier."""
     schedule, optimizer_s = lowered.schedule, np.zeros(lowered.schedule.n_devices)
     if schedule.trains:
         np.add.at(optimizer_s, list(schedule.device), [cost.optimizer_s for cost in lowered.costs])

@@ -96,7 +96,7 @@ class Schedule(Brief):
         return cls(tuple(tuple(Action.parse(text) for text in row.split() if text != ".") for row in rows))
 
     def to_csv(self) -> str:
-        """One line for each device.
+        """Return one line for each device.
 
         torch's ``_PipelineScheduleRuntime._load_csv(path, "compute_only")`` reads it if every device has actions.
         """

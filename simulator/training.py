@@ -181,7 +181,7 @@ def stage_costs(
 
 
 def _link_seconds(costs: Sequence[StageCost], devices: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Seconds of a micro-batch's messages on each link, by the devices at its ends."""
+    """Return the seconds of a micro-batch's messages on each link, by the devices at its ends."""
     link_s: dict[tuple[int, int], float] = {}
     for stage, (cost, src) in enumerate(zip(costs, devices, strict=True)):
         for other, seconds in ((stage + 1, cost.activation_s), (stage - 1, cost.gradient_s)):

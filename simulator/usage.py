@@ -82,7 +82,7 @@ def usage(timeline: Timeline, stages: Sequence[Stage], in_flight: int) -> Usage 
 def _waits(
     timeline: Timeline, stages: Sequence[Stage], entered_s: Sequence[float], start_s: float, end_s: float
 ) -> Mapping[str, Sequence[float]]:
-    """For each device with a stage the seconds from ``start_s`` to ``end_s`` that it waits, by their reasons.
+    """Return for each device with a stage the seconds from ``start_s`` to ``end_s`` that it waits, by their reasons.
 
     ``entered_s`` says when each micro-batch enters: when those that are ``in_flight`` or more before it have ended.
     """

@@ -39,7 +39,7 @@ def clock_of(device: Processor, waits: bool = False) -> Clock:
 
 
 def _with_waits(start_ns: tuple[int, int], end_ns: tuple[int, int]) -> float:
-    """Seconds between two pairs of processor and wall time."""
+    """Return the seconds between two pairs of processor and wall time."""
     processor_s, wall_s = ((end - start) / 1e9 for start, end in zip(start_ns, end_ns, strict=True))
     return wall_s if wall_s < processor_s + LONG_S else processor_s
 
@@ -51,7 +51,7 @@ def _event() -> torch.cuda.Event:
 
 
 def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[float]:
-    """Seconds of repeated calls of ``work`` for ``limit_s``, at least three, after one call to warm up."""
+    """Return the seconds of repeated calls of ``work`` for ``limit_s``, at least three, after one call to warm up."""
     work()
     clock.settle()
     times: list[float] = []
@@ -62,7 +62,7 @@ def times_s(clock: Clock, work: Callable[[], object], limit_s: float) -> list[fl
 
 
 def calls_s(clock: Clock, work: Callable[[], object]) -> Iterator[float]:
-    """Seconds of one call of ``work`` after the other, without end.
+    """Yield the seconds of one call of ``work`` after the other, without end.
 
     A call that took no time does not count: a thread's clock on a virtual host stands still now and then.
     """

@@ -274,7 +274,7 @@ class _Session:
             add_profile(self.cache, self.result(rows))
 
     def n_passes(self, rows: Rows) -> int:
-        """How many passes there should be: more than asked for if these show that a wanted operator is noisy."""
+        """Return how many passes there should be: more than asked for if these show that a wanted operator is noisy."""
         few, many = self.task.passes, self.task.patience * self.task.passes
         if not few <= len(rows) < many:
             return few
@@ -282,7 +282,7 @@ class _Session:
         return many if any(self.keys[i] in noise for i in self.task.wanted) else few
 
     def progress(self, rows: Rows, elapsed_s: float, mean: "MeanPass") -> tuple[bool, int]:
-        """Whether these passes are enough, and how many there will be."""
+        """Return whether these passes are enough, and how many there will be."""
         over = elapsed_s >= self.task.least_s
         n_passes = self.n_passes(rows) if over else self.task.passes
         total = max(n_passes, len(rows), round(len(rows) * self.task.least_s / elapsed_s))
@@ -291,7 +291,7 @@ class _Session:
 
 
 def _passes(run: Pass, session: _Session, on_step: Callable[[int, int], object]) -> Rows:
-    """Seconds of the wanted operators in repeated passes."""
+    """Return the seconds of the wanted operators in repeated passes."""
     task = session.task
     rows: list[list[list[float]]] = []
     mean = MeanPass(session.effort.error)

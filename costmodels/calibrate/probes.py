@@ -45,7 +45,7 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """All probes, kind by kind."""
+    """Return all probes, kind by kind."""
     every = (*_images(), *_stacks(), *_transformers(), *_recurrent(), *_elements())
     return tuple(replace(probe, training=_in_training(probe)) for probe in every)
 

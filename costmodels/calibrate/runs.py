@@ -302,7 +302,7 @@ def _add(leaf: torch.Tensor, gradient: torch.Tensor, in_place: bool) -> None:
 
 
 def _call_s(torch_device: torch.device, clock: Clock) -> float:
-    """Seconds of a call of the engine without those of the operators."""
+    """Return the seconds of a call of the engine without those of the operators."""
 
     def views_s(n_views: int) -> float:
         times = []
@@ -361,7 +361,7 @@ def drawing_apart(torch_device: torch.device) -> AbstractContextManager[None]:
 
 
 def _last_read(program: Program) -> dict[str, int]:
-    """For each activation its last reader or its writer; for outputs the number of operators."""
+    """Return for each activation its last reader or its writer; for outputs the number of operators."""
     graph = program.graph
     last = {name: i for i, op in enumerate(graph.ops) for name in (*op.inputs, *op.outputs)}
     return last | dict.fromkeys(graph.outputs, len(graph.ops))

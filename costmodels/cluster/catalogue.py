@@ -29,7 +29,7 @@ class Entry:
 
 @cache
 def catalogue(section: Section) -> Mapping[str, Entry]:
-    """All entries of a section by name, in the order of the file."""
+    """Return all entries of a section by name, in the order of the file."""
     tables = tomllib.loads(FILE.read_text(encoding="utf-8"))[section]
     return {
         name: Entry(name, {key: value for key, value in table.items() if key != "source"}, table["source"])

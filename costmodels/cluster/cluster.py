@@ -307,7 +307,7 @@ class Cluster(Brief):
         return replace(self.first(size), replicas=_rings(count, [link for link in ring if link is not None]))
 
     def grouped(self, size: int) -> "Cluster":
-        """One device for each group of ``size`` equal neighbours; all devices of a group send at once.
+        """Return one device for each group of ``size`` equal neighbours; all devices of a group send at once.
 
         Raises:
             InputError: if the groups are not equal.
@@ -378,7 +378,7 @@ def _check_groups_alike(cluster: Cluster, size: int) -> None:
 
 
 def _alike(device: Device, like: Device) -> bool:
-    """Whether two devices differ in nothing but what names them."""
+    """Return whether two devices differ in nothing but what names them."""
     return replace(device, **{name: getattr(like, name) for name in ("name", "kind", "cores", "cuda", "host")}) == like
 
 

@@ -137,7 +137,7 @@ ALL_REDUCES: Mapping[str, Collective] = MappingProxyType(
 
 
 def overlapped_s(computing_s: float, communicating_s: float, slowdown: float = 1.0) -> float:
-    """Seconds of both at once: computing takes ``slowdown`` times as long meanwhile, communicating does not.
+    """Return the seconds of both at once: computing takes ``slowdown`` times as long meanwhile, communicating does not.
 
     Source: the search of Galvatron (Miao et al., VLDB 2023), for parameters that are gathered during computing.
     """

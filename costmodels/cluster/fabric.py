@@ -62,7 +62,7 @@ class Fabric(Brief):
         return np.asarray(at[(at % each == 0) | (at % each + size <= each)])
 
     def all_reduce(self, n_bytes: float, group: FabricGroup) -> float:
-        """Seconds until every member has the sum."""
+        """Return the seconds until every member has the sum."""
         if group.hosts == 1:
             return ring_all_reduce(n_bytes, group.devices, self.inside).time_s
         whole = Port(self.between.latency_s, self.between.bytes_per_s * group.devices)
@@ -86,7 +86,7 @@ class Fabric(Brief):
         return max((group.devices - 1) * self.inside.time_s(part), others * self.between.time_s(part) if others else 0)
 
     def message(self, n_bytes: float, stride: int, size: int) -> float:
-        """Seconds of a message to a neighbour in a group, at its slowest border."""
+        """Return the seconds of a message to a neighbour in a group, at its slowest border."""
         inside = self._one_host or self.host_devices % (stride * size) == 0
         return (self.inside if inside else self.between).time_s(n_bytes)
 

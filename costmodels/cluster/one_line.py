@@ -57,7 +57,7 @@ class _Joined(NamedTuple):
 
 
 def is_one_line(path: Path) -> bool:
-    """Whether a name is a cluster in one line rather than a file."""
+    """Return whether a name is a cluster in one line rather than a file."""
     text = str(path)
     signs = re.search(r"[:(@+]|^\s*\d+\s*[x×*]", text)
     device = any(f"{name.lower()}-".startswith(f"{text.lower()}-") for name in catalogue("device"))
@@ -224,7 +224,7 @@ class _ClusterLine:
         return self.words.pop(0).text if self._next(kind, text) else ""
 
     def _next(self, kind: str, text: str = "") -> bool:
-        """Whether the next word is of this kind."""
+        """Return whether the next word is of this kind."""
         return bool(self.words) and self.words[0].kind == kind and text in ("", self.words[0].text)
 
     def _refuse(self, start: int | None, wanted: str) -> Never:

@@ -56,7 +56,7 @@ class Autocast:
 
 
 def runs_in_autocast(graph: Graph) -> bool:
-    """Whether a network is estimated as it runs under autocast: its widest parameters are float16.
+    """Return whether a network is estimated as it runs under autocast: its widest parameters are float16.
 
     Who has weights of 16 bits without autocast uses bfloat16, as the range of float16 is small.
     """
@@ -93,7 +93,7 @@ def _converted(name: str, floating: list[str], wide: set[str], given: Mapping[st
 
 
 def _widens(name: str, floating: list[str], wide: set[str], given: Mapping[str, Tensor]) -> bool:
-    """Whether an operator with these floating-point inputs writes 32 bits."""
+    """Return whether an operator with these floating-point inputs writes 32 bits."""
     if name in NARROWING:
         return False
     if name in CONVERTED | WIDENING:

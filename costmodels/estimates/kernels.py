@@ -183,7 +183,7 @@ def _copied_bytes(graph: Graph) -> Floats:
 
 
 def _has_fewer_channels(part: Tensor, whole: Tensor) -> bool:
-    """Whether a part of several images lies apart: the channels of one image lie together."""
+    """Return whether a part of several images lies apart: the channels of one image lie together."""
     return len(part.shape) == len(whole.shape) > 2 and part.shape[0] > 1 and part.shape[1] < whole.shape[1]
 
 

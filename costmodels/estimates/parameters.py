@@ -75,7 +75,7 @@ class Parameters:
 
 @cache
 def all_parameters() -> Mapping[Group, Parameters]:
-    """Every set of parameters by its group."""
+    """Return every set of parameters by its group."""
     tables: dict[Group, dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["parameters"]
     return {
         group: Parameters(

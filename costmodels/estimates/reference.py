@@ -21,7 +21,7 @@ LEFT = 0.6  # of the deviation of an estimate, what a measurement of the whole n
 
 
 def compares(reference: DataSheet | None, sheet: DataSheet) -> bool:
-    """Whether measurements on one device say something of another: both are GPUs, or both processors."""
+    """Return whether measurements on one device say something of another: both are GPUs, or both processors."""
     return reference is not None and reference.is_processor == sheet.is_processor
 
 

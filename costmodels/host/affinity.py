@@ -66,7 +66,7 @@ class ThreadResult(Promise[T]):
 
 
 def stopped() -> bool:
-    """Whether the calling thread was stopped."""
+    """Return whether the calling thread was stopped."""
     stop_event: threading.Event | None = getattr(_THREAD, "stop_event", None)
     return stop_event is not None and stop_event.is_set()
 

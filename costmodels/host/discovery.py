@@ -67,7 +67,7 @@ def last_cache_bytes(root: Path) -> int:
 
 
 def _physical(root: Path, allowed: Iterable[int]) -> list[int]:
-    """One processor for each physical core, within the limit on processor time."""
+    """Return one processor for each physical core, within the limit on processor time."""
     allowed = set(allowed)
     cores = [core for core in sorted(allowed) if core == min(_siblings(root, core) & allowed)]
     return cores[: _quota(root, len(cores))]
@@ -132,7 +132,7 @@ def _memory_bytes(root: Path) -> int:
 
 
 def free_bytes(root: Path) -> int:
-    """Bytes of memory that are available now.
+    """Return the bytes of memory that are available now.
 
     Raises:
         InputError: if /proc/meminfo does not have the number.

@@ -122,7 +122,7 @@ class GgufFacts:
         return tuple(found)
 
     def _is_delta(self, names: Mapping[str, WeightTensor]) -> bool:
-        """Whether a product of queries, keys and values belongs to linear attention."""
+        """Return whether a product of queries, keys and values belongs to linear attention."""
         return any(name.startswith(("ssm_beta", "ssm_ba", "ssm_alpha")) for name in names)
 
     def _attention(self, layer: int, names: Mapping[str, WeightTensor]) -> GroupedAttention:

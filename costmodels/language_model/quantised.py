@@ -77,7 +77,7 @@ class Quantised:
 
 
 def _names(pattern: str, module: str) -> bool:
-    """Whether a pattern names a module, or one that the module is part of."""
+    """Return whether a pattern names a module, or one that the module is part of."""
     if pattern.startswith("re:"):
         return re.match(pattern[3:], module) is not None
     if "*" in pattern:
@@ -95,7 +95,7 @@ def _method(top: JsonObject) -> str:
 
 
 def _with_head(top: JsonObject, method: str) -> bool:
-    """Whether the head is quantised unless it is skipped by name."""
+    """Return whether the head is quantised unless it is skipped by name."""
     return method == "compressed-tensors" or bool(top.content.get("lm_head"))
 
 

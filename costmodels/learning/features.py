@@ -65,7 +65,7 @@ def features_of(op: KeyContent, network_bytes: float) -> Features:
 
 
 def is_known(op: KeyContent) -> bool:
-    """Whether the work of an unmeasured kind of operators can be counted."""
+    """Return whether the work of an unmeasured kind of operators can be counted."""
     return op.operation in FORMULAS or op.operation in VIEW_KINDS
 
 
@@ -80,7 +80,7 @@ def pass_bytes(graph: Graph) -> int:
 
 
 def _is_free(op: KeyContent) -> bool:
-    """Whether an operator is a view; see `costmodels.operators.views`."""
+    """Return whether an operator is a view; see `costmodels.operators.views`."""
     if not op.outputs or not op.inputs:
         return False
     if any(op.views) and op.operation in COPIES_IF_SCATTERED:

@@ -67,7 +67,7 @@ class PassModels:
     backward: Process | None  # their backward passes; None if too few were measured
 
     def predict(self, sought: Sequence[Query]) -> tuple[Floats, Floats, Floats]:
-        """Seconds forward and backward and their relative standard error, [n] each."""
+        """Return the seconds forward and backward and their relative standard error, [n] each."""
         places = np.array([op.place for op in sought])
         forward_s, spread = self.forward.predict(np.array([op.forward_terms for op in sought]), places)
         backward_s = np.array([op.products * op.inference_s for op in sought])

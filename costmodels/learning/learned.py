@@ -64,7 +64,7 @@ class LearnedModel(Brief):
         return self.predict(graph).seconds
 
     def predict(self, graph: Graph, training: bool = False) -> Predictions:
-        """Seconds of every operator of a graph with their spread.
+        """Return the seconds of every operator of a graph with their spread.
 
         A family without measurements in training takes its time of inference in the forward pass, and again for each
         product of the backward pass.
@@ -88,7 +88,7 @@ class LearnedModel(Brief):
         return Predictions(seconds[back], backward_s[back], spread[back], guessed, unknown)
 
     def _inference(self, ops: Sequence[KeyContent], features: Sequence[Features]) -> tuple[Floats, Floats]:
-        """Seconds and their relative standard error, [n] each."""
+        """Return the seconds and their relative standard error, [n] each."""
         seconds, spread = np.full(len(ops), np.nan), np.full(len(ops), np.nan)
         for family, rows in _by_family(features).items():
             terms = np.array([features[i].terms for i in rows])
@@ -191,7 +191,7 @@ def _rows(profile: Profile | None, sweep: Sweep | None) -> Iterable[tuple[Featur
 
 
 def _computes(features: Features) -> bool:
-    """Whether the memory level of the state, which a profile does not have, matters little."""
+    """Return whether the memory level of the state, which a profile does not have, matters little."""
     _, flop, _, state, *_ = features.terms
     return state == 0 or flop / state >= FEW_FLOP_PER_BYTE
 

@@ -65,7 +65,7 @@ class Footprints:
         return dict(bases(self.graph))
 
     def _follows(self, op: Op, name: str, behind: set[str] | frozenset[str]) -> bool:
-        """Whether an operator without a record has a gradient for an input."""
+        """Return whether an operator without a record has a gradient for an input."""
         tensor = self.graph.tensor[name]
         is_trained = tensor.role is Role.PARAMETER and tensor.dtype in FLOATS
         return operation(op.kind) not in STOPS and (name in behind or is_trained)

@@ -20,7 +20,7 @@ class Optimizer:
     denominator: bool = False  # whether a step divides by the root of a state, which needs temporary memory
 
     def state_bytes(self, parameters_bytes: Sequence[int]) -> int:
-        """Bytes of the states of parameters with these numbers of bytes."""
+        """Return the bytes of the states of parameters with these numbers of bytes."""
         return self.copies * sum(parameters_bytes) + self.scalars * SCALAR_BYTES * len(parameters_bytes)
 
     def step_bytes(self, parameters_bytes: Sequence[int]) -> int:

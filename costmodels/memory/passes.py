@@ -96,7 +96,7 @@ class Passes:
 
 
 def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None) -> int:
-    """Peak bytes of inputs and activations of one micro-batch in inference, through some operators in order, or all.
+    """Return the peak bytes of inputs and activations of a micro-batch in inference, through some operators or all.
 
     A tensor is held from its writer to its last reader, inputs and results to the end, since the caller or a channel
     holds them; during an operator, both its inputs and its outputs are held. A view keeps its base's storage alive.
@@ -107,7 +107,7 @@ def inference_bytes(graph: Graph, ops: Sequence[Op] | None = None) -> int:
 
 
 def training_passes(graph: Graph, ops: Sequence[Op] | None = None, accumulating: bool = False) -> Passes:
-    """The bytes of one micro-batch in training.
+    """Return the bytes of one micro-batch in training.
 
     It runs some operators in their order, or all. The gradients of parameters exist already if ``accumulating``.
     """

@@ -56,7 +56,7 @@ def _keys(graph: Graph, with_gradient: frozenset[str]) -> tuple[str, ...]:
 
 
 def is_fused(key: str) -> bool:
-    """Whether a key is that of a fused operator: the keys of its members."""
+    """Return whether a key is that of a fused operator: the keys of its members."""
     return BESIDE in key
 
 

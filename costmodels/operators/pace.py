@@ -145,7 +145,7 @@ def _machine_part(change: float, error: float) -> float:
 
 
 def network_pace(kinds: Sequence[PaceKind], seconds: Floats, ratios: Mapping[PaceKind, float]) -> float:
-    """How many times as long a network takes, each kind of operator in proportion to its time.
+    """Return how many times as long a network takes, each kind of operator in proportion to its time.
 
     Args:
         kinds: [n_ops], of its operators, as from `pace_kinds`.

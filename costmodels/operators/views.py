@@ -78,7 +78,7 @@ def _shown(graph: Graph, op: Op, scattered: set[str]) -> Iterator[tuple[str, str
 
 
 def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
-    """Whether the elements of a view are not contiguous."""
+    """Return whether the elements of a view are not contiguous."""
     shown, shows = graph.tensor[source], graph.tensor[output]
     if operation(op.kind) in _MOVING:
         long = [[d for d in tensor.shape if d != 1] for tensor in (shown, shows)]
@@ -87,7 +87,7 @@ def _scatters(graph: Graph, op: Op, output: str, source: str) -> bool:
 
 
 def differentiated(graph: Graph, frozen: Collection[str] = ()) -> frozenset[str]:
-    """Names of the tensors that get a gradient: parameters, and floating-point results that depend on them.
+    """Return the names of the tensors that get a gradient: parameters, and floating-point results that depend on them.
 
     The inputs of the network get no gradient, and neither do operators that depend on inputs only. Parameters named in
     ``frozen`` are not trained.

@@ -222,7 +222,7 @@ def _seen(
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """How far apart the elements of a tensor are along each axis; 0 where it has one only."""
+    """Return the distance of a tensor's elements along each axis; 0 where it has one only."""
     return tuple(step if size > 1 else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 

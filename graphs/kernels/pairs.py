@@ -32,7 +32,7 @@ def one_by_one(ops: Iterable[int]) -> list[Turn]:
 
 
 def n_micro_batches(turns: Sequence[Turn]) -> int:
-    """How many micro-batches turns are of."""
+    """Return the number of micro-batches whose turns these are."""
     return 1 + max((max(which) for _, which in turns), default=0)
 
 

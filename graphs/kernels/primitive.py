@@ -77,7 +77,7 @@ class Primitive:
         return any(loses_nan(step) for step in self.steps)
 
     def described(self, dnnl: Library) -> Object:
-        """The description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
+        """Return the description of the primitive on one thread; raise OSError if oneDNN has no quick one."""
         dnnl.use_threads(1)
         x, y, weight = dnnl.layout(*astuple(self.x)), dnnl.layout(*astuple(self.y)), dnnl.layout(self.weight)
         bias = dnnl.layout(*astuple(self.bias)) if self.bias else None
@@ -93,7 +93,7 @@ class Primitive:
         return dnnl.describe(name, dnnl.engine, INFERENCE, DIRECT, x, weight, bias, y, *geometry, after)
 
     def pack(self, dnnl: Library, weight: torch.Tensor) -> torch.Tensor | None:
-        """A weight in the layout that the primitive prefers, as bytes; None if oneDNN has no quick one."""
+        """Return a weight in the layout that the primitive prefers, as bytes; None if oneDNN has no quick primitive."""
         try:
             description = self.described(dnnl)
         except OSError:  # PyTorch may know what to do with a shape that oneDNN has no quick primitive for
@@ -102,14 +102,14 @@ class Primitive:
         return dnnl.reorder(weight, *dnnl.asked(description, WEIGHTS_LAYOUT))
 
     def unpack(self, dnnl: Library, packed: torch.Tensor) -> torch.Tensor:
-        """The weight that was packed, of a convolution maybe in another shape."""
+        """Return the weight that was packed; that of a convolution may have another shape."""
         weight = dnnl.restore(packed, dnnl.asked(self.described(dnnl), WEIGHTS_LAYOUT)[0], self.weight)
         return weight.t() if self.kind == "matmul" else weight
 
     def bound(self, dnnl: Library, packed: torch.Tensor, bias: torch.Tensor | None) -> Callable[..., object]:
-        """The primitive with its packed weight, for the calling thread, of addresses of input, result and operand.
+        """Return the calling thread's function of the addresses of input, result and operand, with a packed weight.
 
-        It returns True if a step has lost NaN.
+        The function returns True if a step has lost NaN.
         """
         description = self.described(dnnl)
         held = {WEIGHTS: (dnnl.asked(description, WEIGHTS_LAYOUT)[0], packed)}
@@ -128,7 +128,7 @@ def loses_nan(step: Step) -> bool:
 
 
 def _rows_apart(length: int) -> tuple[int, int]:
-    """Strides of a matrix whose rows begin an odd number of the cache's lines apart.
+    """Return the strides of a matrix whose rows begin an odd number of the cache's lines apart.
 
     Rows that are a multiple of 4 KiB apart collide in the cache: a product with 3,072 columns took twice as long.
     """
@@ -136,7 +136,7 @@ def _rows_apart(length: int) -> tuple[int, int]:
 
 
 def _followed(execution: Execution, own: Callable[..., None], n: int) -> Callable[..., None]:
-    """A primitive of n results, and the kernel of an activation of these."""
+    """Return a primitive of n results that the kernel of an activation follows."""
     activate = compiled_kernel(own, "pn")
 
     def run(x: int, result: int, *other: int) -> None:

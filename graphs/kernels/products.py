@@ -32,7 +32,7 @@ def multiplication(
 
 
 class _Factors(NamedTuple):
-    """What a product by a weight reads."""
+    """Names of the tensors that a product by a weight reads."""
 
     x: str
     weight: str
@@ -112,13 +112,13 @@ def half_product(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | Non
 
 
 def pack_of(product: PackedProduct, weight: str, transposed: bool = False) -> Pack:
-    """How the weight of a product is packed; all products of one primitive that read it share it."""
+    """Return how the weight of a product is packed; all products of one primitive that read it share it."""
     form = product.primitive, transposed
     return Pack((weight,), lambda w: product.pack(w.t() if transposed else w), form)
 
 
 def pack_of_rows(weight: str, transposed: bool = False) -> Pack:
-    """How a weight is laid out for products with one row, the model's own if its rows lie so already."""
+    """Return how a weight is laid out for products with one row: as the model has it if its rows lie so already."""
     return Pack((weight,), lambda w: (w.t() if transposed else w).detach().contiguous(), ("rows", transposed))
 
 

@@ -39,17 +39,17 @@ def _shards(tensors: Sequence[Axes], shapes: Sequence[Shape], letter: str) -> tu
 
 
 def leading(n: int) -> list[str]:
-    """Names of the axes before those that an operator works along."""
+    """Return the names of the axes before those that an operator works along."""
     return [LEADING[axis] if axis < len(LEADING) else f"axis {axis}" for axis in range(n)]
 
 
 def numbered(n: int) -> list[str]:
-    """Names of axes that have no other."""
+    """Return the names of axes that have no other."""
     return [f"axis {axis}" for axis in range(n)]
 
 
 def rank_of(graph: Graph, name: str) -> int:
-    """How many axes a tensor has."""
+    """Return the number of axes of a tensor."""
     return len(graph.tensor[name].shape)
 
 

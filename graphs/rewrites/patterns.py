@@ -186,7 +186,7 @@ def find_response_norm(readers: Readers, start: int) -> list[int] | None:
 
 
 def _one_behind_another(readers: Readers, start: int, kinds: Sequence[str]) -> list[int] | None:
-    """Operators of some kinds, each the only reader of the one before; None if the first ones are others."""
+    """Return operators of these kinds, each the only reader of the one before; None if the first is of another kind."""
     graph, members = readers.graph, [start]
     for kind in kinds[1:]:
         number = readers.only(graph.ops[members[-1]].outputs[0])

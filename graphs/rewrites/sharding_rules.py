@@ -170,14 +170,14 @@ def _group_norm(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _elementwise(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Broadcast operands, aligned from the right."""
+    """Return the shardings of broadcast operands, aligned from the right."""
     axes = numbered(rank_of(graph, op.outputs[0]))
     inputs = [axes[len(axes) - rank_of(graph, name) :] for name in op.inputs]
     return loops(graph, op, inputs, [axes] * len(op.outputs))
 
 
 def _along(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Operators that work along an axis, which stays whole, and keep the shape."""
+    """Return the shardings of an operator that works along an axis, which stays whole, and keeps the shape."""
     axes = numbered(rank_of(graph, op.inputs[0]))
     whole = dims_of(op.attrs.get("dim", -1), len(axes))
     axes = ["" if axis in whole else name for axis, name in enumerate(axes)]
@@ -185,7 +185,7 @@ def _along(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _reduction(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Reductions over some axes; only terms of a sum can be added up."""
+    """Return the shardings of a reduction over some axes; only terms of a sum can be added up."""
     rank = rank_of(graph, op.inputs[0])
     given = op.attrs.get("dim")
     gone = dims_of(given, rank) if given not in (None, ()) else tuple(range(rank))
@@ -198,7 +198,7 @@ def _reduction(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Windows over an image; those at the borders of an average count what they see there."""
+    """Yield the shardings of windows over an image; an average counts what its windows see at the borders."""
     axes = ["batch", CHANNELS, *[""] * (rank_of(graph, op.inputs[0]) - 2)]
     if len(axes) != 4:
         return
@@ -212,7 +212,7 @@ def _pooling(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _images(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Operators that treat each image and each channel by itself."""
+    """Yield the shardings of an operator that treats each image and each channel by itself."""
     rank = rank_of(graph, op.inputs[0])
     axes = ["batch", CHANNELS, *[""] * (rank - 2)]
     if rank == (3 if "1d" in op.kind else 4):
@@ -282,7 +282,7 @@ def _slice(graph: Graph, op: Op) -> Iterator[Sharding]:
 
 
 def _pieces(graph: Graph, op: Op) -> Iterator[Sharding]:
-    """Equal pieces of an axis: along it, each piece can be divided."""
+    """Yield the shardings of equal pieces of an axis, each of which can be divided along it."""
     yield from _slice(graph, op)
     (dim,) = dims_of(op.attrs.get("dim", 0), rank_of(graph, op.inputs[0]))
     sizes = {graph.tensor[name].shape[dim] for name in op.outputs}

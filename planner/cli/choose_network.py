@@ -185,7 +185,7 @@ def save_page(page: str, output: Path, console: Console) -> None:
 
 
 def proved_gap(bound_s: float, step_s: float) -> str:
-    """How much less than the best step no other takes."""
+    """Say by how much another step may be shorter than the best, at most."""
     gap = max(0.0, 1 - bound_s / step_s)
     return "no way takes less" if gap <= PROOF_TOLERANCE else f"no way takes more than {gap:.2%} less"
 

@@ -114,7 +114,7 @@ def _schedule_csv(plan: Plan) -> Export:
 
 
 def _node_link(plan: Plan) -> Export:
-    """Operators, tensors between them, devices and times as node-link JSON.
+    """Return operators, tensors between them, devices and times as node-link JSON.
 
     A node of a rewritten network names the members of a fused operator, or the operator that it is a part of.
     """

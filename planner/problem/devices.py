@@ -15,7 +15,7 @@ SIGNATURES = "classes of devices that are alike"  # kept with a table
 
 
 def alike(table: CostTable, *besides: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that have the same costs, each ascending, in the order of their first devices.
+    """Return the classes of devices that have the same costs, each ascending, in the order of their first devices.
 
     That is all that a device has for itself. What pairs of devices have, links and channels and groups, may differ, see
     `interchangeable`. ``besides`` are other numbers that have to be the same, [..., n_devices] each.
@@ -33,7 +33,7 @@ def alike(table: CostTable, *besides: NDArray[Any]) -> tuple[tuple[int, ...], ..
 
 
 def equal_columns(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
-    """Classes of columns that have the same numbers, [..., n_columns] each; ordered as by `alike`."""
+    """Return the classes of columns that have the same numbers, [..., n_columns] each; ordered as by `alike`."""
     classes: dict[tuple[bytes, ...], list[int]] = {}
     for column in range(numbers[0].shape[-1]):
         classes.setdefault(tuple(each[..., column].tobytes() for each in numbers), []).append(column)
@@ -41,7 +41,7 @@ def equal_columns(*numbers: NDArray[Any]) -> tuple[tuple[int, ...], ...]:
 
 
 def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
-    """Classes of devices that can swap places without any change to any number, each ascending.
+    """Return the classes of devices that can swap places without a change of any number, each ascending.
 
     Two devices can swap if they are alike, exchanging their rows and columns maps links to themselves, and it renames
     channels, uplinks and contention groups one to one.
@@ -62,14 +62,14 @@ def interchangeable(table: CostTable) -> tuple[tuple[int, ...], ...]:
 
 
 def uniform_links(table: CostTable) -> bool:
-    """Whether all devices are linked and all links are equally fast (channels aside)."""
+    """Return whether all devices are linked and all links are equally fast (channels aside)."""
     between = ~np.eye(table.n_devices, dtype=bool)
     link_class = table.link_class[between]
     return bool((link_class >= 0).all() and (link_class == link_class[:1]).all())
 
 
 def _is_own(table: CostTable, name: str) -> bool:
-    """Whether an array of the table has costs of a single device."""
+    """Return whether an array of the table has costs of a single device."""
     return len(device_axes(table, name)) == 1 and name not in LABELS | CERTAINTY
 
 
@@ -81,7 +81,7 @@ def _is_relation(table: CostTable, name: str) -> bool:
 
 
 def _survives(table: CostTable, name: str, one: int, other: int) -> bool:
-    """Whether two devices can swap their places in an array, the labels of which may be renamed."""
+    """Return whether two devices can swap their places in an array, the labels of which may be renamed."""
     values, order = dict(arrays_of(table))[name], np.arange(table.n_devices)
     order[[one, other]] = other, one
     swapped = values

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def infeasible_because(table: CostTable, bound_s: float) -> str:
-    """One sentence: what rules out every placement and what to change; empty if this function finds nothing.
+    """Return what rules out every placement and what to change, as a sentence; empty if nothing is found.
 
     It finds devices without room to work, an operator without room anywhere, a tensor that cannot get to its readers,
     and too little memory, either in all or, if ``bound_s`` from `lower_bound` is infinite, on the devices that can run
@@ -90,7 +90,7 @@ NAMED = 3  # devices that a message names; it counts the others
 
 
 def out_of_reach(table: CostTable, placement: Placement) -> str:
-    """One sentence: which devices no link joins to those in use, and what to change; empty if there are none.
+    """Return which devices no link joins to those in use, and what to change, as a sentence; empty if none.
 
     Links in either direction join devices, directly or through other devices, where operators on the way may be.
     """

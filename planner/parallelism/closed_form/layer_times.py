@@ -66,7 +66,7 @@ class LayerTimes:
         raise InputError(f"device '{self.device.name}' has no flops.bfloat16, in which choose trains; add it")
 
     def forward_s(self, samples: int, split: LayerSplit, expert: int = 1) -> float:
-        """One layer, forward, without communication, with its experts divided among ``expert`` replicas."""
+        """Return the seconds of a layer forward, without messages, its experts divided among ``expert`` replicas."""
         network, tokens = self.network, samples * self.network.sequence
         whole = WHOLE_VALUES * network.hidden / (split.tensor if split.sequence_parallel else 1)
         values = whole + (SPLIT_VALUES * network.attention_values + FFN_VALUES * network.ffn) / split.tensor

@@ -100,7 +100,7 @@ class PlacementModel:
         return replace(budget, prove=lambda bound: budget.prove(min(upper_s, self.proved_s(bound))))
 
     def expresses(self, placement: Placement) -> bool:
-        """Whether a placement keeps the operators of each block together."""
+        """Return whether a placement keeps the operators of each block together."""
         return self.blocks.spread(self.blocks.devices_of(placement)).device == placement.device
 
     def proved_s(self, bound: float) -> float:
@@ -260,7 +260,7 @@ class PlacementModel:
         return [np.minimum(net.seconds(self.table) / self.scale_s, 2 * self.upper) for net in self.blocks.nets]
 
     def units(self, seconds: float) -> float:
-        """Seconds of overheads or transfers in units."""
+        """Return the seconds of overheads or transfers in units."""
         return min(seconds / self.scale_s, 2 * self.upper)
 
     @property
@@ -270,7 +270,7 @@ class PlacementModel:
         return uniform_links(self.table) and (len(channels) == 1 or all(map(self._counted_by_a_device, channels)))
 
     def _counted_by_a_device(self, channel: int) -> bool:
-        """Whether some device is at an end of all links of a channel, and so counts all of its transfers."""
+        """Return whether some device is at an end of all links of a channel, and so counts all of its transfers."""
         ends = [set(pair) for pair in np.argwhere(self.table.channel == channel).tolist()]
         return not self.table.overlap and bool(set.intersection(*ends)) if ends else True
 

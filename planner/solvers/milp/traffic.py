@@ -170,7 +170,7 @@ class Relaxation:
         )
 
     def violates(self, tree: PathTree) -> bool:
-        """Whether the last solution violates the inequality of a tree."""
+        """Return whether the last solution violates the inequality of a tree."""
         more = tree.work - self.bound
         cut_off = np.minimum(tree.lost, more) @ self.cut[tree.net]
         return bool(more * (1 - self.free[tree.root]) - cut_off > LEAST_EXCESS * tree.work)
