@@ -6,6 +6,7 @@ results. A file of the name `TOLD` is there after a lie that the others have to 
 """
 
 import os
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from planner.runtime.distributed.training import worker
 from planner.runtime.distributed.transport import connections, rendezvous
-from planner.runtime.distributed.transport.messages import N_FIELDS, WORD_BYTES, pack, sealed
+from planner.runtime.distributed.transport.checksums import WORD_BYTES, sealed
+from planner.runtime.distributed.transport.messages import HEAD_BYTES, Kind, pack
 from tests.attacks.strikes import TOLD
 
 LONGEST = 4096  # bytes that a lie adds
-HEAD = N_FIELDS * WORD_BYTES  # of a message
 MOST = {"message": 30, "greeting": 1, "tensor": 20, "object": 4, "numbers": 4, "answer": 6, "file": 3}
 """The channels, and how many words a rank sends by each at most before it lies."""
 OF_ALL = ("message", "greeting")
@@ -49,14 +50,20 @@ class Liar:
         Path(TOLD).write_text(f"{self.channel}: {what}", encoding="utf-8")
 
     def damaged_row(self, row: torch.Tensor) -> torch.Tensor:
-        """Return [n_bytes] uint8 that is too short, too long, or has other bytes; it differs."""
-        kind = self.rng.choice(("cut", "longer", "noise"))
+        """Return [n_bytes] uint8 that is too short, too long, or has other bytes or in another order; it differs."""
+        kind = self.rng.choice(("cut", "longer", "noise", "swapped"))
         if kind == "cut" and len(row):
             return row[: self.rng.randrange(len(row))].clone()
         if kind == "longer" or not len(row):
             return torch.cat([row, torch.randint(256, (self.rng.randint(1, LONGEST),), dtype=torch.uint8)])
         row = row.clone()
-        row[self.rng.randrange(len(row))] += self.rng.randint(1, 255)
+        words = row[: len(row) // WORD_BYTES * WORD_BYTES].view(-1, WORD_BYTES)
+        others = (words != words[:1]).any(1).nonzero().flatten().tolist()
+        if kind == "swapped" and others:
+            other = self.rng.choice(others)
+            words[[0, other]] = words[[other, 0]]
+        else:
+            row[self.rng.randrange(len(row))] += self.rng.randint(1, 255)
         return row
 
     def damaged_text(self, text: str) -> str:
@@ -82,19 +89,23 @@ def _message(liar: Liar) -> None:
         row = pack(message)
         if not liar.lies():
             return row
-        return _other_head(liar, row) if liar.rng.random() < 0.5 else liar.damaged_row(row)
+        other = liar.damaged_row(row)
+        if liar.rng.random() < 0.5:  # of its head alone
+            other = row.clone()
+            other[liar.rng.randrange(HEAD_BYTES)] += liar.rng.randint(1, 255)
+        if message.kind is Kind.TENSORS and len(other) == len(row):  # else what is missing may be there already
+            liar.told(f"{other.tolist()} instead of {row.tolist()}")
+        return other
 
     vars(connections)["pack"] = damaged
 
 
-def _other_head(liar: Liar, row: torch.Tensor) -> torch.Tensor:
-    place = liar.rng.randrange(HEAD)
-    row[place] += liar.rng.randint(1, 255)
-    return row
-
-
 def _greeting(liar: Liar) -> None:
-    vars(rendezvous)["sealed"] = lambda text: liar.damaged_text(sealed(text)) if liar.lies() else sealed(text)
+    def damaged(content: bytes) -> bytes:
+        row = sealed(content)
+        return liar.damaged_text(row.decode()).encode() if liar.lies() else row
+
+    vars(rendezvous)["sealed"] = damaged
 
 
 def _tensor(liar: Liar) -> None:
@@ -127,20 +138,33 @@ def _object(liar: Liar) -> None:
     def damaged(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
         row, length = written(*args)
         if liar.lies():
-            row = liar.damaged_row(row)
+            true, row = _read(row), liar.damaged_row(row)
             length = torch.tensor([len(row)])
+            if (found := _read(row)) != true:
+                liar.told(f"{found!r} instead of {true!r}")
         return row, length
 
     vars(c10d)["_object_to_tensor"] = damaged
 
 
+def _read(row: torch.Tensor) -> object:
+    """Return the bytes that torch has pickled, or what a reader says of them."""
+    try:
+        return pickle.loads(row.numpy().tobytes())
+    except Exception as error:  # whatever pickle raises
+        return repr(error)
+
+
 def _numbers(liar: Liar) -> None:
     broadcast = c10d.broadcast
 
-    def damaged(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+    def damaged(tensor: torch.Tensor, src: int, *args: Any, **options: Any) -> Any:
         if liar.lies():
-            tensor[liar.rng.randrange(len(tensor))] = liar.rng.choice((float("nan"), float("inf"), -1.0, 1e300))
-        return broadcast(tensor, *args, **options)
+            true, place = tensor.tolist(), liar.rng.randrange(len(tensor))
+            tensor[place] = liar.rng.choice((float("nan"), float("inf"), -1.0, 1e300))
+            if tensor[place] != true[place] and src == dist.get_rank():  # what others pass does not count
+                liar.told(f"{tensor.tolist()} instead of {true}")
+        return broadcast(tensor, src, *args, **options)
 
     vars(dist)["broadcast"] = damaged
 
@@ -161,15 +185,17 @@ def _answer(liar: Liar) -> None:
 
 
 def _file(liar: Liar) -> None:
-    save = torch.save
+    written = worker.written
 
-    def damaged(content: Any, path: Any, *args: Any) -> None:
-        save(content, path, *args)
+    def damaged(content: Any, path: Path) -> Any:
+        said = written(content, path)
         if liar.lies():
-            content = bytearray(path.read_bytes())
-            path.write_bytes(bytes(liar.damaged_row(torch.frombuffer(content, dtype=torch.uint8)).tolist()))
+            row = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+            path.write_bytes(liar.damaged_row(row).numpy().tobytes())
+            liar.told(f"{path} has other bytes")
+        return said
 
-    vars(torch)["save"] = damaged
+    vars(worker)["written"] = damaged
 
 
 CHANNELS: dict[str, Callable[[Liar], None]] = {

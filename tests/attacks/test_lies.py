@@ -6,16 +6,8 @@ import pytest
 import torch
 
 from planner.runtime.distributed.transport import rendezvous
-from planner.runtime.distributed.transport.messages import (
-    DamagedMessage,
-    Kind,
-    Message,
-    length,
-    pack,
-    sealed,
-    unpack,
-    unsealed,
-)
+from planner.runtime.distributed.transport.checksums import DamagedMessage, sealed, unsealed
+from planner.runtime.distributed.transport.messages import Head, Kind, Message, pack, unpack
 from tests.attacks.lies import CHANNELS, MOST, OF_ALL, Liar, lie
 
 SEEDS = 300
@@ -23,7 +15,7 @@ SEEDS = 300
 
 @pytest.mark.parametrize("what", ["row", "text", "tensor"])
 def test_what_is_damaged_differs(what: str) -> None:
-    row, text, tensor = torch.arange(9, dtype=torch.uint8), sealed("{}"), torch.ones(2, 3)
+    row, text, tensor = torch.arange(9, dtype=torch.uint8), sealed(b"{}").decode(), torch.ones(2, 3)
     for seed in range(SEEDS):
         liar = Liar(str(seed), trains=True)
         if what == "row":
@@ -60,9 +52,9 @@ def test_a_damaged_greeting_and_a_damaged_text_are_seen(monkeypatch: pytest.Monk
     greeting = next(s for s in seeds if (liar := Liar(s, False)).channel == "greeting" and liar.lies())
     lie(greeting, trains=False)
     with pytest.raises(DamagedMessage):
-        unsealed(vars(rendezvous)["sealed"]("{}").encode())
+        unsealed(vars(rendezvous)["sealed"](b"{}"))
     row = pack(Message(Kind.SPANS, text="[[], []]"))
-    assert unpack(row[: length(row)], ()).text == "[[], []]"
+    assert unpack(Head.of(row), row, ()).text == "[[], []]"
     row[-1] += 1
-    with pytest.raises(DamagedMessage, match="a text that is damaged"):
-        unpack(row, ())
+    with pytest.raises(DamagedMessage, match="a message that is damaged: SPANS"):
+        unpack(Head.of(row), row, ())

@@ -14,6 +14,7 @@ from graphs.common.promises import Promise
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.plans.plan import Plan
+from planner.runtime.distributed.transport.checksums import DamagedMessage
 from planner.runtime.distributed.transport.connections import (
     Connection,
     Listener,
@@ -24,7 +25,7 @@ from planner.runtime.distributed.transport.connections import (
 )
 from planner.runtime.distributed.transport.layout import COORDINATOR, INPUTS, RankLayout, Routes, find_routes
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, Heartbeats
-from planner.runtime.distributed.transport.messages import DamagedMessage, Kind, Message
+from planner.runtime.distributed.transport.messages import Kind, Message
 from planner.runtime.distributed.transport.rendezvous import PeerInfo
 from planner.runtime.errors import RemoteError, StageError, failure_from_text, failure_to_text
 from planner.runtime.inference.engine import Engine

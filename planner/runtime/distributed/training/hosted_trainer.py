@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from graphs.common import checks
-from graphs.common.errors import InputError, first_line
-from graphs.common.shortages import shortage
+from graphs.common.errors import InputError
 from graphs.program.pieces import Pieces
 from graphs.program.program import Program
 from planner.plans.plan import Plan
@@ -36,13 +35,13 @@ from planner.runtime.distributed.training.worker import (
     answer_key,
     file_at,
     key_of,
-    opened,
     payload_file,
+    read_back,
     write_tools,
 )
+from planner.runtime.distributed.transport.checksums import DamagedMessage
 from planner.runtime.distributed.transport.layout import training_layout
 from planner.runtime.distributed.transport.liveness import stopped_state
-from planner.runtime.distributed.transport.messages import DamagedMessage
 from planner.runtime.distributed.transport.rendezvous import MEET_S, asking, peer_info_of
 from planner.runtime.errors import RankError, failure_from_text, failure_to_text
 from planner.runtime.matching import rewritten_for
@@ -154,21 +153,16 @@ class HostedTrainer(AnyTrainer):
         """Return what each rank has written into its file."""
         self._ending.check()
         with self._busy:  # until they are read
-            files = [self._folder / name for name in self._ask(command, content)]
-            parts = [self._opened(*each) for each in zip(self._layout.others, files, strict=True)]
-            for file in files:
-                file.unlink()
-            return parts
+            files = self._ask(command, content)
+            return [self._read(rank, *file) for rank, file in zip(self._layout.others, files, strict=True)]
 
-    def _opened(self, rank: int, file: Path) -> Any:
+    def _read(self, rank: int, name: str, mark: int) -> Any:
         """Read the file of a rank; raise RankError if it is damaged."""
         try:
-            return opened(file)
-        except Exception as error:  # torch and pickle raise many kinds
-            if shortage(error):
-                raise
+            return read_back(self._folder, name, mark)
+        except DamagedMessage as error:
             self._broken = True
-            raise self._damaged(rank, f"a file that is damaged: {first_line(error)}") from error
+            raise self._damaged(rank, str(error)) from error
 
     def _ask(self, command: str, content: Any = None) -> list[Any]:
         """Give a command, with content if it needs any, and return the answers of all ranks.

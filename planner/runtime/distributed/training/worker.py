@@ -29,9 +29,11 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import tree_map_only
 
-from graphs.common.errors import InputError
+from graphs.common.errors import InputError, first_line
+from graphs.common.shortages import failures
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.messages import ALIGN, WORD_BYTES, DamagedMessage, Packing, sealed, unsealed
+from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, checksum, sealed, unsealed
+from planner.runtime.distributed.transport.messages import ALIGN, Packing
 from planner.runtime.distributed.transport.rendezvous import asking
 from planner.runtime.errors import RankError, StageError, failure_to_text
 from planner.runtime.training.optimizers import Factory
@@ -102,6 +104,29 @@ def writing(path: Path) -> Iterator[None]:
 def opened(path: Path, mmap: bool = False) -> Any:
     """Read a file of another process of this run; with ``mmap``, tensors stay in the file until they are read."""
     return torch.load(path, weights_only=False, mmap=mmap)
+
+
+def written(content: Any, path: Path) -> list[Any]:
+    """Write a file for `read_back`, and return its name and checksum, which torch's reader does not compare."""
+    torch.save(content, path)
+    return [path.name, _file_checksum(path)]
+
+
+def read_back(folder: Path, name: str, mark: int) -> Any:
+    """Read and remove a file that another process has `written`; raise DamagedMessage if it is not as it was."""
+    path = folder / name
+    if _file_checksum(path) != mark:
+        raise DamagedMessage("a file that is damaged")
+    with failures() as failed:  # torch and pickle raise many kinds
+        content = opened(path)
+    if failed:
+        raise DamagedMessage(f"a file that cannot be read: {first_line(failed[0])}") from failed[0]
+    path.unlink()
+    return content
+
+
+def _file_checksum(path: Path) -> int:
+    return checksum(torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8))
 
 
 def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -215,7 +240,7 @@ def answer_key(rank: int) -> str:
 
 def answer_to_text(number: int, answer: Mapping[str, Any]) -> str:
     """Write the answer to a command, for `answer_from_text`."""
-    return sealed(json.dumps({"number": number, **answer}))
+    return sealed(json.dumps({"number": number, **answer}).encode()).decode()
 
 
 def answer_from_text(number: int, text: bytes) -> dict[str, Any]:
@@ -266,7 +291,7 @@ class CommandLoop:
                 trainer.close()
 
     def _obey(self, command: str, number: int, trainer: PipelineTrainer) -> Any:
-        """Return the loss and the seconds of a step, or the name of the file with what the trainer has returned."""
+        """Return the loss and the seconds of a step, or what `written` says of the file with the trainer's result."""
         if command == BEGIN:
             return None
         if command == STEP:
@@ -281,8 +306,7 @@ class CommandLoop:
         result = getattr(trainer, command)(*([self._batches()] if command == GRADIENTS else args), **options)
         if result is None:
             return None
-        torch.save(result, found)
-        return found.name
+        return written(result, found)
 
     def _named(self, error: Exception, command: str) -> Exception:
         """Return an error that says where it happened."""

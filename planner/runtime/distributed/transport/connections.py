@@ -23,18 +23,10 @@ from torch.distributed import Work
 
 from costmodels.host.affinity import use_threads
 from graphs.common.shortages import shortage
+from planner.runtime.distributed.transport.checksums import DamagedMessage
 from planner.runtime.distributed.transport.layout import Payload, Routes
 from planner.runtime.distributed.transport.liveness import LOOK_S, Heartbeats, SilentPeer
-from planner.runtime.distributed.transport.messages import (
-    DamagedMessage,
-    Kind,
-    Message,
-    address,
-    length,
-    most_bytes,
-    pack,
-    unpack,
-)
+from planner.runtime.distributed.transport.messages import Head, Kind, Message, most_bytes, pack, unpack
 
 FOREVER = timedelta(
     days=365
@@ -149,18 +141,17 @@ class Connection:
 
     def _receive_next(self) -> bool:
         """Receive one message; return False for the last one. Nothing of it is held while the next one is awaited."""
-        row = self._next_row()
-        kind, _, stage = address(row)
-        if kind is not Kind.PULSE:
-            expected = self._arriving[stage] if kind is Kind.TENSORS else ()
-            self._ears.hear(self._peer, unpack(row, expected))
-        self._ended = kind is Kind.BYE
+        first = self._next_piece()
+        head = Head.of(first)
+        row = self._whole(first, head.n_bytes)
+        if head.kind is not Kind.PULSE:
+            expected = self._arriving[head.stage] if head.kind is Kind.TENSORS else ()
+            self._ears.hear(self._peer, unpack(head, row, expected))
+        self._ended = head.kind is Kind.BYE
         return not self._ended
 
-    def _next_row(self) -> torch.Tensor:
-        """Return a whole message, copied if it is much shorter than its buffer."""
-        first = self._next_piece()
-        n_bytes = length(first)
+    def _whole(self, first: torch.Tensor, n_bytes: int) -> torch.Tensor:
+        """Return the message whose first piece has come, copied if it is much shorter than its buffer."""
         if n_bytes <= len(first):
             return first[:n_bytes] if 2 * n_bytes > len(first) else first[:n_bytes].clone()
         row = torch.empty(n_bytes, dtype=torch.uint8)

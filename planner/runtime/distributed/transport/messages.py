@@ -2,10 +2,10 @@
 
 ::
 
-    checksum and kind, micro-batch, stage, length │ strides of every tensor │ tensor │ ...    each part is aligned
+    checksum and kind, micro-batch, stage, length, checksum of the rest │ strides │ tensor │ ...    each part is aligned
 
-Shapes and dtypes follow from the plan, so only strides are sent. The checksum is of the head: a tensor that came as a
-heartbeat, or as another micro-batch's, would be awaited forever. A text has a checksum of its own.
+Shapes and dtypes follow from the plan, so only strides are sent. The first checksum is of the head, which is read
+before the rest is there: a tensor that came as a heartbeat, or as another micro-batch's, would be awaited forever.
 """
 
 import math
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
 from graphs.ir import Tensor
+from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, checksum
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ class Packing:
         return tensor.as_strided(self.shape, self.strides)
 
 
-N_FIELDS = 4
+N_FIELDS = 5
+HEAD_BYTES = N_FIELDS * WORD_BYTES
 KIND_BITS = 8  # of the first field; the others are its checksum
-WORD_BYTES = 8
 ALIGN = 64  # as the allocator aligns
 
 
@@ -102,10 +104,6 @@ class Kind(IntEnum):
     FALLBACK = 9  # something gave way in the rank; the text has the reason and what to say
 
 
-class DamagedMessage(RuntimeError):  # noqa: N818  # what the message is
-    """A message that does not fit the plan."""
-
-
 @dataclass(frozen=True)
 class Message:
     """A message."""
@@ -117,32 +115,51 @@ class Message:
     text: str = ""  # for all kinds but tensors
 
 
-def sealed(text: str) -> str:
-    """Return a text with its checksum, for `unsealed`."""
-    return f"{zlib.crc32(text.encode()):08x} {text}"
+class Head(NamedTuple):
+    """The fields before a message."""
+
+    kind: Kind  # of the message
+    micro_batch: int  # likewise
+    stage: int  # likewise
+    n_bytes: int  # length of the whole message
+    checksum: int  # of what follows the fields
+
+    @staticmethod
+    def of(row: torch.Tensor) -> "Head":
+        """Read the fields of the message that begins with a row; raise DamagedMessage if they are not as sent."""
+        first, *others = _fields(row, N_FIELDS)
+        kind, mark = first & (1 << KIND_BITS) - 1, first >> KIND_BITS
+        if mark != _mark(kind, *others) or kind not in list(Kind):
+            micro_batch, stage, *_ = others
+            raise DamagedMessage(
+                f"a message whose head is damaged: kind {kind}, micro-batch {micro_batch}, stage {stage}"
+            )
+        return Head(Kind(kind), *others)
+
+    def put(self, row: torch.Tensor) -> None:
+        """Write the fields into a row, [HEAD_BYTES] uint8."""
+        fields = [_mark(*self) << KIND_BITS | self.kind, *self[1:]]
+        row.view(torch.int64).copy_(torch.tensor(fields, dtype=torch.int64))
 
 
-def unsealed(row: bytes) -> str:
-    """Return the text that `sealed` took; raise DamagedMessage if something else has come."""
-    mark, _, text = row.decode(errors="replace").partition(" ")
-    if mark != f"{zlib.crc32(text.encode()):08x}":
-        raise DamagedMessage("a text that is damaged")
-    return text
+def _mark(*fields: int) -> int:
+    return zlib.crc32(struct.pack(f"<{N_FIELDS}q", *fields))
 
 
 def pack(message: Message) -> torch.Tensor:
     """Return a message as [n_bytes] uint8, a new tensor."""
-    text = [] if message.kind is Kind.TENSORS else [_row_of(sealed(message.text))]
+    text = [_row_of(message.text)] if message.text else []
     tensors = [tensor.detach().resolve_conj().resolve_neg() for tensor in message.tensors or text]
     packings = [Packing.of(tensor) for tensor in tensors]
     strides = [stride for packing in packings for stride in packing.strides] if message.tensors else []
     *starts, end = _starts(len(strides), packings)
     row = torch.empty(end, dtype=torch.uint8)
-    head = message.kind, message.micro_batch, message.stage, end
-    fields = [_checksum(*head) << KIND_BITS | message.kind, *head[1:], *strides]
-    row[: len(fields) * WORD_BYTES].view(torch.int64).copy_(torch.tensor(fields, dtype=torch.int64))
+    row[HEAD_BYTES : HEAD_BYTES + len(strides) * WORD_BYTES].view(torch.int64).copy_(
+        torch.tensor(strides, dtype=torch.int64)
+    )
     for start, packing, tensor in zip(starts, packings, tensors, strict=True):
         packing.put(tensor, row[start : start + packing.n_bytes])
+    Head(message.kind, message.micro_batch, message.stage, end, checksum(row[HEAD_BYTES:])).put(row[:HEAD_BYTES])
     return row
 
 
@@ -150,38 +167,17 @@ def _row_of(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
-def length(row: torch.Tensor) -> int:
-    """Return the number of bytes of the message that begins with this row; raise Damaged as `address` does."""
-    return _head(row)[-1]
-
-
-def address(row: torch.Tensor) -> tuple[Kind, int, int]:
-    """Return kind, micro-batch and stage; raise Damaged if the head is not as it was sent."""
-    return _head(row)[:-1]
-
-
-def _head(row: torch.Tensor) -> tuple[Kind, int, int, int]:
-    first, micro_batch, stage, end = _fields(row, N_FIELDS)
-    kind, checksum = first & (1 << KIND_BITS) - 1, first >> KIND_BITS
-    if checksum != _checksum(kind, micro_batch, stage, end) or kind not in list(Kind):
-        raise DamagedMessage(f"a message whose head is damaged: kind {kind}, micro-batch {micro_batch}, stage {stage}")
-    return Kind(kind), micro_batch, stage, end
-
-
-def _checksum(*fields: int) -> int:
-    return zlib.crc32(struct.pack(f"<{N_FIELDS}q", *fields))
-
-
-def unpack(row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
+def unpack(head: Head, row: torch.Tensor, expected: Sequence[Tensor]) -> Message:
     """Read a message with a payload of these tensors from a row, [n_bytes] uint8, whose memory the tensors keep.
 
-    Raise Damaged if its length differs from the length it states, or from what its tensors need, or its text from what
-    was sent.
+    ``head`` is that of the row. Raise DamagedMessage if what follows the head is not as sent, or not as long as its
+    tensors need.
     """
-    kind, micro_batch, stage = address(row)
+    kind, micro_batch, stage, n_bytes, mark = head
+    if n_bytes != len(row) or mark != checksum(row[HEAD_BYTES:]):
+        raise DamagedMessage(f"a message that is damaged: {kind.name}, micro-batch {micro_batch}, stage {stage}")
     if kind is not Kind.TENSORS:
-        text = row[_up(N_FIELDS * WORD_BYTES) :].numpy().tobytes()
-        return Message(kind, micro_batch, stage, text=unsealed(text))
+        return Message(kind, micro_batch, stage, text=row[_up(HEAD_BYTES) :].numpy().tobytes().decode())
     n_strides = sum(len(tensor.shape) for tensor in expected)
     strides = iter(_fields(row, N_FIELDS + n_strides)[N_FIELDS:])
     packings = [

@@ -20,10 +20,10 @@ from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, Store, T
 from costmodels.host.stores import STORE_S
 from graphs.common.errors import InputError
 from planner.plans.plan import Plan
+from planner.runtime.distributed.transport.checksums import DamagedMessage, sealed, unsealed
 from planner.runtime.distributed.transport.connections import ProcessGroup
 from planner.runtime.distributed.transport.layout import COORDINATOR, RankLayout
 from planner.runtime.distributed.transport.liveness import NEAR_SILENT_S, Heartbeats, clock_name, pid_space
-from planner.runtime.distributed.transport.messages import DamagedMessage, sealed, unsealed
 from planner.runtime.errors import RankError
 
 MEET_S = 60.0  # for all ranks to come: to start, to load torch and to read their weights
@@ -172,7 +172,7 @@ def own_address(peer: str) -> str:
 
 
 def _leave(store: Store, rank: int, peer_info: PeerInfo) -> None:
-    store.set(_key(rank), sealed(json.dumps(asdict(peer_info))))
+    store.set(_key(rank), sealed(json.dumps(asdict(peer_info)).encode()).decode())
 
 
 def _key(rank: int) -> str:

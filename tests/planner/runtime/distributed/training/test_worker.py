@@ -19,7 +19,7 @@ from planner.runtime.distributed.training.worker import (
     answer_to_text,
     key_of,
 )
-from planner.runtime.distributed.transport.messages import DamagedMessage
+from planner.runtime.distributed.transport.checksums import DamagedMessage
 from planner.runtime.errors import RankError, StageError, failure_from_text
 
 
@@ -56,7 +56,7 @@ def test_an_answer_that_is_damaged_or_to_another_command_is_none() -> None:
     with pytest.raises(DamagedMessage, match=r"^an answer to command 4 instead of 5$"):
         answer_from_text(5, text)
     for damaged in (text[:-1], text.replace(b"0.5", b"0.6"), b"", b"\xff" + text):
-        with pytest.raises(DamagedMessage, match=r"^a text that is damaged$"):
+        with pytest.raises(DamagedMessage, match=r"^bytes that are damaged$"):
             answer_from_text(4, damaged)
 
 

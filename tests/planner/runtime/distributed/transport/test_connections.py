@@ -12,6 +12,7 @@ import torch
 
 from graphs.ir import Role, Tensor
 from planner.runtime.distributed.transport import connections as connections
+from planner.runtime.distributed.transport.checksums import DamagedMessage
 from planner.runtime.distributed.transport.connections import (
     LARGEST_BYTES,
     SMALLEST_BYTES,
@@ -21,7 +22,7 @@ from planner.runtime.distributed.transport.connections import (
 )
 from planner.runtime.distributed.transport.layout import Payload, Routes
 from planner.runtime.distributed.transport.liveness import Heartbeats, SilentPeer
-from planner.runtime.distributed.transport.messages import DamagedMessage, Kind, Message
+from planner.runtime.distributed.transport.messages import Kind, Message
 from tests.planner.runtime.small import PATIENCE_S
 
 BIG = Tensor("big", (3_000_000,), "float32", Role.ACTIVATION)  # 12 MB: three pieces
@@ -185,7 +186,7 @@ def test_lengths_of_buffers() -> None:
     assert piece_bytes([]) == SMALLEST_BYTES
     assert piece_bytes(ROUTES.payloads) == LARGEST_BYTES
     middle = Tensor("m", (2000,), "float32", Role.ACTIVATION)
-    assert piece_bytes([Payload(0, 0, 1, (middle,))]) == 64 + 8000  # five words before it are 40 bytes, up to 64
+    assert piece_bytes([Payload(0, 0, 1, (middle,))]) == 64 + 8000  # six words before it are 48 bytes, up to 64
 
 
 def test_a_lost_connection_is_told_once_and_ends_both_threads() -> None:

@@ -48,7 +48,7 @@ def test_one_that_does_not_come_is_named() -> None:
 def test_one_that_comes_damaged_is_named() -> None:
     store = served_store()
     store.set("rank 1", "00000000 {}")
-    with pytest.raises(RankError, match=r"^rank 1 \('cpu1'\) has come with a text that is damaged; start again$"):
+    with pytest.raises(RankError, match=r"^rank 1 \('cpu1'\) has come with bytes that are damaged; start again$"):
         meet(store, LAYOUT, 0, peer_info_of(PLAN))
 
 
