@@ -175,12 +175,12 @@ class EngineStage(PipelineStage):
             self.has_backward = before
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[torch.Tensor, ...]:
-        self.seals.compare(Action(self.stage_index - 1, "F", fwd_chunk_id))
+        self.seals.sum_up(Action(self.stage_index - 1, "F", fwd_chunk_id))
         inputs = super()._retrieve_recv_activations(fwd_chunk_id)
         return tuple(x.requires_grad_(learned) for x, learned in zip(inputs, self._learned_inputs, strict=True))
 
     def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[torch.Tensor | None, ...]:
-        self.seals.compare(Action(self.stage_index + 1, "B", bwd_chunk_id))
+        self.seals.sum_up(Action(self.stage_index + 1, "B", bwd_chunk_id))
         gradients: tuple[torch.Tensor | None, ...] = super()._retrieve_recv_grads(bwd_chunk_id)
         return gradients
 

@@ -241,7 +241,7 @@ class RankStages:
             stage.times.clear()
             stage.messages.ends.clear()
             stage.messages.on = timed
-            stage.seals.begin(step)
+            stage.seals.begin(step, len(batches))
             stage.has_backward = True
             stage.clear_runtime_states()
         inputs = [tuple(batch.inputs[name].to(self.torch_device) for name in self._inputs) for batch in batches]

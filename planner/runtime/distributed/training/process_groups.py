@@ -7,9 +7,10 @@
     the same device, in all      like   0 3, 1 4, 2 5
 """
 
+import pickle
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -20,10 +21,18 @@ import torch.distributed as dist
 from graphs.common.errors import InputError
 from planner.plans.plan import Plan
 from planner.runtime.closing import Closing
+from planner.runtime.distributed.transport.checksums import (
+    DamagedMessage,
+    sealed,
+    sealed_numbers,
+    unsealed,
+    unsealed_numbers,
+)
 from planner.runtime.distributed.transport.failure_detector import FailureDetector
-from planner.runtime.distributed.transport.layout import training_layout
+from planner.runtime.distributed.transport.layout import RankLayout, training_layout
 from planner.runtime.distributed.transport.liveness import FAR_SILENT_S, LOOKS, clock_name, measured_ahead_s
 from planner.runtime.distributed.transport.rendezvous import check_peer_infos, peer_info_of
+from planner.runtime.errors import StageError
 from planner.runtime.training.prepare import StageLayout, replica_count
 
 FIRST = 0  # the rank that gathers
@@ -76,44 +85,49 @@ class ProcessGroups(Closing):
 
     def gathered(self, mine: Any) -> list[Any]:
         """Return what each rank of the pipeline passes."""
-        gathered: list[Any] = [None] * dist.get_world_size(self.pipeline)
         with self.detector.heeding():
-            dist.all_gather_object(gathered, mine, group=self.pipeline)
-        return gathered
+            return _gathered(mine, self.pipeline, self.detector.layout)
 
     def at_first(self, mine: Any) -> list[Any] | None:
         """Return what each rank of the first replica passes, on its first rank; None on the others."""
         if self.replica:
             return None
-        gathered = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
+        gathered: list[Any] | None = [None] * dist.get_world_size(self.pipeline) if dist.get_rank() == FIRST else None
         with self.detector.heeding():
-            dist.gather_object(mine, gathered, dst=FIRST, group=self.pipeline)
-        return gathered
+            dist.gather_object(_sealed(mine), gathered, dst=FIRST, group=self.pipeline)
+            return None if gathered is None else _unsealed(gathered, self.pipeline, self.detector.layout)
 
-    def told_by(self, row: int, numbers: torch.Tensor) -> torch.Tensor:
-        """Overwrite the numbers by those of the rank of a row of the pipeline, and return them."""
+    def told_by(self, row: int, numbers: Sequence[float], turn: int, torch_device: torch.device) -> torch.Tensor:
+        """Return the numbers, [n] float64, that the rank of a row of the pipeline has; all are in the same turn.
+
+        They travel by the memory of a device. Raise StageError if they come damaged, or are those of another turn.
+        """
         source = self.replica * dist.get_world_size(self.pipeline) + row
+        travelling = sealed_numbers(torch.tensor(numbers, dtype=torch.float64), turn).to(torch_device)
         with self.detector.heeding():
-            dist.broadcast(numbers, src=source, group=self.pipeline)
-        return numbers
+            dist.broadcast(travelling, src=source, group=self.pipeline)
+            with _judging(self.detector.layout.title(source)):
+                return unsealed_numbers(travelling.cpu(), turn)
 
     def ahead_s(self) -> float:
         """Return by how much the clock of the pipeline's first rank is ahead of the own one; all ranks ask together."""
         clocks = self.gathered(clock_name())
         base = self.replica * len(clocks)
         others = [row for row, clock in enumerate(clocks) if not clock == clocks[0] != ""]
-        now_s = torch.zeros(1, dtype=torch.float64)
+        room = sealed_numbers(torch.zeros(1, dtype=torch.float64), 0)
 
         def read_clock() -> float:
-            dist.send(now_s, base, self.pipeline)
-            dist.recv(now_s, base, self.pipeline)
-            return now_s.item()
+            dist.send(room, base, self.pipeline)
+            dist.recv(room, base, self.pipeline)
+            with _judging(self.detector.layout.title(base)):
+                return unsealed_numbers(room, 0).item()
 
         with self.detector.heeding():
             if self.row == 0:
                 for row in (row for row in others for _ in range(LOOKS)):
-                    dist.recv(now_s, base + row, self.pipeline)
-                    dist.send(now_s.fill_(time.perf_counter()), base + row, self.pipeline)
+                    dist.recv(room, base + row, self.pipeline)
+                    now_s = torch.tensor([time.perf_counter()], dtype=torch.float64)
+                    dist.send(sealed_numbers(now_s, 0), base + row, self.pipeline)
             elif self.row in others:
                 return measured_ahead_s(read_clock)
         return 0.0
@@ -170,10 +184,37 @@ def _failure_detector(
     group = dist.new_group(backend="gloo")
     made.callback(_let_go, group)
     layout, own = training_layout(plan), peer_info_of(plan)
-    peer_infos: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(peer_infos, own, group=group)
+    peer_infos = _gathered(own, group, layout)
     check_peer_infos(layout, own, dict(enumerate(peer_infos)))
     return FailureDetector(group, layout, dist.get_rank(), peer_infos, lambda: break_off(waiting), silence_s)
+
+
+def _gathered(mine: Any, group: dist.ProcessGroup | None, layout: RankLayout) -> list[Any]:
+    """Return what each rank of a group passes; raise StageError if it comes damaged."""
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, _sealed(mine), group=group)
+    return _unsealed(gathered, group, layout)
+
+
+def _sealed(mine: Any) -> bytes:
+    return sealed(pickle.dumps(mine))
+
+
+def _unsealed(gathered: Sequence[Any], group: dist.ProcessGroup | None, layout: RankLayout) -> list[Any]:
+    found = []
+    for number, content in enumerate(gathered):
+        with _judging(layout.title(number if group is None else dist.get_global_rank(group, number))):
+            found.append(pickle.loads(unsealed(content)))  # of a rank of this run
+    return found
+
+
+@contextmanager
+def _judging(title: str) -> Iterator[None]:
+    """Raise StageError if what the rank of this title has sent is seen to be damaged."""
+    try:
+        yield
+    except DamagedMessage as error:
+        raise StageError(f"{title} has sent {error}") from error
 
 
 def _let_go(group: dist.ProcessGroup) -> None:

@@ -130,15 +130,15 @@ class PipelineTrainer(AnyTrainer):
         Raise InputError if the means of replicas count different numbers of targets.
         """
         mine = [float(outcome.loss), outcome.total, outcome.unit, self._part.weights.mark]
-        numbers = torch.tensor(mine, dtype=torch.float64).to(self._part.torch_device)
-        loss, total, unit, mark = self._groups.told_by(self._part.layout.schedule.device[-1], numbers)
-        sums = torch.stack([torch.where(total > 0, loss * total, 0.0), total, mark, mark.square()])
+        torch_device, last = self._part.torch_device, self._part.layout.schedule.device[-1]
+        loss, total, unit, mark = self._groups.told_by(last, mine, self._progress.steps, torch_device)
+        sums = torch.stack([torch.where(total > 0, loss * total, 0.0), total, mark, mark.square()]).to(torch_device)
         self._groups.add_up([sums])
         if sums[2].square() != self._groups.n_replicas * sums[3]:
             raise InputError(UNEVEN.format("replica by replica"))
         self._counted = Outcome(loss, self._counted.total + sums[1].item(), unit.item())
         self._n_counted += n_batches
-        return (loss if self._groups.n_replicas == 1 else sums[0] / sums[1]).cpu()
+        return loss if self._groups.n_replicas == 1 else (sums[0] / sums[1]).cpu()
 
     def _update(self, keeps: bool = False) -> dict[str, torch.Tensor | None]:
         """Add up the gradients of all replicas, let the optimizers of all ranks take a step, and drop the gradients.

@@ -48,7 +48,7 @@ class FailureDetector(Closing):
         ``break_off`` makes everything fail that waits for other ranks; it is called `GRACE_S` after one is known to be
         gone. A rank of another host is given up after ``silence_s`` without a heartbeat.
         """
-        self._layout, self._rank, self._break_off = layout, rank, break_off
+        self.layout, self._rank, self._break_off = layout, rank, break_off
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._why = self._trace = ""
@@ -83,7 +83,7 @@ class FailureDetector(Closing):
         """Tell the others that this rank has failed, which ends what they wait for."""
         trace = "".join(traceback.format_exception(error.__cause__ or error))
         kind = "" if isinstance(error, StageError | InputError) else f"{type(error).__name__}: "
-        why = f"{self._layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
+        why = f"{self.layout.title(self._rank)} failed: {kind}{first_line(error)}; {AGAIN}"
         self._keep(why, trace, tells=True)
 
     def hear(self, peer: int, message: Message) -> None:  # noqa: ARG002  # from any rank
@@ -93,7 +93,7 @@ class FailureDetector(Closing):
 
     def lose(self, peer: int, error: Exception) -> None:
         """Handle the loss of a connection."""
-        self._learn(f"{self._layout.title(peer)} is gone: {why_lost(error)}; {AGAIN}", "")
+        self._learn(f"{self.layout.title(peer)} is gone: {why_lost(error)}; {AGAIN}", "")
 
     def close(self) -> None:
         """Say goodbye, and wait a little for the others to do so too. May be called again."""

@@ -6,10 +6,11 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,33 +212,105 @@ def test_a_stage_that_fails_is_told_with_its_traceback() -> None:
     assert str(afterwards.value) == BROKEN
 
 
-@pytest.mark.slow
-def lying_loss(result: Any, target: Any) -> torch.Tensor:
-    """The loss, after which the last rank sends gradients without their last bytes."""
-    send = dist.isend
+def patch_isend(sent: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> None:
+    """Let torch's engine send some tensors instead of one; it waits until the first of them has been taken."""
+    send, on_way = dist.isend, []
 
     def isend(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        row = tensor.reshape(-1)
-        return send(row[:-1] if tensor.is_floating_point() else row, *args, **options)
+        works = [send(each, *args, **options) for each in sent(tensor)]
+        on_way.extend(works)  # else gloo drops them
+        return works[0]
 
     for module in (dist, dist.distributed_c10d):
         vars(module)["isend"] = isend
+
+
+def short_gradients() -> None:
+    """Send gradients without their last bytes."""
+    patch_isend(lambda tensor: [tensor.reshape(-1)[:-1] if tensor.is_floating_point() else tensor])
+
+
+def two_seals() -> None:
+    """Send each seal twice."""
+    patch_isend(lambda tensor: [tensor] if tensor.is_floating_point() else [tensor, tensor])
+
+
+def another_loss() -> None:
+    """Send twice the loss."""
+    broadcast = dist.broadcast
+    vars(dist)["broadcast"] = lambda tensor, **options: broadcast(tensor.mul_(torch.tensor([2, 1, 1, 1, 1])), **options)
+
+
+def other_times() -> None:
+    """Send objects of which a byte is another one."""
+    written = dist.distributed_c10d._object_to_tensor
+
+    def damaged(*args: Any) -> Any:
+        row, length = written(*args)
+        row[len(row) // 2] += 1
+        return row, length
+
+    vars(dist.distributed_c10d)["_object_to_tensor"] = damaged
+
+
+LIES: Mapping[Callable[[], None], str] = {
+    short_gradients: r"what stage 1 sent after 1B0 in step 0 came damaged",
+    two_seals: r"rank 1 \('cpu0'\) is gone: killed by SIGABRT",  # what comes next is longer than a seal
+    another_loss: r"rank 1 \('cpu1'\) has sent numbers that are damaged",
+    other_times: r"rank 1 \('cpu1'\) has sent bytes that are damaged",
+}
+
+
+@cache
+def once(lie: Callable[[], None]) -> None:
+    """Begin to lie."""
+    lie()
+
+
+def lying_loss(lie: Callable[[], None], result: Any, target: Any) -> torch.Tensor:
+    """The loss, after which the last rank lies."""
+    once(lie)
     return loss_of(result, target)
 
 
-def test_a_gradient_that_comes_damaged_is_an_error() -> None:
-    with (
-        planner.train(PLAN, PROGRAM, loss=lying_loss, optimizer=sgd, processes=True) as ranks,
-        pytest.raises(StageError, match=r"^what stage 1 sent after 1B0 in step 0 came damaged$"),
-    ):
-        ranks.step(*data_of(HALVES, 0))
+@pytest.mark.attack("process")
+@pytest.mark.parametrize("lie", LIES)
+def test_what_comes_damaged_in_a_step_is_an_error(lie: Callable[[], None]) -> None:
+    loss = partial(lying_loss, lie)
+    with planner.train(PLAN, PROGRAM, loss=loss, optimizer=sgd, processes=True) as ranks:
+        ranks.record()
+
+        def train() -> None:
+            for _ in range(2):
+                ranks.step(*data_of(HALVES, 0))
+
+        with pytest.raises((StageError, RankError), match=LIES[lie]):
+            train()
 
 
 class DamagesFiles(torch.optim.SGD):
-    """Damages every file that its process writes from its first step on."""
+    """Damages every file that its process has written from its first step on."""
 
     def step(self, closure: Any = None) -> Any:
         """Begin to damage files."""
+        written = worker.written
+
+        def damaged(content: Any, path: Path) -> Any:
+            said = written(content, path)
+            row = bytearray(path.read_bytes())
+            row[len(row) // 2] ^= 1
+            path.write_bytes(row)
+            return said
+
+        vars(worker)["written"] = damaged
+        return super().step(closure)
+
+
+class WritesNoFiles(torch.optim.SGD):
+    """Writes files that nobody can read from its first step on."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Begin to write them."""
         vars(torch)["save"] = lambda _, path: path.write_bytes(b"PK")
         return super().step(closure)
 
@@ -254,7 +327,11 @@ class DamagesAnswers(torch.optim.SGD):
 
 @pytest.mark.parametrize(
     ("optimizer", "said"),
-    [(DamagesFiles, "has sent a file that is damaged"), (DamagesAnswers, "has sent an answer to command")],
+    [
+        (DamagesFiles, "has sent a file that is damaged"),
+        (WritesNoFiles, "has sent a file that cannot be read"),
+        (DamagesAnswers, "has sent an answer to command"),
+    ],
 )
 def test_a_result_that_comes_damaged_is_an_error(optimizer: type[torch.optim.SGD], said: str) -> None:
     with planner.train(PLAN, PROGRAM, loss=mean_square, optimizer=partial(optimizer, lr=0.1), processes=True) as ranks:
