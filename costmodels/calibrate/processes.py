@@ -23,7 +23,7 @@ import torch.distributed as dist
 from costmodels.calibrate.linktimes import EMPTY, LARGE, SIZES, LinkTimes, check_arrived, link_times, pattern
 from costmodels.host.affinity import Processor, bound, torch_device_of
 from costmodels.host.stores import served_store, visited_store
-from graphs.common.errors import InputError, first_line
+from graphs.common.errors import InputError, kind_and_line
 
 Echo: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -59,7 +59,7 @@ def measure_distributed_link(
         times, *_ = [run.result() for run in sorted(done, key=runs.index)] or [None]
     except (OSError, RuntimeError) as error:  # of gloo, the store or the pool
         silent = isinstance(error, BrokenProcessPool)
-        why = "a process ended without a word" if silent else f"{type(error).__name__}: {first_line(error)}"
+        why = "a process ended without a word" if silent else kind_and_line(error)
         raise InputError(
             f"{link} failed: {why}; see that the host lets processes talk to each other, or use the channel 'threads'"
         ) from error

@@ -24,6 +24,11 @@ def first_line(error: BaseException) -> str:
     return _line(error, 0)
 
 
+def kind_and_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def last_line(error: BaseException) -> str:
     """The last line of an error's message, without a full stop."""
     return _line(error, -1)
@@ -85,7 +90,7 @@ _warned_of: dict[str, str] = {}
 
 def warn_once(what: str, error: BaseException, instead: str) -> None:
     """Warn that something fails here and what happens instead; once for each reason, whatever else fails for it."""
-    reason = f"{type(error).__name__}: {first_line(error)}"
+    reason = kind_and_line(error)
     say_once(reason, f"{what} fails here ({reason}); {instead}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from graphs.common.errors import InputError, first_line
+from graphs.common.errors import InputError, first_line, foreign_code
 from graphs.common.shortages import failures
 from graphs.importers.exported_cache import ExportedCache, ExportedCacheModel, cache_of
 from graphs.importers.phase_programs import is_phase_of, phase_program
@@ -38,10 +38,8 @@ def exported_generation(file: Path, rows: int, context: int | None, chunks: Sequ
         raise InputError(f"'{file}' cannot generate: {error}") from error
     _check_sizes(file, about, rows, context)
     model, one = ExportedCacheModel(module, about), Phase(1, about.context)
-    with failures() as failed:
+    with foreign_code(lambda error: f"'{file}' cannot be traced with its cache: {first_line(error)}"):
         decode = _phase(model, one, file.stem)
-    if failed:
-        raise InputError(f"'{file}' cannot be traced with its cache: {first_line(failed[0])}") from failed[0]
     phases = {one: decode}
     for size in about.sizes(chunks):
         with failures():  # a size that the export's own conditions refuse

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from graphs.common.documents import read_json
-from graphs.common.errors import InputError, first_line, foreign_code, nearest
+from graphs.common.errors import InputError, foreign_code, kind_and_line, nearest
 from graphs.files import graph_of
 from graphs.importers.from_torch import program_from_module, read_pt2
 from graphs.importers.sources import FORMS, PYTHON, is_python_path, model_file, python_files
@@ -152,7 +152,7 @@ def call_factory(target: str, batch: int | None = None) -> tuple[nn.Module, Argu
     keywords = _keywords(factory, target, batch)
 
     def said(error: BaseException) -> str:
-        return f"'{target}' failed: {type(error).__name__}: {first_line(error)}; {RETURNS}"
+        return f"'{target}' failed: {kind_and_line(error)}; {RETURNS}"
 
     with foreign_code(said), without_import_warnings():  # of what a factory imports
         made = factory(**keywords)
@@ -182,7 +182,7 @@ def _module(where: str, target: str) -> ModuleType:
     def said(error: BaseException) -> str:
         if isinstance(error, ModuleNotFoundError):
             return f"no Python module '{error.name}' for '{target}'; MODEL is {FORMS}"
-        return f"'{target}' cannot be imported: {type(error).__name__}: {first_line(error)}"
+        return f"'{target}' cannot be imported: {kind_and_line(error)}"
 
     with foreign_code(said), without_import_warnings():
         module = importlib.import_module(name)

@@ -16,8 +16,7 @@ import torch
 from torch.distributed import Store  # type: ignore[attr-defined]  # it is public
 
 from costmodels.host.affinity import usable_cores
-from graphs.common.errors import InputError, fallbacks_said, first_line
-from graphs.common.shortages import failures
+from graphs.common.errors import InputError, fallbacks_said, foreign_code, kind_and_line
 from graphs.program.generation import GenerationProgram
 from graphs.program.program import Program
 from planner.cli.endings import status_of
@@ -121,7 +120,8 @@ def _run(options: argparse.Namespace, rank_environment: RankEnvironment) -> int:
         if options.hosted:
             with asking():
                 store.wait([READY])
-        _import_classes(options.modules)
+        for module in options.modules:
+            _import_classes(module)
         plan = load_plan(options.plan)
         if not options.hosted:
             check_generate(plan, options)
@@ -170,14 +170,12 @@ def _coordinate(
         return run_with(runner, options, console, beside)
 
 
-def _import_classes(modules: Sequence[str]) -> None:
-    """Import the modules with classes that the model takes or returns, to which a shard alone does not lead."""
-    for name in modules:
-        with failures() as failed:
-            import_module(name)
-        if failed:
-            why = f"{type(failed[0]).__name__}: {first_line(failed[0])}"
-            raise InputError(f"the module '{name}' cannot be imported here ({why}); install it") from failed[0]
+def _import_classes(module: str) -> None:
+    """Import a module with classes that the model takes or returns, to which a shard alone does not lead."""
+    with foreign_code(
+        lambda error: f"the module '{module}' cannot be imported here ({kind_and_line(error)}); install it"
+    ):
+        import_module(module)
 
 
 def _take(

@@ -16,8 +16,8 @@ from costmodels.host.affinity import run_on, torch_device_of
 from graphs.common.errors import InputError, running
 from graphs.ir import Op
 from graphs.program.program import Program, on_device
-from planner.runtime.errors import StageError
 from planner.runtime.stages.compile import CompiledStage, compile_stages
+from planner.runtime.stages.failures import stage_failure
 from planner.runtime.stages.random_generators import Generators, randomized, seeded_target
 from planner.runtime.training.options import TrainerOptions
 from planner.runtime.training.stages import TrainingStage, compile_training, leaf_view
@@ -219,7 +219,7 @@ def run_stage(number: int, part: StageUnderTest, work: Callable[[], T]) -> T:
     try:
         return run_on(part.device, work)
     except Exception as error:
-        raise StageError(f"stage {number} on '{part.device.name}' failed: {type(error).__name__}: {error}") from error
+        raise stage_failure(f"stage {number} on '{part.device.name}' failed", part.device, error) from error
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from planner.plans.plan import Plan
 from planner.runtime.checkpoint.names import register_tensor
 from planner.runtime.checkpoint.shards import names_held, with_counters
 from planner.runtime.distributed.training.engine import EngineStage, divides, quiet_schedules, runtime_of
-from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
+from planner.runtime.stages.failures import stage_failure
 from planner.runtime.stages.recomputation import selective_contexts
 from planner.runtime.training.comparison import LossComparison, is_compared
 from planner.runtime.training.means import LossShare, Mean, MeanRecorder, Outcome, Weights
@@ -288,7 +288,7 @@ class RankStages:
         in_two = divides() and in_two_parts(wiring, number) and not selective
         return EngineStage(
             module,
-            self.device.name,
+            self.device,
             number,
             len(borders) - 1,
             self.torch_device,
@@ -307,7 +307,7 @@ class RankStages:
                 with counting:
                     computed = self._loss(result, target)
             except Exception as error:
-                raise StageError(f"the loss on '{self.device.name}' failed: {type(error).__name__}: {error}") from error
+                raise stage_failure(f"the loss on '{self.device.name}' failed", self.device, error) from error
             loss = checked_loss(computed)
             means = counting.means_of(loss) if self._share > 1 else ()
             share = self.weights.share(means, loss)

@@ -29,7 +29,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # it is publi
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import tree_map_only
 
-from graphs.common.errors import InputError, first_line
+from graphs.common.errors import InputError, first_line, foreign_code, kind_and_line
 from graphs.common.shortages import failures
 from planner.runtime.distributed.training.trainer import PipelineTrainer
 from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, checksum, sealed, unsealed
@@ -67,15 +67,17 @@ def write_tools(tools: RankSetup, folder: Path) -> None:
 def read_tools(folder: Path) -> RankSetup:
     """Read what `write_tools` has written; raise InputError if something cannot be imported here."""
     prepared, pickled = pickle.loads((folder / TOOLS).read_bytes())  # written by a process of this run
-    try:
+    with foreign_code(_not_imported):  # whatever a module does while it is imported
         spawn.prepare(prepared)
         tools: RankSetup = pickle.loads(pickled)  # likewise
-    except Exception as error:  # whatever a module does while it is imported
-        raise InputError(
-            f"the loss or the optimizer cannot be imported ({type(error).__name__}: {error}); put them into a module "
-            'that can, and what a program does under if __name__ == "__main__"'
-        ) from error
     return tools
+
+
+def _not_imported(error: BaseException) -> str:
+    return (
+        f"the loss or the optimizer cannot be imported ({kind_and_line(error)}); put them into a module that can, and "
+        'what a program does under if __name__ == "__main__"'
+    )
 
 
 @contextmanager
