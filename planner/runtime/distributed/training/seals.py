@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from planner.runtime.distributed.transport.checksums import bytes_of, checksum, n_sums, sums
+from planner.runtime.distributed.transport.checksums import COLUMNS, WORD_BYTES, bytes_of, checksum
 from planner.runtime.errors import StageError
 from simulator.schedule import Action, Computation
 
@@ -85,10 +85,19 @@ class Seals:
         head = [self.step, sender.stage, ord(sender.computation), sender.micro_batch]
         rows = list(map(bytes_of, tensors))
         if rows[0].is_cuda:
-            return torch.cat([torch.tensor(head).to(rows[0].device), *map(sums, rows)])
+            return torch.cat([torch.tensor(head).to(rows[0].device), *map(_sums, rows)])
         return torch.tensor([*head, *map(checksum, rows)])
+
+
+def _sums(row: torch.Tensor) -> torch.Tensor:
+    """Return what a checksum is made of, [n_sums] int64 on its GPU: sums of columns and rows, and what is left."""
+    words = torch.nn.functional.pad(row, (0, -len(row) % WORD_BYTES)).view(torch.int64)
+    table = words[: len(words) // COLUMNS * COLUMNS].view(-1, COLUMNS)
+    return torch.cat([table.sum(0), table.sum(1), words[table.numel() :]])
 
 
 def _n_fields(tensors: list[torch.Tensor]) -> int:
     """Return the length of the row of these tensors in a seal."""
-    return len(Action._fields) + 1 + sum(n_sums(tensor.nbytes) if tensor.is_cuda else 1 for tensor in tensors)
+    n_words = [-(-tensor.nbytes // WORD_BYTES) for tensor in tensors]
+    n_sums = sum(COLUMNS + n // COLUMNS + n % COLUMNS for n in n_words) if tensors[0].is_cuda else len(tensors)
+    return len(Action._fields) + 1 + n_sums

@@ -28,7 +28,7 @@ def ops_of(*tensors: torch.Tensor) -> list[Any]:
 
 
 def sent() -> tuple[torch.Tensor, ...]:
-    return torch.arange(6.0).reshape(2, 3), torch.tensor([True, False, True]), torch.empty(0, 4)
+    return torch.arange(6000.0).reshape(2, 3000), torch.tensor([True, False, True]), torch.empty(0, 4)
 
 
 def received(
