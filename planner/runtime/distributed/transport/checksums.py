@@ -37,7 +37,7 @@ def checksum(row: torch.Tensor, start: int = 0) -> int:
         for first in range(0, len(words), ROWS):
             table = words[first : first + ROWS]
             start = zlib.crc32(table.sum(1), zlib.crc32(table.sum(0), start))
-    return zlib.crc32(data[whole:], start)
+    return zlib.crc32(data[whole:].data, start)
 
 
 def sealed(content: bytes) -> bytes:

@@ -243,7 +243,7 @@ def another_loss() -> None:
 
 def other_times() -> None:
     """Send objects of which a byte is another one."""
-    written = dist.distributed_c10d._object_to_tensor
+    written: Any = dist.distributed_c10d._object_to_tensor
 
     def damaged(*args: Any) -> Any:
         row, length = written(*args)

@@ -1,6 +1,7 @@
 """A message is read as it was written, or refused."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,12 @@ def test_what_does_not_fit_the_plan_is_refused() -> None:
 def test_a_head_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     row, read = pack(Message(Kind.PING, text="1.5")), list[int]()
     fields = messages._fields
-    monkeypatch.setattr(messages, "_fields", lambda row, count: read.append(count) or fields(row, count))
+
+    def counted(row: torch.Tensor, count: int) -> Any:
+        read.append(count)
+        return fields(row, count)
+
+    monkeypatch.setattr(messages, "_fields", counted)
     assert unpack(row, ()).text == "1.5"
     assert read == [messages.N_FIELDS]
 
