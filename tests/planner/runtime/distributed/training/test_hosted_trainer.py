@@ -293,7 +293,7 @@ class DamagesFiles(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> Any:
         """Begin to damage files."""
-        written = worker.written
+        written = worker.write_back
 
         def damaged(content: Any, path: Path) -> Any:
             said = written(content, path)
@@ -302,7 +302,7 @@ class DamagesFiles(torch.optim.SGD):
             path.write_bytes(row)
             return said
 
-        vars(worker)["written"] = damaged
+        vars(worker)["write_back"] = damaged
         return super().step(closure)
 
 
