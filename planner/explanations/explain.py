@@ -238,7 +238,9 @@ def _among(plan: Plan) -> str:
     operators = f"these {plan.table.n_ops:,} operators"
     if plan.minimised is Goal.THROUGHPUT:
         return f"{operators} in any number of copies"
-    return f"{operators} by {plan.workload.schedule}" if plan.goal is Goal.TRAINING else operators
+    work = plan.workload
+    steps = f"{work.micro_batches} micro-batches of {work.batch} by {work.schedule}"
+    return f"{operators} in steps of {steps}" if work.trains else operators
 
 
 def estimated_kinds(plan: Plan) -> tuple[KindShare, ...]:

@@ -181,6 +181,13 @@ class Plan:
         """The largest share by which another plan could be better, 0 to 1."""
         return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
 
+    @property
+    def proved(self) -> str:
+        """The proof in words. That of a training plan is for its steps: other schedules, micro-batches and replicas are
+        other problems with other bounds, and a faster one of them may have a wider gap."""
+        plans = "no plan for these steps" if self.workload.trains else "no plan"
+        return f"{plans} can be more than {self.gap:.2%} better"
+
     @cached_property
     def time_shares(self) -> Mapping[Source, float]:
         """The share of the operators' time that each source of costs gave, without shares of 0."""
@@ -379,8 +386,7 @@ class Plan:
             f"{self.graph.name} for {self.goal}: {table.n_ops:,} operators on {len(used)} of {table.n_devices} "
             f"devices of {self.cluster.name}",
             f"  {streams}, {format_bytes(sent_bytes / len(copies))} between devices for each",
-            f"  {format_seconds(self.objective_s)} by {self.solver}; no plan can be more than {self.gap:.2%} better "
-            f"({self.status})",
+            f"  {format_seconds(self.objective_s)} by {self.solver}; {self.proved} ({self.status})",
         ]
         for number in used[:MOST_DEVICES]:
             load, n_bytes = format_seconds(judged.load_s[number]), format_bytes(judged.memory_bytes[number])

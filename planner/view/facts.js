@@ -113,10 +113,11 @@ function gapFigure({ status, gap }) {
   return gap >= NO_BOUND ? escapeHtml(status) : `≤ ${atMost(gap)} <small>from the best</small>`;
 }
 
-function gapWords({ status, gap }) {
-  if (status === "optimal") return "No plan can be better.";
+function gapWords({ status, gap, step }) {
+  const plans = step ? "No plan for these steps" : "No plan";
+  if (status === "optimal") return `${plans} can be better.`;
   if (gap >= NO_BOUND) return "Nothing is known about better plans.";
-  return `No plan can be more than ${atMost(gap)} better.`;
+  return `${plans} can be more than ${atMost(gap)} better.`;
 }
 
 /** A bound as a share, rounded up: what is said is then still true. */

@@ -25,7 +25,7 @@ def plan_html(plan: Plan) -> str:
         for number, device in enumerate(plan.cluster.devices)
     ]
     times = f" ({plan.times_one_device:.3g} \N{MULTIPLICATION SIGN} one device)" if plan.times_one_device else ""
-    proved = "optimal" if plan.status == Status.OPTIMAL else f"no plan can be more than {plan.gap:.2%} better"
+    proved = "optimal" if plan.status == Status.OPTIMAL else plan.proved
     tokens = generation_of(plan).tokens_per_s if plan.workload.generates else None
     speed = f"{format_rate(plan.samples_per_s)} samples/s" if tokens is None else f"{format_rate(tokens)} tokens/s"
     title = (
