@@ -41,10 +41,12 @@ class Workload:
         prompt: in generation, tokens of each prompt.
         output: in generation, tokens that each sequence gets after its prompt.
         context: in generation, positions of a cache; a sequence has that many tokens at most, without its last one.
+        free: in generation, rows that stay without a sequence, since sequences do not fill all groups.
 
     Raises:
         InputError: for a field of a wrong type, an unknown mode, optimizer, schedule or recomputation, a number below
-            1, recomputation in inference, lengths of sequences without generation, or a context that is too short.
+            1, recomputation in inference, lengths of sequences without generation, a context that is too short, or as
+            many free rows as a group has.
     """
 
     mode: Mode = "inference"
@@ -57,6 +59,7 @@ class Workload:
     prompt: int = 0
     output: int = 0
     context: int = 0
+    free: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self, "the workload")
@@ -74,6 +77,9 @@ class Workload:
         self._check_lengths()
 
     def _check_lengths(self) -> None:
+        if not 0 <= self.free < (self.batch if self.generates else 1):
+            of = f"a group of {self.batch:,}" if self.generates else self.mode
+            raise InputError(f"{self.free} free rows of {of}; leave them out, or take fewer groups")
         lengths = {"prompt": self.prompt, "output": self.output, "context": self.context}
         for name, tokens in lengths.items():
             if not self.generates and tokens:
@@ -98,7 +104,7 @@ class Workload:
     @property
     def sequences(self) -> int:
         """Sequences that are on their way at the same time."""
-        return self.batch * self.in_flight
+        return self.batch * self.in_flight - self.free
 
     @property
     def trains(self) -> bool:

@@ -59,7 +59,10 @@ def sequences(plan: Plan) -> str:
     """Return the sequences of a plan and how they are grouped, in words."""
     work = plan.workload
     number = f"{work.sequences:,} sequence{'s' * (work.sequences > 1)}"
-    return number if work.in_flight == 1 else f"{number} in {work.in_flight} groups of {work.batch}"
+    if work.in_flight == 1 and not work.free:
+        return number
+    groups = f"{work.in_flight} group{'s' * (work.in_flight > 1)}"
+    return f"{number} in {groups} of {'up to ' * (work.free > 0)}{work.batch}"
 
 
 def tokens_document(plan: Plan) -> dict[str, Any]:

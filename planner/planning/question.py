@@ -120,11 +120,13 @@ class OpenWorkload:
 
     def generating(self, rows: int) -> Workload:
         """Return the workload of generation with a number of rows in a group."""
-        prompt, output = self.prompt or PROMPT, self.output or OUTPUT
+        prompt, output, sequences = self.prompt or PROMPT, self.output or OUTPUT, self.sequences or SEQUENCES
+        groups = -(-sequences // rows)
         return Workload(
             mode="generation",
             batch=rows,
-            in_flight=-(-(self.sequences or SEQUENCES) // rows),
+            in_flight=groups,
+            free=groups * rows - sequences,
             prompt=prompt,
             output=output,
             context=self.context or prompt + output,

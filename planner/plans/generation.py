@@ -59,6 +59,7 @@ class GenerationPrediction(Brief):
         phases: those of the plan, the most tokens first.
         rows: sequences of a group.
         groups: on their way at the same time.
+        sequences: of all groups, which may have free rows.
         output: tokens of a sequence after its prompt.
         factor: by what 80 % of runs take at most longer or shorter, of one sequence alone and of all.
     """
@@ -66,6 +67,7 @@ class GenerationPrediction(Brief):
     phases: tuple[PhasePrediction, ...]
     rows: int
     groups: int
+    sequences: int
     output: int
     factor: tuple[float, float]
 
@@ -99,7 +101,7 @@ class GenerationPrediction(Brief):
     @property
     def tokens_per_s(self) -> float:
         """Generated tokens a second of all sequences together; the time for their prompts counts too."""
-        return self.rows * self.groups * self.output / self.all_s if self.all_s > 0 else float("inf")
+        return self.sequences * self.output / self.all_s if self.all_s > 0 else float("inf")
 
     @property
     def first_token_range(self) -> Range:
@@ -132,6 +134,7 @@ def generation_of(plan: Plan) -> GenerationPrediction:
         ),
         work.batch,
         work.in_flight,
+        work.sequences,
         work.output,
         (plan.spread(alone=True).factor, plan.spread().factor),
     )

@@ -34,7 +34,8 @@ function inTurn({ step, in_flight }) {
 
 /** The sequences of a language model that generates, and the groups that one pass advances. */
 function sequencesOf({ generation, batch, in_flight }) {
-  const groups = in_flight > 1 ? ` in ${in_flight} groups of ${batch}` : "";
+  const free = in_flight * batch - generation.sequences;
+  const groups = in_flight > 1 || free ? ` in ${plural(in_flight, "group")} of ${free ? "up to " : ""}${batch}` : "";
   return `${plural(generation.sequences, "sequence")}${groups}, prompts of ${plural(generation.prompt, "token")} and ${grouped(generation.output)} after them`;
 }
 

@@ -87,9 +87,11 @@ def test_a_cache_takes_no_part_of_a_request() -> None:
 def test_a_workload_of_generation_says_what_fits() -> None:
     asked = {"mode": "generation", "batch": 2, "in_flight": 3, "prompt": 5, "output": 4}
     assert Workload(**asked, context=8).sequences == 6  # type: ignore[arg-type]
+    assert Workload(**asked, context=8, free=1).sequences == 5  # type: ignore[arg-type]
     for more, text in (
         ({"context": 7}, r"^a prompt of 5 tokens and 4 after it do not fit into the context of 7; ask for fewer, or"),
         ({"context": 8, "prompt": 0}, r"^the prompt has 0 tokens; generation needs 1 or more$"),
+        ({"context": 8, "free": 2}, r"^2 free rows of a group of 2; leave them out, or take fewer groups$"),
         ({"context": 8, "mode": "inference"}, r"^prompt is for generation and the mode is inference; leave it out$"),
     ):
         with pytest.raises(InputError, match=text):
