@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodels.contention_costs import ContentionCosts
 from costmodels.table import CostTable
-from graphs.caches import ops_of_pass
+from graphs.caches import in_place, ops_of_pass
 from graphs.common.arrays import Floats
 from graphs.common.brief import Brief
 from graphs.common.errors import InputError
@@ -52,10 +52,12 @@ class PhaseCosts(Brief):
 def of_pass(table: CostTable, graph: Graph, phase: Phase) -> CostTable:
     """Return the costs of the operators that a pass runs; all others take no time and send nothing.
 
-    See `graphs.caches.ops_of_pass`. An operator that cannot run on a device still cannot.
+    See `graphs.caches.ops_of_pass`. An operator that cannot run on a device still cannot. What is written over a cache
+    stays there, so it is not sent and takes no memory besides.
     """
     runs = np.isin(np.arange(table.n_ops), list(ops_of_pass(graph, phase.tokens)))
-    sent = np.array([runs[flow.writer] for flow in table.flows], dtype=bool)
+    stays = {after for _, after in in_place(graph).values()}
+    sent = np.array([runs[flow.writer] and flow.tensor not in stays for flow in table.flows], dtype=bool)
     return replace(
         table,
         forward_s=np.where(runs[:, None] | ~np.isfinite(table.forward_s), table.forward_s, 0.0),
