@@ -78,6 +78,11 @@ def _speeds(d: PlanDifference) -> Iterator[tuple[str, str, str, str]]:
     if n_training:
         both = format_rate(a.samples_per_s), format_rate(b.samples_per_s)
         yield "samples/s", *both, relative(a.samples_per_s, b.samples_per_s)
+    if a.tokens_per_s is not None and b.tokens_per_s is not None:
+        both = format_rate(a.tokens_per_s), format_rate(b.tokens_per_s)
+        yield "tokens/s", *both, relative(a.tokens_per_s, b.tokens_per_s)
+    if a.first_token_s is not None and b.first_token_s is not None:
+        yield _seconds("first token of one alone", a.first_token_s, b.first_token_s)
 
 
 def _given(d: PlanDifference) -> Iterator[str]:

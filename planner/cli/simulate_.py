@@ -188,9 +188,10 @@ def _lines(plan: Plan, prediction: Prediction) -> Iterator[str]:
     yield f"peak of {fullest.device} at {format_seconds(fullest.peak_s)}: {first_items([resident, *held], 1 + LARGEST)}"
     yield f"waited for: {_largest_first(_critical(prediction), format_seconds)}"
     alone = "a step takes" if plan.goal is Goal.TRAINING else "one alone takes"
+    rate = "" if plan.workload.generates else f" ({format_rate(plan.samples_per_s)} samples/s)"
     yield (
-        f"in the long run a micro-batch every {format_seconds(plan.period_s)} ({format_rate(plan.samples_per_s)} "
-        f"samples/s); {alone} {format_seconds(plan.latency_s)}"
+        f"in the long run a micro-batch every {format_seconds(plan.period_s)}{rate}; {alone} "
+        f"{format_seconds(plan.latency_s)}"
     )
     yield f"80 % of runs: {plan.period_range}; {alone} {plan.latency_range}"
     if plan.workload.generates:
@@ -248,7 +249,7 @@ def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
         times(f"{before['goal']}: objective", "objective_s"),
         times("per micro-batch", "period_s"),
         times("one step" if before["goal"] == Goal.TRAINING else "latency", "latency_s"),
-        row("samples/s", lambda document: format_rate(document["samples_per_s"])),
+        *_speeds(before, row, times),
         row("busiest", lambda document: f"{document['busiest']} {format_seconds(document['busiest_s'])}"),
         *(row(f"memory of {name}", partial(memory, name)) for name in names),
     ]
@@ -257,6 +258,20 @@ def _show_changes(plans: Mapping[str, Plan], console: Console) -> None:
     for name, document in documents.items():
         for violation in document["violations"]:
             console.say(f"{name}: {violation}")
+
+
+def _speeds(
+    before: dict[str, Any],
+    row: Callable[[str, Callable[[dict[str, Any]], str]], tuple[str, ...]],
+    times: Callable[[str, str], tuple[str, ...]],
+) -> list[tuple[str, ...]]:
+    """Return the rows of samples a second, or of tokens a second and the first one where a language model generates."""
+    if "tokens_per_s" not in before:
+        return [row("samples/s", lambda document: format_rate(document["samples_per_s"]))]
+    return [
+        row("tokens/s", lambda document: format_rate(document["tokens_per_s"])),
+        times("first token of one alone", "first_token_s"),
+    ]
 
 
 def _changed_figures(plan: Plan) -> dict[str, Any]:
@@ -273,4 +288,5 @@ def _changed_figures(plan: Plan) -> dict[str, Any]:
         "capacity_bytes": {device.name: device.usable_bytes for device in devices},
         "violations": list(evaluation.violations),
         "placement": {device.name: len(plan.placement.operators(i)) for i, device in enumerate(devices)},
+        **(tokens_document(plan) if plan.workload.generates else {}),
     }

@@ -12,6 +12,7 @@ from graphs.common.errors import InputError
 from graphs.rewrites.split import Split
 from planner.explanations.common_ops import CommonOps, NetworkOps
 from planner.explanations.regions import Region, regions
+from planner.plans.generation import generation_of
 from planner.plans.given import Named, given_plan
 from planner.plans.plan import Plan
 from planner.problem.problem import Goal
@@ -33,6 +34,8 @@ class Figures:
     latency_s: float
     samples_per_s: float  # of all replicas together
     measured: float  # share of the time of the operators on their devices that was measured, 0 to 1
+    tokens_per_s: float | None  # of all sequences, in generation
+    first_token_s: float | None  # of one sequence alone, in generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +191,21 @@ def _check_network(before: Plan, after: Plan) -> None:
             "hand); plan again"
         )
     ends = [f"'{plan.graph.name}' (fingerprint {own})" for plan, own in zip((before, after), known, strict=True)]
-    raise InputError(f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one")
+    sizes = "rows and context" if after.workload.generates else "batch"
+    raise InputError(
+        f"the plans are for different networks, {ends[0]} and {ends[1]}; plan both for the same one, with the same "
+        f"{sizes}"
+    )
 
 
 def _figures(plan: Plan) -> Figures:
-    own = {field.name: getattr(plan, field.name) for field in fields(Figures) if field.name != "measured"}
-    return Figures(**own, measured=plan.time_shares.get(Source.MEASURED, 0.0))
+    found = generation_of(plan) if plan.workload.generates else None
+    return Figures(
+        **{field.name: getattr(plan, field.name) for field in fields(Figures) if hasattr(plan, field.name)},
+        measured=plan.time_shares.get(Source.MEASURED, 0.0),
+        tokens_per_s=found.tokens_per_s if found else None,
+        first_token_s=found.first_token_s if found else None,
+    )
 
 
 def _changes(before: Plan, after: Plan) -> Iterator[Change]:
@@ -217,8 +229,16 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str], prefix: str 
 
 def _asked(plan: Plan) -> dict[str, str]:
     work, cluster = plan.workload, plan.cluster
-    asked = {"goal": str(plan.goal), "mode": work.mode, "batch": str(work.batch), "rewrites": _rewrites(plan)}
-    if work.trains:
+    rows = "rows of a group" if work.generates else "batch"
+    asked = {"goal": str(plan.goal), "mode": work.mode, rows: str(work.batch), "rewrites": _rewrites(plan)}
+    if work.generates:
+        asked |= {
+            "sequences": str(work.sequences),
+            "tokens of a prompt": str(work.prompt),
+            "tokens after it": str(work.output),
+            "positions of a cache": str(work.context),
+        }
+    elif work.trains:
         asked |= {
             "micro-batches of a step": str(work.micro_batches),
             "schedule": work.schedule,

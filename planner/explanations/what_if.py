@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.memory.device import lasting_bytes
 from costmodels.units import format_bytes, format_seconds
 from graphs.ir import Role
 from planner.explanations.changes import Changes, apply_changes, replan
@@ -78,14 +79,20 @@ def kept_out(plan: Plan, moves: Iterable[CutMove]) -> list[tuple[float, CutMove]
 
 
 def _more_in_flight(plan: Plan) -> Remedy:
-    table, twice = plan.costs, 2 * plan.workload.in_flight
+    """Return twice the micro-batches in flight; in generation, twice the sequences, with caches of their own."""
+    table, now = plan.costs, plan.workload.in_flight
+    twice = 2 * now
     period_s = simulate(table, plan.placement, STEADY_ROUNDS * twice, twice).period_s
-    roomier = replace(table, working_bytes=2 * table.working_bytes)
+    cached = now * lasting_bytes(plan.graph)
+    roomier = replace(table, working_bytes=2 * table.working_bytes, op_bytes=table.op_bytes + cached)
     full = memory(roomier, plan.placement) > table.capacity_bytes * (1 + MEMORY_TOLERANCE)
     remark = f"{format_bytes(table.working_bytes)} more on each device"
+    if cached.any():
+        remark += f", and {format_bytes(cached.sum())} of caches"
     if full.any():
         remark += f", for which '{table.devices[int(full.argmax())]}' has no room"
-    change = f"{twice} micro-batches in flight, not {plan.workload.in_flight}"
+    what = "groups of sequences" if plan.workload.generates else "micro-batches in flight"
+    change = f"{twice} {what}, not {now}"
     return Remedy(change, period_s, plan.period_s, Method.SIMULATED, remark)
 
 

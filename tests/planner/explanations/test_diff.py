@@ -131,6 +131,19 @@ def test_what_was_asked_of_training() -> None:
     assert others[-1] == Change("micro-batches in flight", "", "4")
 
 
+def test_what_was_asked_of_generation() -> None:
+    work = Workload("generation", 2, 2, prompt=20, output=10, context=40)
+    plan = replace(diamond(), workload=work)
+    other = replace(work, batch=3, in_flight=1, free=1, prompt=21, output=11, context=41)
+    assert given(plan, workload=other) == (
+        Change("rows of a group", "2", "3"),
+        Change("sequences", "4", "2"),
+        Change("tokens of a prompt", "20", "21"),
+        Change("tokens after it", "10", "11"),
+        Change("positions of a cache", "40", "41"),
+    )
+
+
 def described(devices: tuple[Device, ...], links: tuple[Link, ...], overlap: bool = True) -> Plan:
     return replace(diamond(placed="0000"), cluster=Cluster("desk", devices, links, overlap))
 
@@ -185,7 +198,7 @@ def test_plans_for_different_networks() -> None:
         diff(diamond(), make_plan(other, (1, 1), "00"))
     assert str(error.value) == (
         f"the plans are for different networks, 'net' (fingerprint {DIAMOND.fingerprint}) and 'net' (fingerprint "
-        f"{other.fingerprint}); plan both for the same one"
+        f"{other.fingerprint}); plan both for the same one, with the same batch"
     )
 
 

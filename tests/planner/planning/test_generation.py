@@ -11,19 +11,24 @@ import planner
 from costmodels.cluster.cluster import Cluster, Device, Link
 from costmodels.generation_costs import PhaseCosts, mean_pass
 from costmodels.memory.device import lasting_bytes
+from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from graphs.caches import users
 from graphs.common.errors import InputError
 from graphs.phases import Phase
 from graphs.rewrites.split import Split
+from planner.explanations.what_if import helps
 from planner.planning.generation import passes_of
 from planner.planning.question import OpenWorkload, possible_rows
 from planner.plans.compare import pace_change
 from planner.plans.files import plan_from_dict, plan_to_dict
 from planner.plans.generation import generation_of, held_bytes, paced, phase_plan
 from planner.plans.plan import Plan
+from planner.plans.prediction import predict
+from planner.problem.constraints import Constraint
 from planner.problem.problem import Goal, Problem
 from planner.problem.result import Status
+from simulator.placement import Placement
 from tests.planner.problem.problems import make_table
 from tests.planner.runtime.generation.tiny import CONTEXT, imported, module, split_plan
 
@@ -44,13 +49,19 @@ def usual() -> Plan:
     return planned(paper())
 
 
-def planned(cluster: Cluster, work: OpenWorkload | Workload = WORK, **search: object) -> Plan:
+def planned(
+    cluster: Cluster,
+    work: OpenWorkload | Workload = WORK,
+    constraints: tuple[Constraint, ...] = (),
+    **search: object,
+) -> Plan:
     limits = {"time_limit_s": 2.0, "rewrites": "none"} | search
     return planner.plan(
         imported("llama"),
         cluster=cluster,
         goal="generation",
         workload=work,
+        constraints=constraints,
         search=planner.Search(**limits),  # type: ignore[arg-type]
     )
 
@@ -145,6 +156,15 @@ def test_rows_are_all_sequences_or_a_part_for_each_device() -> None:
     assert possible_rows(2, 8) == (2, 1)
 
 
+def test_rows_without_a_sequence_bring_no_tokens() -> None:
+    assert [replace(WORK, sequences=3).generating(rows).free for rows in (1, 2, 3, 8)] == [0, 1, 0, 5]
+    full, part = usual(), planned(paper(), replace(WORK, sequences=3, rows=2))
+    assert (part.workload.in_flight, part.workload.sequences) == (2, 3)
+    assert generation_of(part).all_s == generation_of(full).all_s  # a pass takes as long
+    assert generation_of(part).tokens_per_s == pytest.approx(generation_of(full).tokens_per_s * 3 / 4)
+    assert plan_from_dict(plan_to_dict(part)).workload == part.workload
+
+
 def test_one_group_on_its_way_is_planned_for_latency() -> None:
     plan = planned(paper(), Workload("generation", 2, 1, prompt=20, output=10, context=CONTEXT))
     assert (plan.goal, plan.minimised) == (Goal.GENERATION, Goal.LATENCY)
@@ -231,3 +251,29 @@ def test_each_phase_has_a_pace_of_its_own() -> None:
         assert after.alone_s == before.alone_s * change.network > before.alone_s
         assert after.period_s == before.period_s * change.contended
     assert paced(found, plan, []) == found  # nobody has measured it
+
+
+def test_what_is_written_over_a_cache_takes_no_memory_besides() -> None:
+    plan = usual()
+    written = {after for _, after in plan.graph.caches}
+    held = [one for device in predict(plan).memory for one in device.held(device.peak_s)]
+    assert held
+    assert written.isdisjoint(one.name for one in held)
+    assert all(plan.table.flow_bytes[n] == 0 for n, flow in enumerate(plan.table.flows) if flow.tensor in written)
+
+
+def test_tokens_a_second_are_compared_and_predicted_under_changes() -> None:
+    plan, slower = usual(), planned(paper(), constraints=(planner.pin("*", "slow"),))
+    difference = planner.diff(plan, slower)
+    assert difference.before.tokens_per_s == generation_of(plan).tokens_per_s
+    assert difference.after.first_token_s == generation_of(slower).first_token_s
+    after = planner.simulate(plan, what_if=planner.WhatIf(in_flight=4)).plans["after"]
+    assert after.workload.sequences == 8
+
+
+def test_more_groups_of_sequences_need_caches_of_their_own() -> None:
+    plan = planned(paper(latency_s=1e-4))
+    slow = ["layers.0" in op.module or "lm_head" in op.module for op in plan.graph.ops]
+    plan = replace(plan, placement=Placement(tuple(1 - there for there in slow)))
+    found = {each.change: each.remark for each in helps(plan, ())}["4 groups of sequences, not 2"]
+    assert found.endswith(f"more on each device, and {format_bytes(held_bytes(plan)[1].sum())} of caches")
