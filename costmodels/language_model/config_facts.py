@@ -45,7 +45,10 @@ class ConfigFacts:
     ) -> None:
         top = ConfigFields(name, config)
         if top.first(("is_encoder_decoder",)):
-            raise InputError(f"'{name}' has an encoder and a decoder; give a language model with a decoder alone")
+            raise InputError(
+                f"'{name}' has an encoder and a decoder; give a language model with a decoder alone, or a function "
+                "that makes the network to planner plan --goal generation"
+            )
         self.name, self.fields = name, top.text()
         self.hidden = self.fields.count(HIDDEN, "hidden size")
         self.layers = self.fields.count(LAYERS, "number of layers")

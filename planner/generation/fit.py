@@ -82,8 +82,10 @@ def _other(problem: SplitProblem, division: Division | None) -> Alternative | No
     if division is None:
         return None
     speeds = speeds_of(problem, division)
-    names = tuple(name for devices in _devices(problem, division) for name in devices)
-    return Alternative(names, speeds.token_s, speeds.first_token_s)
+    stages = _stages(problem, division, speeds)
+    names = tuple(name for stage in stages for name in stage.devices)
+    hosts = tuple(dict.fromkeys(stage.host for stage in stages if stage.host))
+    return Alternative(names, hosts, speeds.token_s, speeds.first_token_s)
 
 
 def _devices(problem: SplitProblem, division: Division) -> list[tuple[str, ...]]:

@@ -88,11 +88,13 @@ class Alternative(Brief):
 
     Attributes:
         devices: names of the devices.
+        hosts: names of the devices that hold experts of these devices' layers.
         token_s: seconds of a token of every sequence.
         first_token_s: seconds to the first token.
     """
 
     devices: tuple[str, ...]
+    hosts: tuple[str, ...]
     token_s: float
     first_token_s: float
 
@@ -220,7 +222,7 @@ def plan_document(plan: GenerationPlan) -> dict[str, object]:
 
 
 def _alternative(other: Alternative | None) -> Mapping[str, object] | None:
-    return None if other is None else _record(other, "devices token_s first_token_s")
+    return None if other is None else _record(other, "devices hosts token_s first_token_s")
 
 
 def _record(record: object, names: str) -> dict[str, object]:

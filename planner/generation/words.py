@@ -96,7 +96,9 @@ def _others(plan: GenerationPlan) -> Iterator[str]:
 
 def _alternative_words(other: Alternative, sequences: int) -> str:
     rate = sequences / other.token_s
-    return f"{', '.join(other.devices)}: {rate:.4g} tokens/s, first token after {format_seconds(other.first_token_s)}"
+    experts = f" with experts on {', '.join(other.hosts)}" if other.hosts else ""
+    first = format_seconds(other.first_token_s)
+    return f"{', '.join(other.devices)}{experts}: {rate:.4g} tokens/s, first token after {first}"
 
 
 def bound_words(plan: GenerationPlan) -> str:

@@ -8,7 +8,7 @@ from costmodels.architecture import Architecture
 from costmodels.language_model.mixers import GroupedAttention, LatentAttention
 from costmodels.language_model.model import ModelDescription
 from graphs.common.errors import InputError
-from planner.parallelism.closed_form.mixture import Mixture
+from planner.parallelism.closed_form.mixture import INSTEAD, Mixture
 from planner.parallelism.closed_form.transformer import LAYER_NORM, RMS_NORM, Transformer
 
 USUAL_TOKENS = 2048
@@ -80,7 +80,7 @@ def _attention_of(model: ModelDescription) -> GroupedAttention | LatentAttention
     kinds = sorted({type(mixer).__name__ for mixers in found for mixer in mixers}) or ["nothing"]
     raise InputError(
         f"layers of the model differ in what mixes tokens ({', '.join(kinds)}); choose divides equal layers of "
-        "attention: give the network as package.module:factory, which is priced operator by operator"
+        f"attention: {INSTEAD}"
     )
 
 

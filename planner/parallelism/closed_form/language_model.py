@@ -16,6 +16,7 @@ from costmodels.architecture import Architecture
 from costmodels.language_model.from_config import model_of_config
 from graphs.common.errors import InputError
 from planner.parallelism.closed_form.from_description import transformer_of_description
+from planner.parallelism.closed_form.mixture import INSTEAD
 from planner.parallelism.closed_form.transformer import LAYER_NORM, RMS_NORM, Transformer
 
 MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -37,7 +38,6 @@ PARALLEL = ("use_parallel_residual", "parallel_attn")
 LLAMA3_LIMITS = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
 USUAL_TOKENS = 2048
 MOST_OFF = 0.005  # of all parameters
-INSTEAD = "give it as package.module:factory, which is priced operator by operator"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -81,7 +81,7 @@ def _has_experts(config: Any) -> bool:
 def _check_kind(config: Any) -> None:
     """Check that the network is one stack of layers."""
     if getattr(config, "is_encoder_decoder", False):
-        raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers")
+        raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers: " + INSTEAD)
     for name, names in (("layers", ("num_hidden_layers",)), ("heads", HEADS), ("vocabulary", ("vocab_size",))):
         if not isinstance(_first(config, names), int):
             raise InputError(f"the model has no {name}; choose divides language models of equal layers: {INSTEAD}")
@@ -101,7 +101,9 @@ def _layer_of(module: Any) -> _Layer:
     each = [{name: tuple(tensor.shape) for name, tensor in layer.named_parameters()} for layer in stack[1]]
     other = next((number for number, shapes in enumerate(each) if shapes != each[0]), None)
     if other is not None:
-        raise InputError(f"layer {other} of the model has other parameters than layer 0; choose divides equal layers")
+        raise InputError(
+            f"layer {other} of the model has other parameters than layer 0; choose divides equal layers: {INSTEAD}"
+        )
     return _Layer(stack[0] + ".", each[0])
 
 
@@ -153,7 +155,7 @@ def _described(module: Any, layer: Shapes, rows: int, tokens: int, flash: bool) 
     if mixed:
         raise InputError(
             f"only some layers of the model attend to {attends:,} tokens, and a sample has {tokens:,}; choose divides "
-            f"equal layers: take --sequence {attends}, or {INSTEAD.replace('it', 'the network', 1)}"
+            f"equal layers: take --sequence {attends}, or {INSTEAD}"
         )
     return Transformer(
         layers=int(config.num_hidden_layers),

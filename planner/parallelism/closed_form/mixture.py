@@ -28,6 +28,9 @@ from graphs.common.errors import InputError
 
 ALL_TO_ALLS = 2  # of a layer in each pass: tokens to their experts, and back
 
+INSTEAD = "give it as package.module:factory, which is priced operator by operator"
+"""The way out of networks that closed forms do not describe."""
+
 
 @dataclass(frozen=True)
 class Mixture(Brief):
@@ -65,7 +68,9 @@ class Mixture(Brief):
             return None
         if len(kinds) > 1:
             one, other = sorted(map(str, kinds))[:2]
-            raise InputError(f"layers of the model have other experts: {one} and {other}; choose divides equal ones")
+            raise InputError(
+                f"layers of the model have other experts: {one} and {other}; choose divides equal ones: {INSTEAD}"
+            )
         experts = kinds.pop()
         tensors = [tensor for layer in model.layers for tensor in layer.tensors]
         matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]

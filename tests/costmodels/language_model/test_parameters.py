@@ -107,7 +107,10 @@ def test_a_model_published_with_code_of_its_own_is_read_by_its_architecture() ->
     ("config", "text"),
     [
         ({"hidden_size": 8}, "the config names no architecture: it has no model_type; add it"),
-        ({"model_type": "t5"}, "has an encoder and a decoder; give a language model with a decoder alone"),
+        (
+            {"model_type": "t5"},
+            "has an encoder and a decoder; give a language model with a decoder alone, or",
+        ),
         ({"model_type": "lama"}, "'lama' is none that transformers"),
         ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers is 0"),
         (

@@ -47,6 +47,8 @@ def test_experts_go_to_the_host_where_a_gpu_is_too_small() -> None:
     away = [layer for stage in plan.stages for layer in stage.away]
     experts = 16 * 3 * 1024 * 1024 * 2
     assert held["cpu0"].experts == len(away) * experts
+    others = {text.partition(":")[0]: text.partition(": ")[2] for text in expected_lines(plan)}
+    assert others["one device alone"].startswith("gpu0 with experts on cpu0: ")
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:

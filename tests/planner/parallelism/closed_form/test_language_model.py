@@ -68,12 +68,15 @@ def test_a_family_has_the_parameters_of_its_network(name: str) -> None:
         (SIZES | {"model_type": "vit", "vocab_size": None}, "the model has no vocabulary; choose divides language mod"),
         (LLAMA | {"architectures": ["LlamaModel"]}, "'LlamaModel' does not read words and tell words; give it as pac"),
         (XLNET, "XLNetLMHeadModel has .* a layer has .*, where 8 heads and 8 of keys of 32 values and a feed-forward"),
-        ({"model_type": "t5"}, "the model has an encoder and a decoder; choose divides one stack of equal layers"),
+        (
+            {"model_type": "t5"},
+            "the model has an encoder and a decoder; choose divides one stack of equal layers: give it",
+        ),
         (
             LLAMA | {"model_type": "lama"},
             "the model type 'lama' is none that transformers .* has; did you mean 'llama'?",
         ),
-        (LLAMA | {"model_type": "modernbert"}, "other parameters than layer 0; choose divides equal layers"),
+        (LLAMA | {"model_type": "modernbert"}, "other parameters than layer 0; choose divides equal layers: give"),
     ],
 )
 def test_a_network_that_the_closed_form_does_not_describe_is_refused(document: dict[str, Any], reason: str) -> None:
