@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from costmodels.units import format_bytes, format_rate, format_seconds
+from planner.cli.text import count
 from planner.plans.generation import GenerationPrediction, generation_of, held_bytes
 from planner.plans.plan import Plan
 
@@ -27,13 +28,10 @@ def generation_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 def generation_lines(plan: Plan) -> Iterator[str]:
     """Yield the predictions with their ranges: tokens a second first, then those of the phases."""
-    found, work = generation_of(plan), plan.workload
+    found = generation_of(plan)
     low, high = found.range_per_s
     low_one, high_one = found.range_per_s_one
-    yield (
-        f"predicted: {format_rate(found.tokens_per_s)} tokens/s of {sequences(plan)}, prompts of {work.prompt:,} "
-        f"tokens and {work.output:,} after them, prompts included"
-    )
+    yield f"predicted: {format_rate(found.tokens_per_s)} tokens/s of {sequences(plan)}, prompts included"
     yield f"80 % of runs: {format_rate(low)} – {format_rate(high)} tokens/s"
     yield (
         f"one sequence alone: {format_rate(found.tokens_per_s_one)} tokens/s ({format_rate(low_one)} – "
@@ -56,13 +54,12 @@ def phase_lines(found: GenerationPrediction) -> Iterator[str]:
 
 
 def sequences(plan: Plan) -> str:
-    """Return the sequences of a plan and how they are grouped, in words."""
+    """Return the sequences of a plan, how they are grouped and how long they are, in words."""
     work = plan.workload
-    number = f"{work.sequences:,} sequence{'s' * (work.sequences > 1)}"
-    if work.in_flight == 1 and not work.free:
-        return number
-    groups = f"{work.in_flight} group{'s' * (work.in_flight > 1)}"
-    return f"{number} in {groups} of {'up to ' * (work.free > 0)}{work.batch}"
+    groups = f" in {count(work.in_flight, 'group')} of {'up to ' * (work.free > 0)}{work.batch}"
+    grouped = groups if work.in_flight > 1 or work.free else ""
+    lengths = f"prompts of {count(work.prompt, 'token')} and {work.output:,} after them"
+    return f"{count(work.sequences, 'sequence')}{grouped}, {lengths}"
 
 
 def tokens_document(plan: Plan) -> dict[str, Any]:

@@ -98,8 +98,7 @@ def _show(
         ("predicted", format_rate(found.tokens_per_s), format_rate(found.tokens_per_s_one)),
         ("measured", format_rate(rate), format_rate(one)),
     ]
-    work = plan.workload
-    title = f"{plan.graph.name}, {sequences(plan)}, prompts of {work.prompt:,} tokens and {work.output:,} after them"
+    title = f"{plan.graph.name}, {sequences(plan)}"
     document: dict[str, Any] = {
         "predicted": {"tokens_per_s": found.tokens_per_s, "tokens_per_s_one": found.tokens_per_s_one},
         "measured": {"tokens_per_s": rate, "tokens_per_s_one": one},

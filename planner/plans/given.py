@@ -216,7 +216,10 @@ def _language_model(named: NamedModel) -> nn.Module | str:
     from graphs.importers.weights import with_weights
 
     if named.batch is not None or named.sizes:
-        raise InputError("--batch and --size are of one pass; for generation give --sequences, --rows and --context")
+        raise InputError(
+            "--batch and --size are of one pass; leave them out: a plan for generation is made with --sequences, "
+            "--rows and --context"
+        )
     file = model_file(str(named))
     if file is None:
         module = call_factory(str(named))[0]

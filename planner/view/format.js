@@ -17,9 +17,11 @@ function digits(value) {
   return grouped(Number.isInteger(rounded) ? rounded : Number(rounded.toFixed(Math.max(0, 2 - size))));
 }
 
+/** In the largest unit of which there is one, also but for rounding: 1 GiB comes as 1,073,740,000 bytes. */
 function scaled(value, base, units) {
+  const isOne = (figures) => Number(value.toPrecision(figures)) >= base;
   let i = 0;
-  while (i + 1 < units.length && Math.max(value, Number(value.toPrecision(3))) >= base) {
+  while (i + 1 < units.length && (isOne(3) || isOne(4))) {
     value /= base;
     i += 1;
   }

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import planner
+from costmodels.units import format_rate, format_seconds
 from graphs.importers.from_config import headed_module
 from planner.cli import main
 from planner.plans.prediction import predict
@@ -316,3 +317,24 @@ def test_a_plan_for_generation_is_started_as_any_other() -> None:
             assert isinstance(found, planner.GenerationRunner)
             assert found.generate([[3, 5]], 6, stops=()) == [wanted.tolist()]
             assert bool(found.pids) == processes
+
+
+def test_a_change_of_a_link_says_tokens_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "paper.json", "--set", "link.bandwidth=1GB/s", "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert set(both) == {"before", "after"}
+    assert main(["simulate", "paper.json", "--set", "link.bandwidth=1GB/s"]) == 0
+    rows = {line[:25].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert format_rate(both["after"]["tokens_per_s"]) in rows["tokens/s"]
+    assert format_seconds(both["after"]["first_token_s"]) in rows["first token of one alone"]
+    assert "samples/s" not in rows
+
+
+def test_sequences_that_do_not_fill_their_groups_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ASKED.replace("--sequences 4", "--sequences 3")
+    assert main(f"plan {LM} --cluster paper.toml {asked} --output 6 -o three.json".split()) == 0
+    assert "tokens/s of 3 sequences in 2 groups of up to 2, prompts of 20 tokens and 6 after" in capsys.readouterr().out
+    three = planner.load_plan("three.json")
+    assert three.workload.sequences == 3
+    difference = planner.diff("paper.json", three)
+    assert [change.what for change in difference.changes] == ["sequences"]

@@ -3,6 +3,7 @@ import re
 from html.parser import HTMLParser
 from importlib.resources import files
 
+import quickjs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from planner.plans.prediction import predict
 from planner.plans.runs import MeasuredRun
 from planner.view import render
 from planner.view.packing import packed_text
-from planner.view.page import SCRIPTS
+from planner.view.page import SCRIPTS, template
 from planner.view.payload import payload
 from tests.planner.view.payloads import embedded, read
 from tests.planner.view.samples import chain_plan, fork_graph, fork_plan, slower
@@ -27,6 +28,19 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
+
+
+def test_a_number_is_in_the_largest_unit_of_which_there_is_one() -> None:
+    context = quickjs.Context()
+    context.eval(template("format.js"))
+    for text, expected in (
+        ("formatBytes(1073740000)", "1 GiB"),  # six digits of 2 ** 30, as payloads have them
+        ("formatBytes(1020 * 1024)", "1,020 KiB"),
+        ("formatBytes(1024)", "1 KiB"),
+        ("formatSeconds(0.9996e-3)", "1 ms"),
+        ("formatSeconds(0.9994e-3)", "999 µs"),
+    ):
+        assert context.eval(text) == expected, text
 
 
 def test_the_page_carries_the_payload() -> None:
