@@ -76,7 +76,7 @@ def shortened(module: nn.Module, given: Arguments, training: bool) -> ShortModul
 
 def _is_list(part: nn.Module) -> bool:
     """Return whether a module holds numbered layers, of which some might be left out."""
-    names = list(part._modules)
+    names = list(part._modules.keys())  # a scripted module's mapping iterates over numbers
     return len(names) >= FEW + LEAST and names == [str(number) for number in range(len(names))]
 
 

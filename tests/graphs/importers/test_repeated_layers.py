@@ -224,3 +224,12 @@ def test_a_frozen_layer_in_the_middle_is_traced() -> None:
     assert {name for name, tensor in program.state.items() if not tensor.requires_grad} == {
         f"layers.7.{name}" for name in ("fc.weight", "fc.bias", "norm.weight", "norm.bias")
     }
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda part: torch.jit.trace(part, torch.ones(2, 4))])
+def test_scripted_parts_have_no_layers(make: Any) -> None:
+    """Their mapping of parts iterates over numbers."""
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    program = program_from_module(nn.Sequential(make(layers), nn.ReLU()), (torch.ones(2, 4),))
+    assert torch.equal(program.run(torch.ones(2, 4)), layers(torch.ones(2, 4)))
