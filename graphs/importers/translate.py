@@ -120,6 +120,8 @@ class _Translation:
         for node, spec in specs:
             if spec.kind in STATE_ROLES:
                 self._add_state(node, spec)
+            elif spec.kind is not InputKind.USER_INPUT:
+                raise self._stateful(node, spec)
         return tuple(self._in_leaf(node, spec) for node, spec in specs if spec.kind is InputKind.USER_INPUT)
 
     def _statistics(self, graph: Graph) -> frozenset[str]:
@@ -151,6 +153,20 @@ class _Translation:
         return InputError(
             f"model '{self.name}' has control flow that depends on tensor values ('{block.target}'), "
             "which cannot be placed; import a model without it"
+        )
+
+    def _stateful(self, node: fx.Node, spec: InputSpec) -> InputError:
+        user = next(iter(node.users), node)
+        if isinstance(self.trace.state.get(str(spec.target)), torch.Generator):
+            return InputError(
+                f"model '{self.name}' draws from a torch.Generator of its own ('{user.name}'{at_node(user)}), whose "
+                "state no graph keeps between calls; draw from PyTorch's own numbers (leave generator= out), or pass "
+                "the drawn tensor in as an argument"
+            )
+        kind = str(getattr(spec.arg, "class_fqn", spec.kind.name.lower()))
+        return InputError(
+            f"model '{self.name}' reads a '{kind}' ('{user.name}'{at_node(user)}), and a graph reads tensors only; "
+            "import a model without it"
         )
 
     def _add_state(self, node: fx.Node, spec: InputSpec) -> None:

@@ -288,3 +288,21 @@ def test_a_convolution_is_padded_by_numbers(
     assert op.attrs["padding"] == padding
     assert op.kind.endswith(".padding" if padding == "same" else ".default")
     assert torch.equal(program.run(x), conv(x))
+
+
+class Draws(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.Generator().manual_seed(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(3, generator=self.own)
+
+
+def test_a_generator_of_its_own_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        program_from_module(Draws(), (torch.ones(3),), name="net")
+    assert str(error.value) == (
+        "model 'net' draws from a torch.Generator of its own ('rand'), whose state no graph keeps between calls; draw "
+        "from PyTorch's own numbers (leave generator= out), or pass the drawn tensor in as an argument"
+    )
