@@ -56,6 +56,7 @@ from graphs.importers.training import (
     take_counters,
 )
 from graphs.importers.translate import translate
+from graphs.importers.unanswered import all_answered
 from graphs.program.arguments import FORMS, Arguments, arguments_of, check_arguments
 from graphs.program.program import BufferUpdate, Program
 from graphs.program.strides import repeats, unrepeated
@@ -316,7 +317,7 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
     given = Arguments(*unrepeated(tuple(given)))
 
     def trace() -> ExportedProgram:
-        with tracing(), torch.set_grad_enabled(training):
+        with tracing(), torch.set_grad_enabled(training), all_answered():
             return torch.export.export(module, given.args, given.kwargs, strict=False)
 
     with constant_values(module) as constants:

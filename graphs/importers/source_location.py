@@ -24,8 +24,13 @@ from graphs.program.arguments import Arguments
 OF_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 """torch's exceptions for Python code that needs the value of a tensor during a trace."""
 
-WITHOUT_VALUES = "its data is not allocated yet"
-"""torch's message where code that is not Python's needs such a value, as ``torch.tensor([x.sum()])`` does."""
+WITHOUT_VALUES = (
+    "its data is not allocated yet",  # torch.tensor([x.sum()])
+    ".numpy() is not supported",
+    "Cannot access data pointer",  # x.data_ptr(), x.apply_(function)
+    "but got FakeTensor",  # torch.zeros(x.sum())
+)
+"""Phrases of torch's messages where code that is not Python's needs such a value."""
 
 FOREIGN = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib") + "/contextlib", "<")
 """Prefixes of files that are not the user's: torch's own, wrappers of functions, and generated code."""
@@ -50,6 +55,14 @@ PRODUCTS = frozenset(
     {"linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 )
 """Operators that multiply their first two arguments, which must have the same dtype."""
+
+
+class UnansweredError(Exception):
+    """Says that a trace had no answer to a question for a value, at a place in the form of `at_error`."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 def untraceable(error: BaseException, module: nn.Module, given: Arguments) -> str:
@@ -122,7 +135,10 @@ def product_of_two_dtypes(code: fx.Graph) -> str | None:
 
 def depends_on_values(error: BaseException) -> bool:
     """Whether a trace failed because Python code needs the value of a tensor."""
-    return any(isinstance(raised, OF_VALUES) or WITHOUT_VALUES in str(raised) for raised in led_to(error))
+    return any(
+        isinstance(raised, OF_VALUES) or any(words in str(raised) for words in WITHOUT_VALUES)
+        for raised in led_to(error)
+    )
 
 
 def at_error(error: BaseException, module: nn.Module) -> str:
@@ -131,6 +147,8 @@ def at_error(error: BaseException, module: nn.Module) -> str:
     Such as `` in 'encoder.0' (net.py:12: if x.sum() > 0:)``, with a leading space: the innermost part of the module
     that was running and the innermost line that is not torch's own.
     """
+    if isinstance(error, UnansweredError):
+        return error.place
     names = {id(part): name for name, part in module.named_modules()}
     for raised in led_to(error):
         part, place = "", None

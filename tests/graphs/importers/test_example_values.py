@@ -137,3 +137,57 @@ def test_random_values_are_not_taken_for_known(function: Callable[..., Tensor]) 
     with pytest.raises(InputError, match="shapes that follow from what it computes"):
         program_from_module(Function(function), (torch.rand(4, 3), MASK))
     torch.set_rng_state(state)
+
+
+class Catches(nn.Module):
+    """Goes another way where a question for values raises an error, as one to a tensor without values does."""
+
+    def __init__(self, ask: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return x + 1 if self.ask(x) else x + 2
+        except Exception:  # whatever the trace raises
+            return x
+
+
+def test_an_error_of_the_trace_that_a_model_catches_is_no_answer() -> None:
+    """The example's value is, since a call raises nothing."""
+    module, x = Catches(lambda x: x.sum() > 0), torch.ones(3)
+    program = program_from_module(module, (x,))
+    assert torch.equal(program.run(x), module(x))
+    with pytest.raises(InputError, match="import it with example inputs like these"):
+        program.run(-x)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda x: x.sum().item() > 0, lambda x: x.numpy().sum() > 0, lambda x: torch.equal(x, x.abs())]
+)
+def test_such_an_error_is_the_reason_where_there_is_no_answer(ask: Callable[[Tensor], object]) -> None:
+    with pytest.raises(InputError) as error:
+        program_from_module(Catches(ask), (torch.ones(3),), name="net")
+    place = f"{__file__}:{Catches.forward.__code__.co_firstlineno + 2}: return x + 1 if self.ask(x) else x + 2"
+    text = str(error.value)
+    assert place in text or "lambda x: " in text
+    assert "what comes next depends on the values of tensors; compute with tensors there" in text
+
+
+def test_errors_that_a_call_raises_too_are_caught_as_in_a_call() -> None:
+    def ask(x: Tensor) -> Tensor:
+        raise KeyError(x.shape)
+
+    program = program_from_module(Catches(ask), (torch.ones(3),))
+    assert not program.graph.ops
+
+
+def packed(x: Tensor) -> Tensor:
+    together = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([2, 1]), batch_first=True)
+    out: Tensor = nn.GRU(3, 3, batch_first=True)(together)[1]
+    return out
+
+
+def test_packed_sequences_depend_on_values() -> None:
+    with pytest.raises(InputError, match="what comes next depends on the values of tensors"):
+        program_from_module(Function(packed), (torch.rand(2, 2, 3),))
