@@ -4,65 +4,230 @@ A count of calls is a plain number in the trace, as it was then. Whether that ma
 
     self.calls += 1              first trace   calls 0 ──► 1     x + 1
     return self.layer(x) + ...   second        calls 1 ──► 2     x + 2     another network: refused
+
+Of a tensor that a call leaves there, the second trace sees whether it is read, and a third one from what it follows::
+
+    y = x + self.last            second trace reads what a call has left, which follows from an input: refused
+    self.mask = ones(n).tril()   what follows from constants and weights is the same in each call
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from numbers import Number
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec
+from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError
+from graphs.common.replaced import replaced
+from graphs.importers.drawn_numbers import HIGHEST, generators, restored
 from graphs.program.strides import comparable
 
 OWN = frozenset(vars(nn.Module())) | {"forward"}  # attributes of every module, and what a trace puts in place
 DEPTH = 3  # of containers within containers that are looked into
 MISSING = object()
+CONTAINERS = (list, tuple, set, frozenset, deque)
 
 State = Mapping[tuple[str, str], Any]
 """The present values of attributes, by the path of their owner and their name."""
 
+Trace = Callable[[], ExportedProgram]
 
-def traced_alike(module: nn.Module, name: str, trace: Callable[[], ExportedProgram]) -> ExportedProgram:
+
+def traced_alike(module: nn.Module, name: str, trace: Trace) -> ExportedProgram:
     """Trace a module, and trace it again in its state after a call if the call has changed that state in Python.
 
     Raise InputError if the two traces differ, since each call then computes something else. The module is left as it
     was.
     """
-    before, parts = _state(module), dict(module.named_modules())
-    left: dict[tuple[str, str], Any] = {}  # what the call has changed; torch.export puts attributes back
+    some = generators(module)
+    with restored(some) as drawn, _objects_restored(module), _left(module) as left:
+        first = trace()
+        changed = dict(left)
+        if moved := drawn():
+            for word in (0, HIGHEST):
+                for each in moved:
+                    each.begin_with(word)
+                if not _same_again(trace, first):
+                    raise InputError(
+                        f"model '{name}' draws random numbers in Python ('{moved[0].name}') while it runs, and a graph "
+                        "repeats those of its trace; draw with PyTorch there (torch.rand), or pass them in as an "
+                        "argument"
+                    )
+    if changed and not _same_after_a_call(module, trace, first, changed):
+        owner, attribute = next(iter(changed))
+        raise InputError(
+            f"model '{name}' changes '{'.'.join(filter(None, (owner, attribute)))}' in Python while it runs, and "
+            "computes something else in the next call; a graph keeps nothing between calls: pass the value in as an "
+            "argument, or keep it out of forward()"
+        )
+    return first
+
+
+@contextmanager
+def _left(module: nn.Module) -> Iterator[dict[tuple[str, str], Any]]:
+    """Collect what the last call has changed, with the values then; torch.export puts attributes back."""
+    parts, started = dict(module.named_modules()), dict[tuple[str, str], Any]()
+    left: dict[tuple[str, str], Any] = {}
+
+    def begin(*_: Any) -> None:
+        left.clear()
+        started.clear()
+        started.update(_state(module))
 
     def note(*_: Any) -> None:
-        changed = [key for key, value in _state(module).items() if before.get(key, MISSING) != value]
+        changed = [key for key, value in _state(module).items() if started.get(key, MISSING) != value]
         left.update((key, copy(vars(parts[key[0]]).get(key[1])) if key[0] in parts else None) for key in changed)
 
-    hook = module.register_forward_hook(note)
+    with module.register_forward_pre_hook(begin, prepend=True), module.register_forward_hook(note):
+        yield left
+
+
+def _same_again(trace: Trace, first: ExportedProgram) -> bool:
+    """Return whether another trace is like the first one."""
     try:
-        first = trace()
-    finally:
-        hook.remove()
-    if not left:
-        return first
-    own = {key: vars(parts[key[0]])[key[1]] for key in left if key[0] in parts and key[1] in vars(parts[key[0]])}
+        return _alike(trace(), first)
+    except InputError:
+        return False
+
+
+def _same_after_a_call(
+    module: nn.Module, trace: Trace, first: ExportedProgram, left: Mapping[tuple[str, str], Any]
+) -> bool:
+    """Return whether a module computes the same in the state that its first call has left."""
+    parts, made = dict(module.named_modules()), list[Tensor]()
+    own = {key: _with_stand_ins(value, made) for key, value in left.items() if key[0] in parts}
     try:
-        for path, attribute in own:
-            setattr(parts[path], attribute, left[path, attribute])
-        same = _alike(trace(), first)
+        with _objects_restored(module), _holding(parts, own):
+            second = trace()
+        inputs = list(zip(second.graph.find_nodes(op="placeholder"), second.graph_signature.input_specs, strict=True))
+        there = [(node, spec) for node, spec in inputs if _is_constant(second, spec, made)]
+        if not any(node.users for node, _ in there):
+            for node, spec in there:
+                second.graph.erase_node(node)
+                second.constants.pop(str(spec.target), None)
+            return _alike(second, first)
+        with _objects_restored(module):
+            return not _carried(module, trace, list(own)) and _within(second, first)
+    except InputError:
+        return False
+
+
+def _carried(module: nn.Module, trace: Trace, keys: Sequence[tuple[str, str]]) -> bool:
+    """Return whether tensors that a call leaves in attributes follow from its inputs, or from what was left there."""
+    parts, forward, counts = dict(module.named_modules()), module.forward, [0]
+
+    def held() -> list[Tensor]:
+        return [each for path, name in keys for each in _tensors(vars(parts[path]).get(name))]
+
+    def with_left(*args: Any, **kwargs: Any) -> Any:
+        result = forward(*args, **kwargs)
+        tensors = held()
+        counts[0] = len(tensors)
+        return result, tensors
+
+    before = held()
+    with replaced(module, "forward", with_left):
+        exported = trace()
+    specs = dict(zip(exported.graph.find_nodes(op="placeholder"), exported.graph_signature.input_specs, strict=True))
+    (results,) = exported.graph.output_node().args
+    assert isinstance(results, tuple | list)
+    reached = [each for each in results[len(results) - counts[0] :] if isinstance(each, fx.Node)]
+    seen = set(reached)
+    while reached:
+        node = reached.pop()
+        spec = specs.get(node)
+        if spec is not None and (spec.kind is InputKind.USER_INPUT or _is_constant(exported, spec, before)):
+            return True
+        reached += [each for each in node.all_input_nodes if each not in seen]
+        seen.update(node.all_input_nodes)
+    return False
+
+
+def _is_constant(exported: ExportedProgram, spec: InputSpec, some: Sequence[Tensor]) -> bool:
+    """Return whether an input of a traced graph is one of some tensors."""
+    value = exported.constants.get(str(spec.target)) if spec.kind is InputKind.CONSTANT_TENSOR else None
+    return any(value is each for each in some)
+
+
+def _within(one: ExportedProgram, other: ExportedProgram) -> bool:
+    """Return whether another trace has the same operators in the same order, and may be some between them."""
+    steps = iter(_steps(other))
+    return all(step in steps for step in _steps(one))
+
+
+def _steps(exported: ExportedProgram) -> list[str]:
+    return [
+        repr((node.target, fx.map_arg((node.args, node.kwargs), lambda _: None)))
+        for node in exported.graph.nodes
+        if node.op == "call_function"
+    ]
+
+
+@contextmanager
+def _holding(parts: Mapping[str, nn.Module], values: Mapping[tuple[str, str], Any]) -> Iterator[None]:
+    """Set attributes of modules for a while."""
+    before = {(path, name): vars(parts[path]).get(name, MISSING) for path, name in values}
+    try:
+        for (path, name), value in values.items():
+            setattr(parts[path], name, value)
+        yield
     finally:
-        for (path, attribute), value in own.items():
-            setattr(parts[path], attribute, value)
-    if same:
-        return first
-    owner, attribute = next(iter(left))
-    raise InputError(
-        f"model '{name}' changes '{'.'.join(filter(None, (owner, attribute)))}' in Python while it runs, and computes "
-        "something else in the next call; a graph cannot count its calls: pass the value in as an argument, or keep it "
-        "out of forward()"
-    )
+        for (path, name), value in before.items():
+            if value is MISSING:
+                delattr(parts[path], name)
+            else:
+                setattr(parts[path], name, value)
+
+
+@contextmanager
+def _objects_restored(module: nn.Module) -> Iterator[None]:
+    """Put the attributes of a module's own objects back afterwards, which torch.export leaves as they are."""
+    held = [each for part in module.modules() for name, each in vars(part).items() if name not in OWN and _is_own(each)]
+    before = [(each, dict(vars(each))) for each in held]
+    try:
+        yield
+    finally:
+        for each, values in before:
+            vars(each).clear()
+            vars(each).update(values)
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether a value is an object of a user's class that may hold tensors."""
+    library = type(value).__module__.partition(".")[0] in ("torch", "builtins", "transformers", "numpy")
+    return not library and not callable(value) and hasattr(value, "__dict__")
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in a value."""
+    leaves = pytree.tree_leaves(value)
+    inner = [pytree.tree_leaves(vars(leaf)) for leaf in leaves if _is_own(leaf)]
+    return [leaf for leaf in (*leaves, *itertools.chain(*inner)) if isinstance(leaf, Tensor)]
+
+
+def _with_stand_ins(value: Any, made: list[Tensor], within: bool = True) -> Any:
+    """Return a copy of a value with zeros, which are appended to ``made``, for the tensors of a trace."""
+
+    def stand_in(leaf: Any) -> Any:
+        if isinstance(leaf, FakeTensor):
+            shape = [size if isinstance(size, int) else 1 for size in leaf.shape]
+            made.append(torch.zeros(shape, dtype=leaf.dtype, device=leaf.device))
+            return made[-1]
+        if within and _is_own(leaf):
+            leaf = copy(leaf)
+            vars(leaf).update({name: _with_stand_ins(each, made, within=False) for name, each in vars(leaf).items()})
+        return leaf
+
+    return pytree.tree_map(stand_in, value)
 
 
 def _state(module: nn.Module) -> State:
@@ -86,19 +251,33 @@ def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, _plain(value, 0)
 
 
+class _Itself:
+    """A tensor, which is equal to itself only."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.tensor is self.tensor
+
+    __hash__ = object.__hash__
+
+
 def _plain(value: Any, depth: int) -> Any:
-    """Return a copy of a plain value that shows changes; what is neither a value nor a container never changes."""
+    """Return a copy of a value that shows changes; what is no plain value, tensor or container never changes."""
     if value is None or isinstance(value, Number | str | bytes | torch.dtype | torch.device):
         return value if value == value else "nan"  # NaN is unlike itself
     if isinstance(value, itertools.count):
         return repr(value)
+    if isinstance(value, Tensor):
+        return _Itself(value)
     if depth == 0:
         return None
     if isinstance(value, Mapping):
         return {repr(key): _plain(each, depth - 1) for key, each in list(value.items())}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, CONTAINERS):
         return [len(value), *(_plain(each, depth - 1) for each in value)]
-    return None
+    return {name: _plain(each, depth - 1) for name, each in vars(value).items()} if _is_own(value) else None
 
 
 def _alike(one: ExportedProgram, other: ExportedProgram) -> bool:
