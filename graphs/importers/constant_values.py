@@ -41,15 +41,14 @@ class ConstantValues(KnownValues):
 
 
 @contextmanager
-def constant_values(module: nn.Module) -> Iterator[ConstantValues]:
+def constant_values(module: nn.Module, values: ConstantValues) -> Iterator[None]:
     """Let a trace of a module know what follows from constants, and let transformers' code run as in a call."""
-    values = ConstantValues()
     with running_within(module, lambda *_, **__: values), ExitStack() as replacements:
         for name, asking in [*sys.modules.items()]:
             if name.startswith(LIBRARY) and not name.startswith(OTHERS):
                 for question, answer in _answers(vars(asking), values).items():
                     replacements.enter_context(replaced(asking, question, answer))
-        yield values
+        yield
 
 
 def _answers(names: Mapping[str, Any], values: ConstantValues) -> dict[str, Callable[..., bool]]:

@@ -34,10 +34,11 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
 
     Append to ``unknown`` the places in the user's code that need a value which is not known.
     """
-    buffers = dict(module.named_buffers())
+    buffers, made = dict(module.named_buffers()), list[_ExampleValues]()
 
     def known(*args: Any, **kwargs: Any) -> _ExampleValues:
         values = _ExampleValues(unknown)
+        made.append(values)
         with untraced():
             own = pytree.tree_map_only(
                 Tensor,
@@ -48,7 +49,11 @@ def example_values(module: nn.Module, given: Arguments, unknown: list[str]) -> I
         return values
 
     with running_within(module, known):
-        yield
+        try:
+            yield
+        finally:
+            for values in made:
+                values.release()
 
 
 class _ExampleValues(KnownValues):

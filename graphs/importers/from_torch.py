@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError, first_line, foreign_code
 from graphs.common.shortages import failures
-from graphs.importers.constant_values import constant_values
+from graphs.importers.constant_values import ConstantValues, constant_values
 from graphs.importers.example_values import example_values
 from graphs.importers.expansion import Trace, UnlikeError
 from graphs.importers.footprints import with_footprints
@@ -316,11 +316,16 @@ def _traced(module: nn.Module, given: Arguments, name: str, training: bool) -> E
             )
     given = Arguments(*unrepeated(tuple(given)))
 
-    def trace() -> ExportedProgram:
-        with tracing(), torch.set_grad_enabled(training), all_answered():
-            return torch.export.export(module, given.args, given.kwargs, strict=False)
+    constants = ConstantValues()
 
-    with constant_values(module) as constants:
+    def trace() -> ExportedProgram:
+        try:
+            with tracing(), torch.set_grad_enabled(training), all_answered():
+                return torch.export.export(module, given.args, given.kwargs, strict=False)
+        finally:
+            constants.release()
+
+    with constant_values(module, constants):
         try:
             return _trace_of_any(module, given, name, trace)
         except InputError:

@@ -5,9 +5,11 @@
     trace     arange(4) ──► diff ──► (… != 1).any() ──► if ...:
     values    0 1 2 3       1 1 1    False              the answer
 
-A value is forgotten when something unknown is written to its memory.
+A value is forgotten when something unknown is written to its memory. After the trace, caches in Python code that hold a
+traced tensor (``functools.lru_cache``, a dictionary of masks) get its value, as a call would have left it there.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from graphs.importers.outliving import replace_in_caches
+
 CPU = torch.device("cpu")
 DEVICES = ("meta", "cuda")
 
@@ -26,7 +30,9 @@ ASKING = frozenset({"item", "tolist", "__bool__", "__int__", "__index__", "__flo
 
 UNREPEATED = (
     *("rand", "bernoulli", "multinomial", "normal", "dropout", "poisson", "uniform", "exponential", "geometric"),
-    *("cauchy", "rrelu", "fractional", "gumbel", "empty"),
+    *("cauchy", "rrelu", "fractional", "gumbel", "lowrank", "attention"),
+    *("empty", "resize"),  # memory that nobody wrote
+    "lift_fresh",  # memory that NumPy may write to
 )
 """Parts of the names of functions whose results no run repeats."""
 
@@ -54,13 +60,32 @@ class KnownValues(TorchFunctionMode):
     def add(self, traced: Any, values: Any) -> None:
         """Learn the values of traced tensors, which are at the same places in these structures."""
         for tensor, value in zip(pytree.tree_leaves(traced), pytree.tree_leaves(values), strict=True):
-            if isinstance(tensor, Tensor) and isinstance(value, Tensor) and not value.is_meta:
+            if (
+                isinstance(tensor, Tensor)
+                and isinstance(value, Tensor)
+                and not (value.is_meta or tensor.is_inference())
+            ):
                 self._known[id(tensor)] = _Known(tensor, value, tensor._version)
 
     def value(self, tensor: Any) -> Tensor | None:
         """Return the value of a traced tensor, None if it is not known."""
+        if id(tensor) not in self._known and _is_constant(tensor) and tensor.numel() <= self.most_elements:
+            with untraced():
+                self.add(tensor, tensor.detach().clone())
         known = self._known.get(id(tensor))
         return known.value if known is not None and known.traced._version == known.version else None
+
+    def release(self) -> None:
+        """Forget all values, and put those of traced tensors that outlive the trace in their place."""
+        known = [
+            (weakref.ref(each.traced), each.value, each.traced.device)
+            for each in self._known.values()
+            if type(each.traced) is not Tensor and each.traced._version == each.version
+        ]
+        self._known.clear()
+        outliving = [(traced, value.to(device)) for one, value, device in known if (traced := one()) is not None]
+        if outliving:
+            replace_in_caches(outliving)
 
     def followed(
         self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -118,6 +143,13 @@ def untraced() -> Iterator[None]:
     """Compute with real tensors, which no trace records."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
+
+
+def _is_constant(tensor: Any) -> bool:
+    """Return whether something is a real tensor in a trace, from a cache or an attribute: no input, and no weight."""
+    if type(tensor) is not Tensor or tensor.requires_grad or tensor.is_inference() or tensor.is_meta:
+        return False
+    return tensor.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _place(value: Tensor) -> int:

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.utils import _pytree as pytree
@@ -104,14 +103,15 @@ def _same_after_a_call(
 ) -> bool:
     """Return whether a module computes the same in the state that its first call has left."""
     parts, made = dict(module.named_modules()), list[Tensor]()
-    own = {key: _with_stand_ins(value, made) for key, value in left.items() if key[0] in parts}
+    there = [each for path, name in left if path in parts for each in _tensors(vars(parts[path]).get(name))]
+    own = {key: _with_stand_ins(value, there, made) for key, value in left.items() if key[0] in parts}
     try:
         with _objects_restored(module), _holding(parts, own):
             second = trace()
         inputs = list(zip(second.graph.find_nodes(op="placeholder"), second.graph_signature.input_specs, strict=True))
-        there = [(node, spec) for node, spec in inputs if _is_constant(second, spec, made)]
-        if not any(node.users for node, _ in there):
-            for node, spec in there:
+        given = [(node, spec) for node, spec in inputs if _is_constant(second, spec, made)]
+        if not any(node.users for node, _ in given):
+            for node, spec in given:
                 second.graph.erase_node(node)
                 second.constants.pop(str(spec.target), None)
             return _alike(second, first)
@@ -214,17 +214,17 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in (*leaves, *itertools.chain(*inner)) if isinstance(leaf, Tensor)]
 
 
-def _with_stand_ins(value: Any, made: list[Tensor], within: bool = True) -> Any:
-    """Return a copy of a value with zeros, which are appended to ``made``, for the tensors of a trace."""
+def _with_stand_ins(value: Any, there: Sequence[Tensor], made: list[Tensor], within: bool = True) -> Any:
+    """Return a copy of a value with zeros, which are appended to ``made``, for tensors that were not there before."""
 
     def stand_in(leaf: Any) -> Any:
-        if isinstance(leaf, FakeTensor):
+        if isinstance(leaf, Tensor) and not any(leaf is each for each in there):
             shape = [size if isinstance(size, int) else 1 for size in leaf.shape]
             made.append(torch.zeros(shape, dtype=leaf.dtype, device=leaf.device))
             return made[-1]
         if within and _is_own(leaf):
             leaf = copy(leaf)
-            vars(leaf).update({name: _with_stand_ins(each, made, within=False) for name, each in vars(leaf).items()})
+            vars(leaf).update({name: _with_stand_ins(each, there, made, False) for name, each in vars(leaf).items()})
         return leaf
 
     return pytree.tree_map(stand_in, value)

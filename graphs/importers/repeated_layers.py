@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphs.common.shortages import failures
-from graphs.importers.constant_values import constant_values
+from graphs.importers.constant_values import ConstantValues, constant_values
 from graphs.importers.expansion import FEW, Repeat, Trace, UnlikeError, tensor_layout
 from graphs.importers.source_location import module_path
 from graphs.importers.tracing_guards import as_exported, tracing
@@ -184,10 +184,16 @@ def _record(module: nn.Module, given: Arguments, lists: Sequence[str]) -> Trace:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     held = {path: fake.from_tensor(tensor) for path, tensor in (*module.named_parameters(), *module.named_buffers())}
     args, kwargs = pytree.tree_map_only(Tensor, fake.from_tensor, (given.args, dict(given.kwargs)))
-    recorder = _CallRecorder(held, pytree.tree_leaves((args, kwargs)))
-    with constant_values(module), _watched(module, lists, recorder.paths), fake, recorder:
-        result = torch.func.functional_call(module, held, args, kwargs)
-    return recorder.trace(result)
+    recorder, constants = _CallRecorder(held, pytree.tree_leaves((args, kwargs))), ConstantValues()
+    try:
+        with constant_values(module, constants), _watched(module, lists, recorder.paths), fake, recorder:
+            result = torch.func.functional_call(module, held, args, kwargs)
+        trace = recorder.trace(result)
+        del result
+        return trace
+    finally:
+        recorder.alive.clear()
+        constants.release()
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Models that ask for values of constants, and models that ask whether they are traced: the trace is that of a call."""
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -201,3 +203,99 @@ def test_operators_whose_results_nobody_reads_are_left_out_unless_they_draw() ->
     answer = program.run(x)
     torch.manual_seed(3)
     assert torch.equal(answer, forward(x))
+
+
+@functools.lru_cache
+def mask(n: int) -> Tensor:
+    return torch.ones(n, n).tril()
+
+
+@functools.cache
+def pair(n: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(float(n)), torch.ones(n)
+
+
+TABLES: dict[int, Tensor] = {}
+ROWS: list[Tensor] = []
+
+
+def tables(n: int) -> Tensor:
+    if n not in TABLES:
+        TABLES[n] = torch.arange(float(n))
+    return TABLES[n]
+
+
+def rows(n: int) -> Tensor:
+    if not ROWS:
+        ROWS.append(torch.arange(float(n)))
+    return ROWS[0]
+
+
+class Cached(nn.Module):
+    """Layers that read a constant from a cache, and ask it."""
+
+    def __init__(self, cached: Callable[[int], Tensor], layers: int) -> None:
+        super().__init__()
+        self.cached = cached
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) * self.cached(4)
+        return x if self.cached(4).any() else -x
+
+
+@pytest.mark.parametrize("layers", [1, 40])
+@pytest.mark.parametrize("cached", [mask, lambda n: pair(n)[0], tables, rows], ids=["lru", "pair", "dict", "list"])
+def test_caches_of_code_hold_values_after_a_trace(cached: Callable[[int], Tensor], layers: int) -> None:
+    """They held tensors of the trace, with which each later call failed, and each later import."""
+    for cache in (mask, pair):
+        cache.cache_clear()
+    TABLES.clear()
+    ROWS.clear()
+    module, x = Cached(cached, layers), torch.rand(4, 4)
+    first, again = (program_from_module(module, (x,), footprints=False) for _ in range(2))
+    with torch.no_grad():
+        want = module(x)
+    assert type(want) is Tensor
+    assert torch.equal(first.run(x), want)
+    assert torch.equal(again.run(x), want)
+    assert type(cached(4)) is Tensor
+
+
+class Attribute(nn.Module):
+    """Asks a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.tensor(2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale.item() if self.scale > 1 else x
+
+
+def test_tensors_that_are_plain_attributes_are_constants() -> None:
+    module, x = Attribute(), torch.rand(3)
+    assert torch.equal(program_from_module(module, (x,)).run(x), module(x))
+    assert module.scale == 2
+
+
+def test_memory_that_numpy_writes_to_is_unknown() -> None:
+    def forward(x: Tensor) -> Tensor:
+        numbers = np.zeros(3)
+        shared = torch.from_numpy(numbers)
+        numbers[:] = 2
+        return x if shared.any() else -x
+
+    with pytest.raises(InputError, match="what comes next depends on the values of tensors"):
+        program_from_module(Function(forward), (torch.ones(3),))
+
+
+def test_tensors_without_versions_are_unknown() -> None:
+    def forward(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            order = torch.arange(3)
+        return x[order]
+
+    x = torch.rand(3)
+    assert torch.equal(program_from_module(Function(forward), (x,)).run(x), x)
