@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
+
+from graphs.common.replaced import replaced
 
 WORDS = 624  # of the state of a Mersenne twister
 
@@ -24,6 +27,28 @@ HIGHEST = 0x12DD9BB3
 """The word of a state that comes out as 2**32 - 1 (the tempering of MT19937, solved for its argument)."""
 
 FIRST = 312  # words of a state that are set, so that whoever waits for a draw in the middle gets it later
+
+
+@contextmanager
+def seeds() -> Iterator[list[int]]:
+    """Collect the seeds that `torch.manual_seed` gets, which no operator shows; put PyTorch's state back afterwards."""
+    own, found = torch.default_generator, list[int]()
+    state = own.get_state()
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(own, name)
+
+        def manual_seed(self, seed: int) -> torch.Generator:
+            found.append(seed)
+            return own.manual_seed(seed)
+
+    try:
+        with replaced(torch.random, "default_generator", Noting()):
+            yield found
+    finally:
+        if found:
+            own.set_state(state)
 
 
 class Generator(NamedTuple):

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from graphs.common.errors import InputError
 from graphs.common.replaced import replaced
-from graphs.importers.drawn_numbers import HIGHEST, generators, restored
+from graphs.importers.drawn_numbers import HIGHEST, generators, restored, seeds
 from graphs.program.strides import comparable
 
 OWN = frozenset(vars(nn.Module())) | {"forward"}  # attributes of every module, and what a trace puts in place
@@ -49,7 +49,13 @@ def traced_alike(module: nn.Module, name: str, trace: Trace) -> ExportedProgram:
     """
     some = generators(module)
     with restored(some) as drawn, _objects_restored(module), _left(module) as left:
-        first = trace()
+        with seeds() as seeded:
+            first = trace()
+        if seeded:
+            raise InputError(
+                f"model '{name}' seeds PyTorch's random numbers while it runs (torch.manual_seed({seeded[0]})), which "
+                "no operator of a graph does; seed before the call, or pass what is drawn in as an argument"
+            )
         changed = dict(left)
         if moved := drawn():
             for word in (0, HIGHEST):

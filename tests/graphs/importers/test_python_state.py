@@ -268,3 +268,26 @@ def test_extreme_draws_are_extreme() -> None:
                 each.begin_with(word)
             assert random.random() == np.random.rand() == extreme  # the state that is set
         assert drawn() == [python, numpy]
+
+
+def seeded(_: Any, y: torch.Tensor) -> Any:
+    torch.manual_seed(7)
+    return y + torch.rand(4)
+
+
+def seeded_apart(_: Any, y: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(7)
+        return y + torch.rand(4)
+
+
+@pytest.mark.parametrize("function", [seeded, seeded_apart])
+def test_a_seed_set_by_a_module_is_refused(function: Any) -> None:
+    net, state = Keeps(function, None), torch.get_rng_state()
+    with pytest.raises(InputError) as error:
+        program_from_module(net, (torch.ones(2, 4),), name="net")
+    assert str(error.value) == (
+        "model 'net' seeds PyTorch's random numbers while it runs (torch.manual_seed(7)), which no operator of a graph "
+        "does; seed before the call, or pass what is drawn in as an argument"
+    )
+    assert torch.equal(torch.get_rng_state(), state)
