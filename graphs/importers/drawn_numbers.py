@@ -26,7 +26,7 @@ WORDS = 624  # of the state of a Mersenne twister
 HIGHEST = 0x12DD9BB3
 """The word of a state that comes out as 2**32 - 1 (the tempering of MT19937, solved for its argument)."""
 
-FIRST = 312  # words of a state that are set, so that whoever waits for a draw in the middle gets it later
+FIRST = 312  # words of a state that are set: code that draws until it gets a number in the middle ends
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def seeds() -> Iterator[list[int]]:
             own.set_state(state)
 
 
-class Generator(NamedTuple):
+class RandomSource(NamedTuple):
     """A generator of random numbers: its state, how to set it, and how to begin with extreme draws, if possible."""
 
     name: str
@@ -60,7 +60,7 @@ class Generator(NamedTuple):
     begin_with: Callable[[int], object] = lambda _: None
 
 
-def generators(module: nn.Module) -> list[Generator]:
+def generators(module: nn.Module) -> list[RandomSource]:
     """Return Python's and NumPy's own generators, and those that a module holds as attributes."""
     found = [_of_python("random", random._inst), _of_numpy("numpy.random", np.random.mtrand._rand)]
     for path, part in module.named_modules():
@@ -75,26 +75,26 @@ def generators(module: nn.Module) -> list[Generator]:
     return found
 
 
-def _of_python(name: str, generator: random.Random) -> Generator:
+def _of_python(name: str, generator: random.Random) -> RandomSource:
     def begin_with(word: int) -> None:
         generator.setstate((3, (*_words(word), 0), None))
 
-    return Generator(name, generator.getstate, generator.setstate, begin_with)
+    return RandomSource(name, generator.getstate, generator.setstate, begin_with)
 
 
-def _of_numpy(name: str, generator: np.random.RandomState) -> Generator:
+def _of_numpy(name: str, generator: np.random.RandomState) -> RandomSource:
     def begin_with(word: int) -> None:
         if generator.get_state(legacy=False)["bit_generator"] == "MT19937":
             generator.set_state(("MT19937", np.array(_words(word), dtype=np.uint32), 0, 0, 0.0))
 
-    return Generator(name, lambda: generator.get_state(legacy=False), generator.set_state, begin_with)
+    return RandomSource(name, lambda: generator.get_state(legacy=False), generator.set_state, begin_with)
 
 
-def _of_bits(name: str, bits: np.random.BitGenerator) -> Generator:
+def _of_bits(name: str, bits: np.random.BitGenerator) -> RandomSource:
     def put(state: Any) -> None:
         bits.state = state
 
-    return Generator(name, lambda: bits.state, put)
+    return RandomSource(name, lambda: bits.state, put)
 
 
 def _words(first: int) -> list[int]:
@@ -103,7 +103,7 @@ def _words(first: int) -> list[int]:
 
 
 @contextmanager
-def restored(some: Sequence[Generator]) -> Iterator[Callable[[], list[Generator]]]:
+def restored(some: Sequence[RandomSource]) -> Iterator[Callable[[], list[RandomSource]]]:
     """Yield a function that returns those of the generators that have drawn; put their states back afterwards."""
     states = [(each, each.state()) for each in some]
     try:
