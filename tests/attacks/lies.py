@@ -187,7 +187,7 @@ def _answer(liar: Liar) -> None:
 
 
 def _file(liar: Liar) -> None:
-    written = worker.write_back
+    written = worker.write_out
 
     def damaged(content: Any, path: Path) -> Any:
         said = written(content, path)
@@ -197,7 +197,7 @@ def _file(liar: Liar) -> None:
             liar.told(f"{path} has other bytes")
         return said
 
-    vars(worker)["write_back"] = damaged
+    vars(worker)["write_out"] = damaged
 
 
 CHANNELS: dict[str, Callable[[Liar], None]] = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from planner.runtime.distributed.transport.checksums import COLUMNS, WORD_BYTES, byte_row, checksum_of
+from planner.runtime.distributed.transport.checksums import COLUMNS, WORD_BYTES, flat_bytes, row_checksum
 from planner.runtime.errors import StageError
 from simulator.schedule import Action, Computation
 
@@ -83,10 +83,10 @@ class Seals:
     def _row(self, sender: Action, tensors: list[torch.Tensor]) -> torch.Tensor:
         """Return the row of an action in a seal, [n_fields] int64, on the tensors' device."""
         head = [self.step, sender.stage, ord(sender.computation), sender.micro_batch]
-        rows = list(map(byte_row, tensors))
+        rows = list(map(flat_bytes, tensors))
         if rows[0].is_cuda:
             return torch.cat([torch.tensor(head).to(rows[0].device), *map(_sums, rows)])
-        return torch.tensor([*head, *map(checksum_of, rows)])
+        return torch.tensor([*head, *map(row_checksum, rows)])
 
 
 def _sums(row: torch.Tensor) -> torch.Tensor:

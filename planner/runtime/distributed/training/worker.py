@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_map_only
 from graphs.common.errors import InputError, first_line, foreign_code, kind_and_line
 from graphs.common.shortages import failures
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, checksum_of, sealed, unsealed
+from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, row_checksum, sealed, unsealed
 from planner.runtime.distributed.transport.messages import ALIGN, Packing
 from planner.runtime.distributed.transport.rendezvous import asking
 from planner.runtime.errors import RankError, StageError, failure_to_text
@@ -108,14 +108,14 @@ def opened(path: Path, mmap: bool = False) -> Any:
     return torch.load(path, weights_only=False, mmap=mmap)
 
 
-def write_back(content: Any, path: Path) -> list[Any]:
+def write_out(content: Any, path: Path) -> list[Any]:
     """Write a file for `read_back`, and return its name and checksum, which torch's reader does not compare."""
     torch.save(content, path)
     return [path.name, _file_checksum(path)]
 
 
 def read_back(folder: Path, name: str, mark: int) -> Any:
-    """Read and remove a file of `write_back` in another process; raise DamagedMessage if it is not as it was."""
+    """Read and remove a file of `write_out` by another process; raise DamagedMessage if it is not as it was."""
     path = folder / name
     if _file_checksum(path) != mark:
         raise DamagedMessage("a file that is damaged")
@@ -128,7 +128,7 @@ def read_back(folder: Path, name: str, mark: int) -> Any:
 
 
 def _file_checksum(path: Path) -> int:
-    return checksum_of(torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8))
+    return row_checksum(torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8))
 
 
 def cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -293,7 +293,7 @@ class CommandLoop:
                 trainer.close()
 
     def _obey(self, command: str, number: int, trainer: PipelineTrainer) -> Any:
-        """Return the loss and the seconds of a step, or what `write_back` says of the trainer's result."""
+        """Return the loss and the seconds of a step, or what `write_out` says of the file with the trainer's result."""
         if command == BEGIN:
             return None
         if command == STEP:
@@ -308,7 +308,7 @@ class CommandLoop:
         result = getattr(trainer, command)(*([self._batches()] if command == GRADIENTS else args), **options)
         if result is None:
             return None
-        return write_back(result, found)
+        return write_out(result, found)
 
     def _named(self, error: Exception, command: str) -> Exception:
         """Return an error that says where it happened."""

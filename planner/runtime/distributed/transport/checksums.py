@@ -23,12 +23,12 @@ class DamagedMessage(RuntimeError):  # noqa: N818  # what the message is
     """A message that does not fit the plan."""
 
 
-def byte_row(tensor: torch.Tensor) -> torch.Tensor:
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor's elements in order, [n_bytes] uint8; without a copy if the tensor lies so."""
     return tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
-def checksum_of(row: torch.Tensor, start: int = 0) -> int:
+def row_checksum(row: torch.Tensor, start: int = 0) -> int:
     """Return a checksum of [n_bytes] uint8 on the CPU, below 2**32; with another ``start`` it is another one."""
     data, whole = row.numpy(), 0
     if len(data) > SHORT_BYTES:
@@ -55,12 +55,12 @@ def unsealed(row: bytes) -> bytes:
 
 def sealed_numbers(numbers: torch.Tensor, turn: int) -> torch.Tensor:
     """Return [n] float64 on the CPU with a checksum as one number more, for `unsealed_numbers` in the same turn."""
-    return torch.cat([numbers, torch.tensor([checksum_of(byte_row(numbers), turn)], dtype=torch.float64)])
+    return torch.cat([numbers, torch.tensor([row_checksum(flat_bytes(numbers), turn)], dtype=torch.float64)])
 
 
 def unsealed_numbers(row: torch.Tensor, turn: int) -> torch.Tensor:
     """Return the numbers that `sealed_numbers` took; raise DamagedMessage if others have come, or of another turn."""
     numbers = row[:-1]
-    if checksum_of(byte_row(numbers), turn) != row[-1].item():
+    if row_checksum(flat_bytes(numbers), turn) != row[-1].item():
         raise DamagedMessage("numbers that are damaged")
     return numbers

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from graphs.ir import Tensor
-from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, checksum_of
+from planner.runtime.distributed.transport.checksums import WORD_BYTES, DamagedMessage, row_checksum
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def pack(message: Message) -> torch.Tensor:
     )
     for start, packing, tensor in zip(starts, packings, tensors, strict=True):
         packing.put(tensor, row[start : start + packing.n_bytes])
-    Head(message.kind, message.micro_batch, message.stage, end, checksum_of(row[HEAD_BYTES:])).put(row[:HEAD_BYTES])
+    Head(message.kind, message.micro_batch, message.stage, end, row_checksum(row[HEAD_BYTES:])).put(row[:HEAD_BYTES])
     return row
 
 
@@ -174,7 +174,7 @@ def unpack(head: Head, row: torch.Tensor, expected: Sequence[Tensor]) -> Message
     tensors need.
     """
     kind, micro_batch, stage, n_bytes, mark = head
-    if n_bytes != len(row) or mark != checksum_of(row[HEAD_BYTES:]):
+    if n_bytes != len(row) or mark != row_checksum(row[HEAD_BYTES:]):
         raise DamagedMessage(f"a message that is damaged: {kind.name}, micro-batch {micro_batch}, stage {stage}")
     if kind is not Kind.TENSORS:
         return Message(kind, micro_batch, stage, text=row[_up(HEAD_BYTES) :].numpy().tobytes().decode())

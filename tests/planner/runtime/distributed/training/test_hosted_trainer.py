@@ -243,7 +243,7 @@ def another_loss() -> None:
 
 def other_times() -> None:
     """Send objects of which a byte is another one."""
-    written: Any = dist.distributed_c10d._object_to_tensor
+    written = vars(dist.distributed_c10d)["_object_to_tensor"]
 
     def damaged(*args: Any) -> Any:
         row, length = written(*args)
@@ -293,7 +293,7 @@ class DamagesFiles(torch.optim.SGD):
 
     def step(self, closure: Any = None) -> Any:
         """Begin to damage files."""
-        written = worker.write_back
+        written = worker.write_out
 
         def damaged(content: Any, path: Path) -> Any:
             said = written(content, path)
@@ -302,7 +302,7 @@ class DamagesFiles(torch.optim.SGD):
             path.write_bytes(row)
             return said
 
-        vars(worker)["write_back"] = damaged
+        vars(worker)["write_out"] = damaged
         return super().step(closure)
 
 

@@ -13,8 +13,8 @@ from planner.runtime.distributed.transport.checksums import (
     SHORT_BYTES,
     WORD_BYTES,
     DamagedMessage,
-    byte_row,
-    checksum_of,
+    flat_bytes,
+    row_checksum,
     sealed,
     sealed_numbers,
     unsealed,
@@ -32,12 +32,12 @@ def row_of(n_bytes: int) -> torch.Tensor:
 @pytest.mark.parametrize("n_bytes", LENGTHS)
 def test_a_byte_that_is_another_one_changes_it(n_bytes: int) -> None:
     row, rng = row_of(n_bytes), random.Random(n_bytes)
-    known = checksum_of(row)
-    assert checksum_of(row, start=5) != known
+    known = row_checksum(row)
+    assert row_checksum(row, start=5) != known
     for _ in range(20 if n_bytes else 0):
         other = row.clone()
         other[rng.randrange(n_bytes)] += rng.randint(1, 255)
-        assert checksum_of(other) != known
+        assert row_checksum(other) != known
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["unlike", "in the highest bit"])
@@ -46,12 +46,12 @@ def test_words_that_change_places_change_it(n_words: int, sign: int) -> None:
     words = torch.arange(1.0, n_words + 1, dtype=torch.float64)
     if sign < 0:
         words = torch.where(torch.arange(n_words) % 3 == 0, 1.0, -1.0).to(torch.float64)
-    known, rng = checksum_of(byte_row(words)), random.Random(n_words)
+    known, rng = row_checksum(flat_bytes(words)), random.Random(n_words)
     pairs = [(0, 1), (0, COLUMNS), *((rng.randrange(n_words), rng.randrange(n_words)) for _ in range(40))]
     for one, two in ((one, two) for one, two in pairs if two < n_words and words[one] != words[two]):
         other = words.clone()
         other[[one, two]] = words[[two, one]]
-        assert checksum_of(byte_row(other)) != known
+        assert row_checksum(flat_bytes(other)) != known
 
 
 def test_the_sums_by_hand() -> None:
@@ -60,15 +60,15 @@ def test_the_sums_by_hand() -> None:
     columns = [9 * column + COLUMNS * 36 for column in range(COLUMNS)]  # 0 + 1 + ... + 8 is 36
     rows = [COLUMNS * COLUMNS * row + COLUMNS * (COLUMNS - 1) // 2 for row in range(9)]
     expected = struct.pack(f"<{COLUMNS + 9 + 3}q", *columns, *rows, *range(9 * COLUMNS, 9 * COLUMNS + 3))
-    assert checksum_of(byte_row(words)) == zlib.crc32(expected)
+    assert row_checksum(flat_bytes(words)) == zlib.crc32(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex64])
 def test_it_is_of_the_bytes_wherever_they_are(dtype: torch.dtype) -> None:
     tensor = torch.arange(3 * SHORT_BYTES).to(dtype).reshape(3, -1)
     for one, other in ((tensor[1:, 1:], tensor[1:, 1:].clone()), (tensor.T, tensor.T.contiguous())):
-        assert checksum_of(byte_row(one)) == checksum_of(byte_row(other))
-    assert byte_row(tensor).data_ptr() == tensor.data_ptr()
+        assert row_checksum(flat_bytes(one)) == row_checksum(flat_bytes(other))
+    assert flat_bytes(tensor).data_ptr() == tensor.data_ptr()
 
 
 def test_content_with_its_checksum() -> None:
@@ -86,7 +86,7 @@ def test_numbers_that_are_damaged_or_of_another_turn_are_none() -> None:
     row = sealed_numbers(numbers, 3)
     assert torch.equal(unsealed_numbers(row, 3)[[0, 2]], numbers[[0, 2]])
     damaged = [row.index_fill(0, torch.tensor(place), value) for place in range(4) for value in (1e300, torch.nan)]
-    damaged = [each for each in damaged if byte_row(each).tolist() != byte_row(row).tolist()]
+    damaged = [each for each in damaged if flat_bytes(each).tolist() != flat_bytes(row).tolist()]
     assert len(damaged) == 7  # one number is none already
     for turn, other in [(2, row), (4, row), (3, row[[1, 0, 2, 3]]), *((3, each) for each in damaged)]:
         with pytest.raises(DamagedMessage, match=r"^numbers that are damaged$"):

@@ -1,7 +1,6 @@
 """A message is read as it was written, or refused."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -76,7 +75,7 @@ def test_a_head_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     row, read = pack(Message(Kind.PING, text="1.5")), list[int]()
     fields = messages._fields
 
-    def counted(row: torch.Tensor, count: int) -> Any:
+    def counted(row: torch.Tensor, count: int) -> list[int]:
         read.append(count)
         return fields(row, count)
 
