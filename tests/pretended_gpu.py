@@ -306,6 +306,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, count: int = 1) -> PretendedGp
         ),
         "set_rng_state": lambda _, device="cuda": GPU.index_of(_of(device)),
         "manual_seed_all": lambda _: None,
+        "is_current_stream_capturing": lambda: False,
         "CUDAGraph": CudaGraph,
         "graph": lambda _: nullcontext(),
         "Stream": Stream,

@@ -91,6 +91,8 @@ class KnownValues(TorchFunctionMode):
         self, func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call a function on traced tensors; compute the values of its results, and of what it wrote to, if it can."""
+        if torch.compiler.is_dynamo_compiling():  # a branch of torch.cond, whose compiler refuses what follows
+            return func(*args, **(kwargs or {}))
         leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
         values = [self.value(leaf) if isinstance(leaf, Tensor) else _at_home(leaf) for leaf in leaves]
         result = func(*args, **(kwargs or {}))

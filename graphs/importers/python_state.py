@@ -275,6 +275,8 @@ def _plain(value: Any, depth: int) -> Any:
         return value if value == value else "nan"  # NaN is unlike itself
     if isinstance(value, itertools.count):
         return repr(value)
+    if isinstance(value, nn.Parameter):
+        return "a weight"  # as recurrent layers list them anew in each trace
     if isinstance(value, Tensor):
         return _Itself(value)
     if depth == 0:

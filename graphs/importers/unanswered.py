@@ -4,7 +4,7 @@
 
     try:
         scale = x.max().item()      a call: a number
-    except Exception:               the trace: an error, and so another network than that of a call
+    except RuntimeError:            the trace: an error, and so another network than that of a call
         scale = 1.0
 """
 
