@@ -46,13 +46,17 @@ def start_processes(
     ``timeout_s``.
     """
     layout = rank_layout(plan, len(plan.placement.used) + 1)
-    with tempfile.TemporaryDirectory(prefix=FOLDER) as folder, ExitStack() as undo:
-        launcher = LocalLauncher(layout, plan, program, Path(folder))
+    with ExitStack() as undo:
+        folder = tempfile.TemporaryDirectory(prefix=FOLDER)
+        undo.callback(folder.cleanup)  # again, if it failed: what is closed until then leaves descriptors for it
+        launcher = LocalLauncher(layout, plan, program, Path(folder.name))
         undo.callback(launcher.close)
         rank = Rank(plan, program, layout, COORDINATOR)
         peer_infos = launcher.meet(peer_info_of(plan, seed), timeout_s)
         group = join(launcher.store, COORDINATOR, len(layout.devices), HERE)
         coordinator = Coordinator(rank, group, peer_infos, launcher.fate, launcher.close)
+        undo.callback(coordinator.close)
+        folder.cleanup()
         undo.pop_all()
     return coordinator
 

@@ -1,14 +1,18 @@
 """Real processes of this host: they answer, they fail, they are killed, and nothing of them is left."""
 
+import errno
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -277,6 +281,25 @@ def test_a_process_that_is_stopped_before_it_comes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(launcher, "rank_command", lambda *_: stop)
     with pytest.raises(RankError, match=r"rank (1 \('cpu0'\)|2 \('cpu1'\)) did not come: it is stopped; start again"):
         start_processes(plan_of(), program_of("tied"))
+
+
+@pytest.mark.attack("file")
+def test_a_folder_that_cannot_be_removed_at_first_goes_with_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing a folder takes a descriptor, and there may be none before the processes have ended."""
+
+    def remove(*args: Any, **options: Any) -> None:
+        if processes():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        rmtree(*args, **options)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    with pytest.raises(OSError, match="Too many open files"):
+        start_processes(plan_of(), program_of("tied"))
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_what_a_process_is_told() -> None:
