@@ -6,10 +6,10 @@ An estimate follows from a device's data sheet if that is known (`costmodels.est
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,13 @@ from graphs.rewrites.scans import unrolled
 if TYPE_CHECKING:  # scipy takes a third of a second to load
     from costmodels.learning.learned import LearnedModel
 
-LearnedOf: TypeAlias = "Callable[[str], LearnedModel | None]"
-"""Function from a profile's fingerprint to times learned for its kind of device; called if measurements are missing."""
+
+class LearnedOf(Protocol):
+    """A function from a profile's fingerprint to times learned for its kind of device."""
+
+    def __call__(self, fingerprint: str, /) -> LearnedModel | None:
+        """Return them, None if nothing was learned; called if measurements are missing."""
+
 
 SOURCE = f"<U{max(map(len, Source))}"
 LEAST = -0.75  # copies' slowdown, where two micro-batches take as long as one, with weights from the last cache
