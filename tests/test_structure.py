@@ -105,7 +105,7 @@ LINES = {
     "costmodels/operators": 883,
     "graphs": 919,
     "graphs/common": 1079,
-    "graphs/importers": 6260,
+    "graphs/importers": 6267,
     "graphs/importers/onnx": 980,
     "graphs/importers/onnx/operators": 2686,
     "graphs/kernels": 3352,

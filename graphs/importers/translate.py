@@ -223,6 +223,13 @@ class _Translation:
                 f"model '{self.name}' has '{name}'{place} without a fixed shape ({value}); "
                 "import it with example inputs of fixed shapes and without values that depend on data"
             )
+        if value.layout is not torch.strided and (role is Role.INPUT or value.layout is not torch.sparse_coo):
+            layout = str(value.layout).removeprefix("torch.")
+            way_out = "" if role is Role.INPUT else f", or as {name}.to_sparse()"
+            raise InputError(
+                f"model '{self.name}' has '{name}'{place} in the layout {layout}, for which memory and work are not "
+                f"known; give it as {name}.to_dense(){way_out}"
+            )
         dtype = str(value.dtype).removeprefix("torch.")
         self.tensors[name] = Tensor(name, tuple(int(d) for d in value.shape), dtype, role)
 
