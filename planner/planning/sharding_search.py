@@ -21,7 +21,7 @@ from math import inf
 import numpy as np
 
 from costmodels.cluster.cluster import Cluster
-from costmodels.operators.flops import Work, peak_flops_per_s, work_of
+from costmodels.operators.flops import work_of
 from costmodels.table import CostTable
 from graphs.common.arrays import Floats
 from graphs.ir import STATE, Graph, Op
@@ -155,15 +155,15 @@ class SplitSearch:
         share = max(stop - start for start, stop in shares(sharding.units, self.team.size)) / sharding.units
         shards = zip((*op.inputs, *op.outputs), (*sharding.inputs, *sharding.outputs), strict=True)
         sizes = [(self.graph.tensor[name].n_bytes, share if shard else 1.0) for name, shard in shards]
-        flops_s = self._work.flop[number] / peak_flops_per_s(device.flops_per_s, self._work.dtype[number])
+        flops_s = self._flop[number] / max(device.flops_per_s.values())
         whole_s = sum(n_bytes for n_bytes, _ in sizes) / device.memory_bytes_per_s
         part_s = sum(n_bytes * part for n_bytes, part in sizes) / device.memory_bytes_per_s
         largest = max(flops_s, whole_s)
         return max(share * flops_s, part_s) / largest if largest else 1.0
 
     @cached_property
-    def _work(self) -> Work:
-        return work_of(self.graph)
+    def _flop(self) -> Floats:
+        return work_of(self.graph).flop
 
     def _written(self, number: int, tensor: str) -> list[Held]:
         op = self.graph.ops[number]

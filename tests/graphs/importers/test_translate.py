@@ -309,13 +309,14 @@ def test_a_generator_of_its_own_is_refused() -> None:
 
 
 class Adjacent(nn.Module):
+    table: Tensor
+
     def __init__(self, table: Tensor) -> None:
         super().__init__()
         self.register_buffer("table", table)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.table @ x
-        return result
+        return self.table @ x
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
@@ -323,9 +324,7 @@ def test_sparse_weights_are_imported_where_their_memory_is_known() -> None:
     x, table = torch.ones(4, 3), torch.eye(4)
     program = program_from_module(Adjacent(table.to_sparse()), (x,))
     assert torch.equal(program.run(x), x)
-    with pytest.raises(
-        InputError, match=r"'table' in the layout sparse_csr, .* as table.to_dense\(\), or as "
-    ):
+    with pytest.raises(InputError, match=r"'table' in the layout sparse_csr, .* as table.to_dense\(\), or as "):
         program_from_module(Adjacent(table.to_sparse_csr()), (x,))
     with pytest.raises(InputError, match=r"'input' in the layout sparse_coo, .*; give it as input.to_dense\(\)$"):
         program_from_module(nn.Linear(4, 2), (), {"input": table.to_sparse()})

@@ -20,11 +20,10 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from costmodels.cluster.cluster import Device
 from graphs.common.promises import Promise
 from planner.runtime.distributed.training.seals import Seals
+from planner.runtime.errors import StageError
 from planner.runtime.inference.recorder import MessageEnd
-from planner.runtime.stages.failures import stage_failure
 from simulator.schedule import Action, Computation, Schedule
 
 
@@ -85,13 +84,13 @@ class EngineStage(PipelineStage):
     def __init__(
         self,
         module: nn.Module,
-        on: Device,
+        on: str,
         *args: Any,
         input_args: Sequence[torch.Tensor],
         output_args: Sequence[torch.Tensor],
         **options: Any,
     ) -> None:
-        """Make a stage as torch does, on that device; ``input_args`` and ``output_args`` have no values."""
+        """Make a stage as torch does, on a device of that name; ``input_args`` and ``output_args`` have no values."""
         options |= {"input_args": tuple(input_args), "output_args": tuple(output_args)}
         super().__init__(module, *args, **options)
         self.times: list[tuple[Action, float, float]] = []  # with starts and ends by `time.perf_counter`
@@ -152,8 +151,9 @@ class EngineStage(PipelineStage):
             yield
         except Exception as error:
             cause = error.__cause__ or error
-            where = f"stage {self.stage_index} on '{self._on.name}' failed in {action}"
-            raise stage_failure(where, self._on, cause) from cause
+            raise StageError(
+                f"stage {self.stage_index} on '{self._on}' failed in {action}: {type(cause).__name__}: {cause}"
+            ) from cause
         self.times.append((action, start_s, time.perf_counter()))
 
     def set_local_fwd_input(self, prev_stage_outputs: tuple[torch.Tensor, ...], mb_index: int) -> None:

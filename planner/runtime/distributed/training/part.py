@@ -288,7 +288,7 @@ class RankStages:
         in_two = divides() and in_two_parts(wiring, number) and not selective
         return EngineStage(
             module,
-            self.device,
+            self.device.name,
             number,
             len(borders) - 1,
             self.torch_device,

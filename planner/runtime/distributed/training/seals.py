@@ -29,7 +29,7 @@ class Seals:
     """The seals of what one stage sends and receives in a step."""
 
     step: int = 0  # its number
-    micro_batches: int = 0  # in it
+    micro_batches: int = 0  # in it; 0 if nothing is sealed, as where stages cut what they send
     _sent: dict[Border, dict[int, torch.Tensor]] = field(default_factory=dict)  # rows of a seal, by micro-batch
     _awaited: dict[Action, list[torch.Tensor]] = field(default_factory=dict)  # tensors, by sender
     _came: dict[Action, torch.Tensor] = field(default_factory=dict)  # the row of what came, by sender
@@ -44,7 +44,7 @@ class Seals:
 
     def leaving(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         """Return what torch is about to send after an action, with the seal after the last micro-batch."""
-        if not ops:
+        if not (ops and self.micro_batches):
             return ops
         rows = self._sent.setdefault((sender.stage, sender.computation), {})
         rows[sender.micro_batch] = self._row(sender, [op.tensor for op in ops])
@@ -55,7 +55,7 @@ class Seals:
 
     def coming(self, sender: Action, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         """Return what torch is about to receive from an action of another stage, after the last one with the seal."""
-        if not ops:
+        if not (ops and self.micro_batches):
             return ops
         border = sender.stage, sender.computation
         self._awaited[sender] = tensors = [op.tensor for op in ops]

@@ -12,7 +12,6 @@ from torch.distributed.pipelining import schedules
 
 from planner.runtime.distributed.training import engine as pipeline_gradients
 from planner.runtime.distributed.training.engine import EngineStage, divides
-from tests.planner.runtime.small import cpu
 
 
 @pytest.fixture
@@ -59,8 +58,8 @@ def stages() -> list[EngineStage]:
     between, end = (y, y, torch.empty(3, dtype=torch.bool, device="meta")), (torch.empty(2, 2, device="meta"),)
     torch_device = torch.device("cpu")
     return [
-        EngineStage(First(), cpu("cpu"), 0, 2, torch_device, input_args=(x,), output_args=between),
-        EngineStage(Second(), cpu("cpu"), 1, 2, torch_device, input_args=between, output_args=end),
+        EngineStage(First(), "cpu", 0, 2, torch_device, input_args=(x,), output_args=between),
+        EngineStage(Second(), "cpu", 1, 2, torch_device, input_args=between, output_args=end),
     ]
 
 

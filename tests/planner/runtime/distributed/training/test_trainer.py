@@ -4,6 +4,7 @@ All cases with as many ranks share their processes, which take seconds to start.
 """
 
 import multiprocessing
+import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from graphs.importers.from_torch import program_from_module
 from planner.runtime.checkpoint.shards import read_shard, write_shards
 from planner.runtime.distributed.training import part as pipeline_part
 from planner.runtime.distributed.training.trainer import PipelineTrainer
-from planner.runtime.distributed.transport.rendezvous import PeerInfo
+from planner.runtime.distributed.transport.checksums import sealed, unsealed
 from planner.runtime.errors import RankError, StageError
 from planner.runtime.training.options import Scaling, TrainerOptions
 from planner.runtime.training.trainer import Trainer
@@ -448,8 +449,8 @@ def test_it_watches_until_it_is_closed() -> None:
 def test_another_rank_with_another_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = dict(dist.distributed_c10d._world.pg_map)
 
-    def gather(peer_infos: list[PeerInfo], own: PeerInfo, **_: object) -> None:
-        peer_infos[0] = replace(own, plan="another")
+    def gather(peer_infos: list[bytes], own: bytes, **_: object) -> None:
+        peer_infos[0] = sealed(pickle.dumps(replace(pickle.loads(unsealed(own)), plan="another")))
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
     with pytest.raises(
