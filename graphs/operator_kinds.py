@@ -3,9 +3,14 @@
 from graphs.ir import Op
 
 
+def aten_kind(name: str) -> str:
+    """Return the kind of PyTorch's operator of a name; one with a dot is a kind already."""
+    return name if "." in name else f"aten.{name}"
+
+
 def aten_kinds(names: str) -> frozenset[str]:
-    """Return the kinds of PyTorch's operators with these names, between spaces; one with a dot is a kind already."""
-    return frozenset(name if "." in name else f"aten.{name}" for name in names.split())
+    """Return the kinds of PyTorch's operators with these names, between spaces."""
+    return frozenset(map(aten_kind, names.split()))
 
 
 def plain(kind: str) -> str:

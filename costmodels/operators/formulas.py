@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphs.ir import ITEM_BYTES, Attr, Tensor
+from graphs.operator_kinds import aten_kind
 
 EXPERTS_PRODUCTS = "_grouped_mm transformers.grouped_mm_fallback placement_planner.experts_mm"
 """Kinds of products of rows that are sorted by expert: [rows, k], a matrix [k, n] for each expert, ends of the rows."""
@@ -155,7 +156,7 @@ def _table(entries: Iterable[tuple[Formula, str]]) -> dict[str, Formula]:
     table: dict[str, Formula] = {}
     for formula, names in entries:
         for name in names.split():
-            full = name if "." in name else f"aten.{name}"
+            full = aten_kind(name)
             if full in table:
                 raise ValueError(f"two formulas for '{full}'")
             table[full] = formula

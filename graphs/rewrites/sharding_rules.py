@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from graphs.ir import Attr, Graph, Op
-from graphs.operator_kinds import aten_kinds, changes, plain
+from graphs.operator_kinds import aten_kind, aten_kinds, changes, plain
 from graphs.rewrites.experts import EXPERTS, GROUPED_PRODUCTS
 from graphs.rewrites.letters import Shape, dims_of, leading, loops, numbered, rank_of
 from graphs.rewrites.sharding import CHANNELS, REPLICATED, Halo, Shard, Sharding
@@ -366,7 +366,7 @@ VIEWS = aten_kinds(_VIEWS)
 
 def _table(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
     named = ((kind, rule) for kinds, rule in rules.items() for kind in kinds.split())
-    return MappingProxyType({kind if "." in kind else f"aten.{kind}": rule for kind, rule in named})
+    return MappingProxyType({aten_kind(kind): rule for kind, rule in named})
 
 
 RULES: Mapping[str, Rule] = _table(

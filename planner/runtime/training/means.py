@@ -28,12 +28,13 @@ from torch.overrides import TorchFunctionMode
 
 from graphs.common.errors import InputError
 from graphs.ir import Graph, Op
+from graphs.operator_kinds import aten_kinds
 
 FUNCTIONS = frozenset(
     getattr(functional, name, functional.cross_entropy)
     for name in ("cross_entropy", "nll_loss", "linear_cross_entropy")
 )
-KINDS = frozenset(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss_nd", "nll_loss", "nll_loss2d"))
+KINDS = aten_kinds("cross_entropy_loss nll_loss_nd nll_loss nll_loss2d")
 _aten, _own = torch.ops.aten, torch.Tensor
 QUOTIENTS: frozenset[Any] = frozenset(
     (torch.div, torch.divide, torch.true_divide, _own.div, _own.divide, _own.true_divide, _own.__truediv__)
