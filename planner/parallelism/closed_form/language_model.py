@@ -16,7 +16,7 @@ from costmodels.architecture import Architecture
 from costmodels.language_model.from_config import model_of_config
 from graphs.common.errors import InputError
 from planner.parallelism.closed_form.from_description import transformer_of_description
-from planner.parallelism.closed_form.mixture import INSTEAD
+from planner.parallelism.closed_form.mixture import INSTEAD, TWO_STACKS
 from planner.parallelism.closed_form.transformer import LAYER_NORM, RMS_NORM, Transformer
 
 MIXTURES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -81,7 +81,7 @@ def _has_experts(config: Any) -> bool:
 def _check_kind(config: Any) -> None:
     """Check that the network is one stack of layers."""
     if getattr(config, "is_encoder_decoder", False):
-        raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers: " + INSTEAD)
+        raise InputError(TWO_STACKS)
     for name, names in (("layers", ("num_hidden_layers",)), ("heads", HEADS), ("vocabulary", ("vocab_size",))):
         if not isinstance(_first(config, names), int):
             raise InputError(f"the model has no {name}; choose divides language models of equal layers: {INSTEAD}")

@@ -29,6 +29,7 @@ from graphs.common.errors import InputError
 ALL_TO_ALLS = 2  # of a layer in each pass: tokens to their experts, and back
 
 INSTEAD = "give it as package.module:factory, which is priced operator by operator"
+TWO_STACKS = f"the model has an encoder and a decoder; choose divides one stack of equal layers: {INSTEAD}"
 """The way out of networks that closed forms do not describe."""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from graphs.common.errors import InputError
 from graphs.common.json_object import JsonObject
 from planner.parallelism.closed_form.language_model import MIXTURES, language_model_of
-from planner.parallelism.closed_form.mixture import INSTEAD
+from planner.parallelism.closed_form.mixture import TWO_STACKS
 from planner.parallelism.closed_form.transformer import LAYER_NORM, RMS_NORM, Transformer
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ def _check_kind(top: JsonObject) -> None:
             f"the model has {mixture} and no model_type, without which its experts are not known; add the model_type"
         )
     if top.has("is_encoder_decoder") and top.flag("is_encoder_decoder"):
-        raise InputError("the model has an encoder and a decoder; choose divides one stack of equal layers: " + INSTEAD)
+        raise InputError(TWO_STACKS)
 
 
 def _number(top: JsonObject, names: tuple[str, ...]) -> int | None:
